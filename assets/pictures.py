@@ -1,0 +1,94 @@
+"""The pictures that assets show in Dagster and log to MLflow: PNG bytes in, and Markdown around them.
+
+Colours are of one colour-blind-safe set (Okabe-Ito). matplotlib is imported inside, so definitions load fast.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import dagster as dg
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
+
+
+def shown(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
+    """A picture as Dagster metadata."""
+    return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(png).decode()})")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> dg.MarkdownMetadataValue:
+    """A table as Dagster metadata."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return dg.MetadataValue.md("\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines))
+
+
+def funnel(seen: int, rejected: Mapping[str, int], admitted: int) -> bytes:
+    """Bars from all that was seen, through each gate's rejections, to what was admitted."""
+
+    def draw(axes: Any) -> None:
+        names, counts = ["seen", *rejected, "admitted"], [seen, *rejected.values(), admitted]
+        left, remaining = [0], seen
+        for count in rejected.values():
+            remaining -= count
+            left.append(remaining)
+        left.append(0)
+        colours = [GREY, *[ORANGE] * len(rejected), GREEN]
+        axes.barh(names, counts, left=left, color=colours)
+        for row, (count, start) in enumerate(zip(counts, left, strict=True)):
+            axes.text(start + count, row, f" {count:,}", va="center")
+        axes.invert_yaxis()
+        axes.set_xlim(0, seen * 1.12 or 1)
+        axes.set_xlabel("rows of the source")
+        axes.set_title("What the gates let through")
+
+    return _png(draw)
+
+
+def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
+    """Histogram of `final_reward` over equal bins of [0, 1]."""
+
+    def draw(axes: Any) -> None:
+        width = 1 / len(histogram)
+        axes.bar([(i + 0.5) * width for i in range(len(histogram))], histogram, width=width * 0.92, color=BLUE)
+        axes.axvline(mean, color=ORANGE, linestyle="--", label=f"mean {mean:.2f}")
+        axes.set(xlabel="final_reward", ylabel="traces", title="Rewards of the labelled traces")
+        axes.legend(frameon=False)
+
+    return _png(draw)
+
+
+def training_curve(metrics: Sequence[Mapping[str, float]]) -> bytes:
+    """Reward and accuracy (GRPO) or ranking accuracy and loss (DPO) over the steps, with a running mean."""
+    names = {"reward": "reward", "accuracy": "accuracy", "rewards/accuracies": "pairs ranked right"}
+    series = {label: [(m["step"], m[key]) for m in metrics if key in m] for key, label in names.items()}
+
+    def draw(axes: Any) -> None:
+        for colour, (label, points) in zip((BLUE, ORANGE, GREEN), series.items(), strict=True):
+            if points:
+                steps, values = zip(*points, strict=True)
+                axes.plot(steps, values, color=colour, alpha=0.25)
+                axes.plot(steps, _running_mean(values), color=colour, label=label)
+        axes.set(xlabel="optimiser step", ylim=(0, 1.02), title="Training: completions sampled at each step")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+
+    return _png(draw)
+
+
+def _running_mean(values: Sequence[float], width: int = 7) -> list[float]:
+    spans = [values[max(0, i - width + 1) : i + 1] for i in range(len(values))]
+    return [sum(span) / len(span) for span in spans]
+
+
+def _png(draw: Callable[[Any], None]) -> bytes:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.6), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    draw(axes)
+    out = BytesIO()
+    figure.savefig(out, format="png", metadata={"Software": None})
+    return out.getvalue()

@@ -1,0 +1,179 @@
+"""The evidence bundle: everything that a verdict rests on, in one directory that can be carried away and checked.
+
+Owns its files, their digests and the offline recomputation. Refuses to decide: the rule is the gate's.
+The bundle's digest is the sha256 of `manifest.json`, which holds the sha256 of every other file.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from pathlib import Path
+from typing import TypeVar
+
+from evals import gate
+from evals.comparison import BundleRef, EvalReport, Measurement, compare
+from evals.gate import GateVerdict
+from evals.runner import Arm, ItemResult, Protocol
+from evals.suites import Item, Suite
+from pipeline.recipe import Evaluation
+from pipeline.storage import ModelRef, Record, Store, digest_file
+
+MANIFEST = "manifest.json"
+FILES = ("candidate.jsonl", "champion.jsonl", "measurement.json", "provenance.json", "suite.jsonl")
+_PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
+
+R = TypeVar("R", bound=Record)
+
+
+class Provenance(Record):
+    """Who was compared, under which protocols, seeds and thresholds, and with which versions."""
+
+    iteration: str
+    section: Evaluation
+    suite: str
+    champion: ModelRef
+    champion_protocol: Protocol
+    candidate: ModelRef
+    candidate_protocol: Protocol
+    versions: dict[str, str]
+
+
+class Manifest(Record):
+    """sha256 of each file of the bundle but this one."""
+
+    files: dict[str, str]
+
+
+class Evidence(Record):
+    """A bundle in memory."""
+
+    provenance: Provenance
+    suite: Suite
+    champion: Arm
+    candidate: Arm
+
+
+def evidence(iteration: str, section: Evaluation, suite: Suite, champion: Arm, candidate: Arm) -> Evidence:
+    """Two finished runs with what was known about them when they finished."""
+    provenance = Provenance(
+        iteration=iteration,
+        section=section,
+        suite=suite.name,
+        champion=champion.model,
+        champion_protocol=champion.protocol,
+        candidate=candidate.model,
+        candidate_protocol=candidate.protocol,
+        versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
+    )
+    return Evidence(provenance=provenance, suite=suite, champion=champion, candidate=candidate)
+
+
+def measure(found: Evidence) -> Measurement:
+    """The comparison that this evidence carries, or why it carries none."""
+    section = found.provenance.section
+    problems = gate.problems(found.suite, found.champion, found.candidate, section)
+    comparison = None if problems else compare(found.suite, found.champion, found.candidate, section)
+    return Measurement(problems=tuple(problems), comparison=comparison)
+
+
+def publish(store: Store, name: str, found: Evidence) -> None:
+    """Write the bundle under `name` in one step; a bundle that is already there stands."""
+    with store.staged(name) as folder:
+        _write_lines(folder / "suite.jsonl", found.suite.items)
+        _write_lines(folder / "champion.jsonl", found.champion.results)
+        _write_lines(folder / "candidate.jsonl", found.candidate.results)
+        (folder / "provenance.json").write_text(_text(found.provenance))
+        (folder / "measurement.json").write_text(_text(measure(found)))
+        (folder / MANIFEST).write_text(_text(Manifest(files={name: digest_file(folder / name) for name in FILES})))
+
+
+def recompute(path: Path) -> EvalReport:
+    """The report that a bundle supports, recomputed from its per-item outcomes.
+
+    Raises ValueError when a file is missing, added or altered, or when the numbers recorded with the evidence do not
+    come out again to the bit.
+    """
+    manifest = _intact_manifest(path)
+    provenance = _read(path / "provenance.json", Provenance)
+    found = Evidence(
+        provenance=provenance,
+        suite=Suite(name=provenance.suite, items=_read_lines(path / "suite.jsonl", Item)),
+        champion=Arm(
+            model=provenance.champion,
+            protocol=provenance.champion_protocol,
+            results=_read_lines(path / "champion.jsonl", ItemResult),
+        ),
+        candidate=Arm(
+            model=provenance.candidate,
+            protocol=provenance.candidate_protocol,
+            results=_read_lines(path / "candidate.jsonl", ItemResult),
+        ),
+    )
+    measurement = measure(found)
+    if _text(measurement) != (path / "measurement.json").read_text():
+        raise ValueError(
+            f"{path}: the outcomes do not give the recorded numbers again. Verify with the recorded versions "
+            f"({', '.join(f'{name} {version}' for name, version in provenance.versions.items())}); "
+            "if they still differ, discard this bundle."
+        )
+    return EvalReport(
+        iteration=provenance.iteration,
+        champion=provenance.champion,
+        candidate=provenance.candidate,
+        suite=provenance.suite,
+        protocol=provenance.candidate_protocol.digest(),
+        section=provenance.section,
+        measurement=measurement,
+        bundle=BundleRef(uri=str(path), digest=manifest),
+    )
+
+
+def verify(path: str | Path, digest: str = "") -> GateVerdict:
+    """Recompute the verdict of a bundle offline, to the bit.
+
+    Raises ValueError when the bundle was altered or, where a `digest` is given, when it is another bundle.
+    """
+    found = recompute(Path(path))
+    if digest and found.bundle.digest != digest:
+        raise ValueError(f"{path} has the digest {found.bundle.digest}, not {digest}. Take the bundle that was judged.")
+    return gate.judge(found, found.section)
+
+
+def _intact_manifest(path: Path) -> str:
+    """Digest of the manifest, once every file matches it."""
+    if not (path / MANIFEST).is_file():
+        raise ValueError(f"{path} has no {MANIFEST}. Give the directory of an evidence bundle.")
+    manifest = _read(path / MANIFEST, Manifest)
+    if _text(manifest).encode() != (path / MANIFEST).read_bytes():
+        raise ValueError(f"{path / MANIFEST} was altered. Fetch the bundle again from where it was published.")
+    present = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()} - {MANIFEST}
+    if not set(FILES) == set(manifest.files) == present:
+        raise ValueError(f"{path} holds {sorted(present)}, not {sorted(FILES)}. Fetch the bundle again.")
+    for name in FILES:
+        if digest_file(path / name) != manifest.files[name]:
+            raise ValueError(f"{path / name} does not match its digest. Fetch the bundle again; do not edit it.")
+    return digest_file(path / MANIFEST)
+
+
+def _text(record: Record) -> str:
+    return json.dumps(record.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _write_lines(path: Path, records: tuple[Record, ...]) -> None:
+    path.write_text("".join(record.model_dump_json() + "\n" for record in records))
+
+
+def _read(path: Path, kind: type[R]) -> R:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not a {kind.__name__} ({error}). Fetch the bundle again.") from error
+
+
+def _read_lines(path: Path, kind: type[R]) -> tuple[R, ...]:
+    try:
+        return tuple(kind.model_validate_json(line) for line in path.read_bytes().split(b"\n") if line)
+    except ValueError as error:
+        raise ValueError(f"{path} is not one {kind.__name__} a line ({error}). Fetch the bundle again.") from error

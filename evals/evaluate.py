@@ -1,0 +1,83 @@
+"""The two stages: `evaluate` gathers evidence on a candidate, `decide` judges it. Both are no-ops when run again.
+
+Owns their order and what they publish below a prefix: `eval_report.json`, `gate_verdict.json`, and the bundle
+`evidence/`. Refuses everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evals import bundle, gate, runner
+from evals.comparison import EvalReport
+from evals.gate import GateVerdict
+from evals.runner import Grader, sampling
+from evals.suites import suite
+from pipeline.recipe import Evaluation
+from pipeline.serving.sample import Sampler
+from pipeline.storage import ModelRef, Store
+
+Log = Callable[[str], None]
+
+
+def evaluate(
+    store: Store,
+    prefix: str,
+    iteration: str,
+    champion: ModelRef,
+    candidate: ModelRef,
+    section: Evaluation,
+    sample: Sampler,
+    grader: Grader,
+    log: Log = print,
+) -> EvalReport:
+    """Run both models over the suite and publish the evidence and its report below `prefix`.
+
+    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, and whatever `sample`
+    raises when a model cannot be served.
+    """
+    name = f"{prefix}/evidence"
+
+    def make() -> EvalReport:
+        if not store.path(name).is_dir():
+            items, plan = suite(section), sampling(section)
+            log(f"evaluation: {len(items.items)} items, {plan.samples} samples of each, champion first")
+            before = runner.run(champion, items, plan, sample, grader)
+            log(f"evaluation: champion done, candidate {candidate.digest[:12]} next")
+            after = runner.run(candidate, items, plan, sample, grader)
+            bundle.publish(store, name, bundle.evidence(iteration, section, items, before, after))
+        report = bundle.recompute(store.path(name))
+        log(f"evaluation: {summary(report)}")
+        return report
+
+    return store.once(f"{prefix}/eval_report.json", EvalReport, make)
+
+
+def decide(store: Store, prefix: str, report: EvalReport, section: Evaluation) -> GateVerdict:
+    """Judge a report and publish the verdict below `prefix`.
+
+    Raises ValueError when the published evidence is not the one that the report was made from.
+    """
+
+    def make() -> GateVerdict:
+        found = bundle.recompute(store.path(prefix, "evidence"))
+        if found.digest() != report.digest():
+            raise ValueError(
+                f"The evidence below {prefix} does not support this report (digest {found.digest()}, "
+                f"not {report.digest()}). Move {prefix}/eval_report.json away and evaluate again."
+            )
+        return gate.judge(report, section)
+
+    return store.once(f"{prefix}/gate_verdict.json", GateVerdict, make)
+
+
+def summary(report: EvalReport) -> str:
+    """One line for the log."""
+    found = report.measurement.comparison
+    if found is None:
+        return f"no comparison: {'; '.join(report.measurement.problems)}"
+    gain = found.difference
+    return (
+        f"accuracy {found.champion.value:.1%} -> {found.candidate.value:.1%}, "
+        f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
+    )

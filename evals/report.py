@@ -1,0 +1,114 @@
+"""The report for people: a picture of the intervals and a Markdown table.
+
+Owns how a comparison looks. Refuses to compute: every number is already in the report.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from evals.comparison import Comparison, Difference, EvalReport, Interval
+from evals.gate import GateVerdict
+
+if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
+    from matplotlib.axes import Axes
+
+BEFORE, AFTER, NEUTRAL = "#0072B2", "#D55E00", "#555555"  # Okabe and Ito: distinct for every colour vision
+
+
+def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
+    """The report as Markdown: the verdict if there is one, the gated metrics, then the slices."""
+    lines = [f"**{verdict.verdict}**", "", *(f"- {reason}" for reason in verdict.reasons), ""] if verdict else []
+    found = report.measurement.comparison
+    if found is None:
+        return "\n".join([*lines, "No comparison:", "", *(f"- {problem}" for problem in report.measurement.problems)])
+    margin = report.section.guard_margin
+    rates = f"{_interval(found.champion)} | {_interval(found.candidate)} | {_interval(found.difference)}"
+    lines += [
+        f"{found.items} items in {found.clusters} clusters, {found.samples_per_item} samples of each; 95% intervals. "
+        f"Ungraded samples: champion {found.ungraded_champion}, candidate {found.ungraded_candidate}.",
+        "",
+        "| metric | champion | candidate | difference | required |",
+        "|---|---|---|---|---|",
+        f"| accuracy | {rates} | lower bound {found.difference.lower:+.1%} > 0 |",
+    ]
+    for guard in found.guards:
+        required = f"upper bound {guard.difference.upper:+.1%} < {margin:+.1%}"
+        rates = f"{guard.champion:.1%} | {guard.candidate:.1%} | {_interval(guard.difference)}"
+        lines.append(f"| {guard.name} | {rates} | {required} |")
+    lines += [
+        "",
+        "Slices are for reading, never for gating (p-values adjusted by Holm).",
+        "",
+        "| slice | items | champion | candidate | difference | p |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in found.slices:
+        rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_interval(row.difference)}"
+        lines.append(f"| {row.name} | {row.items} | {rates} | {row.p_holm:.3f} |")
+    return "\n".join(lines)
+
+
+def picture(report: EvalReport) -> bytes:
+    """PNG: accuracy of both models, and the paired differences with the line that each had to clear."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 3.4), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    found = report.measurement.comparison
+    if found is None:
+        text = "No comparison\n" + "\n".join(report.measurement.problems)
+        figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
+    else:
+        left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+        _draw_accuracy(left, found)
+        _draw_differences(right, found, report.section.guard_margin)
+        samples = f"{found.items} items, {found.samples_per_item} samples of each"
+        figure.suptitle(f"Candidate against champion: {samples}, 95% intervals", fontsize=10, color=NEUTRAL)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _draw_accuracy(axes: Axes, found: Comparison) -> None:
+    arms = (("champion", found.champion, BEFORE, "o"), ("candidate", found.candidate, AFTER, "s"))
+    for row, (_, arm, colour, marker) in enumerate(arms):
+        _point(axes, row, 100 * arm.value, 100 * arm.low, 100 * arm.high, colour, marker, "{:.1f}%")
+    _finish(axes, [name for name, *_ in arms], "accuracy (%)")
+    axes.set_xlim(0, 100)
+
+
+def _draw_differences(axes: Axes, found: Comparison, margin: float) -> None:
+    rows: list[tuple[str, Difference, float]] = [("accuracy", found.difference, 0.0)]
+    rows += [(guard.name, guard.difference, margin) for guard in found.guards]
+    axes.axvline(0, color="#BBBBBB", linewidth=1, zorder=0)
+    for row, (_, entry, line) in enumerate(rows):
+        colour = AFTER if row == 0 else NEUTRAL
+        _point(axes, row, 100 * entry.value, 100 * entry.low, 100 * entry.high, colour, "D", "{:+.1f}")
+        axes.plot([100 * line] * 2, [row - 0.32, row + 0.32], color="black", linestyle="--", linewidth=1.3)
+    names = ["accuracy\n(right of the line)", *(f"{guard.name}\n(left of the line)" for guard in found.guards)]
+    _finish(axes, names, "candidate minus champion (percentage points)")
+
+
+def _point(axes: Axes, row: int, value: float, low: float, high: float, colour: str, marker: str, label: str) -> None:
+    axes.plot([low, high], [row, row], color=colour, linewidth=2.5, solid_capstyle="butt")
+    axes.plot([value], [row], marker=marker, color=colour, markersize=7)
+    place = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
+    axes.annotate(label.format(value), (value, row), color=colour, fontsize=9, **place)
+
+
+def _finish(axes: Axes, names: list[str], label: str) -> None:
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(len(names) - 0.4, -0.7)
+    axes.set_xlabel(label, fontsize=9)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.12)
+
+
+def _interval(entry: Interval | Difference) -> str:
+    if isinstance(entry, Difference):
+        return f"{entry.value:+.1%} [{entry.low:+.1%}, {entry.high:+.1%}]"
+    return f"{entry.value:.1%} [{entry.low:.1%}, {entry.high:.1%}]"

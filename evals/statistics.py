@@ -1,0 +1,158 @@
+"""Statistics of paired, clustered evaluations: standard errors, intervals, exact tests, the bootstrap.
+
+Owns the arithmetic. Refuses to decide: the thresholds are the gate's. Counts of samples go in (whole numbers, so sums
+are exact in any order), shares of samples come out. Leading axes are independent experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# scipy.special is imported inside the functions: it would double the time that loading the asset definitions takes.
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.95
+"""Level of every two-sided interval that is reported."""
+
+BOOTSTRAP_DRAWS = 10_000
+_CHUNK = 500
+
+
+def cluster_sums(counts: Array, clusters: Sequence[str]) -> Array:
+    """Sum counts of shape (..., items) into (..., clusters), clusters in the order of their names."""
+    names, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
+    membership = np.zeros((len(clusters), len(names)))
+    membership[np.arange(len(clusters)), index] = 1.0
+    return counts @ membership
+
+
+def mean_and_standard_error(sums: Array, sizes: Array) -> tuple[Array, Array]:
+    """Mean over samples, and its standard error when clusters are independent and samples inside one are not.
+
+    `sums` is (..., C), `sizes` (C,) counts the samples of each cluster; both results are (...). With equal sizes this
+    is the standard error of C cluster means; the factor C/(C-1) makes it unbiased (arXiv 2411.00640).
+    """
+    total, c = sizes.sum(), len(sizes)
+    mean = sums.sum(axis=-1) / total
+    residuals = sums - mean[..., None] * sizes
+    return mean, np.sqrt((residuals**2).sum(axis=-1) * c / (c - 1)) / total
+
+
+def t_quantile(probability: float, dof: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(dof, probability))
+
+
+def normal_quantile(probability: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
+
+def t_p_value(mean: float, standard_error: float, dof: int) -> float:
+    """Two-sided p-value of a mean against 0."""
+    from scipy.special import stdtr
+
+    if standard_error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stdtr(dof, -abs(mean / standard_error)))
+
+
+def zero_event_bound(clusters: int, alpha: float) -> float:
+    """Upper 1-alpha bound of a share of which no cluster showed an event (exact binomial; about 3/C at 95%)."""
+    return 1 - alpha ** (1 / clusters)
+
+
+def wilson(successes: float, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """Wilson's score interval of a binomial share."""
+    z = normal_quantile((1 + level) / 2)
+    share, scale = successes / n, 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / scale
+    half = z / scale * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def accuracy_interval(sums: Array, sizes: Array, level: float = LEVEL) -> tuple[float, float, float]:
+    """(mean, low, high) of one arm: cluster t; Wilson over clusters when each is one sample or none of them vary.
+
+    A t interval has no width when all clusters agree, which is exactly when it would be trusted most.
+    """
+    mean, error = (float(x) for x in mean_and_standard_error(sums, sizes))
+    if error == 0 or sizes.max() == 1:
+        return (mean, *wilson(mean * len(sizes), len(sizes), level))
+    half = t_quantile((1 + level) / 2, len(sizes) - 1) * error
+    return mean, max(0.0, mean - half), min(1.0, mean + half)
+
+
+def mcnemar(wins: int, losses: int) -> float:
+    """Exact one-sided McNemar test: the chance of at least so many wins among the discordant pairs of equal models."""
+    from scipy.special import betainc
+
+    return float(betainc(wins, losses + 1, 0.5)) if wins > 0 else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for the size of their family by Holm's step-down rule, in the order given."""
+    adjusted, worst, m = [1.0] * len(p_values), 0.0, len(p_values)
+    for rank, index in enumerate(sorted(range(m), key=lambda i: p_values[i])):
+        worst = max(worst, min(1.0, (m - rank) * p_values[index]))
+        adjusted[index] = worst
+    return adjusted
+
+
+def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:
+    """Means of `draws` resamples of whole clusters: (E, C) sums and (C,) sizes give (E, draws), the same for a seed."""
+    rng, c = np.random.default_rng(seed), len(sizes)
+    means: list[Array] = []
+    for first in range(0, draws, _CHUNK):
+        rows = min(_CHUNK, draws - first)
+        picked = rng.integers(0, c, size=(rows, c)) + c * np.arange(rows)[:, None]
+        times = np.bincount(picked.ravel(), minlength=rows * c).reshape(rows, c).astype(np.float64)
+        means.append((sums @ times.T) / (times @ sizes))
+    return np.concatenate(means, axis=1)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Paired differences (candidate minus champion) of E experiments; every field is (E,).
+
+    `low` and `high` bound the two-sided interval at `LEVEL`; `lower` and `upper` are one-sided 1-alpha bounds.
+    """
+
+    value: Array
+    standard_error: Array
+    low: Array
+    high: Array
+    lower: Array
+    upper: Array
+    bootstrap_lower: Array
+    bootstrap_upper: Array
+
+
+def paired(sums: Array, sizes: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Paired:
+    """Estimate the mean paired difference from (E, C) sums of per-item differences over (C,) cluster sizes, in samples.
+
+    Where no cluster differs at all, the t interval would have no width: the exact zero-event bound stands in for it.
+    """
+    c = len(sizes)
+    mean, error = mean_and_standard_error(sums, sizes)
+    still = (sums == 0).all(axis=-1)
+    one = np.where(still, zero_event_bound(c, alpha), t_quantile(1 - alpha, c - 1) * error)
+    two = np.where(still, zero_event_bound(c, (1 - LEVEL) / 2), t_quantile((1 + LEVEL) / 2, c - 1) * error)
+    resampled = bootstrap_means(sums, sizes, draws, seed)
+    return Paired(
+        value=mean,
+        standard_error=error,
+        low=mean - two,
+        high=mean + two,
+        lower=mean - one,
+        upper=mean + one,
+        bootstrap_lower=np.quantile(resampled, alpha, axis=1),
+        bootstrap_upper=np.quantile(resampled, 1 - alpha, axis=1),
+    )

@@ -1,0 +1,259 @@
+"""The recipe: everything that one deployment decides, as one frozen tree read from one commented YAML file.
+
+Owns the fields, their defaults and where each default comes from. Refuses to act on them: functions take the
+section or the plain value they need, never the whole recipe. Secrets and endpoints are not in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from pipeline.storage import digest_json
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """A part of the recipe: frozen, a wrong key is an error, and a docstring under each field that needs one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class BaseModelSection(Section):
+    name: str
+    """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
+    uri: str
+    """Directory with config.json, weights and tokenizer: the first champion."""
+
+
+class DemoSource(Section):
+    """The embedded production: the champion, served to simulated users (pipeline/demo)."""
+
+    kind: Literal["demo"] = "demo"
+    days: PositiveInt = 3
+    """Days of traffic that each new champion serves."""
+    traces_per_day: PositiveInt = 2000
+    seed: int = 7
+
+
+class LangfuseExportSource(Section):
+    """A Langfuse blob-storage export: `observations_v2/` and `scores/`, JSON lines, gzipped or not."""
+
+    kind: Literal["langfuse_export"] = "langfuse_export"
+    uri: str
+    """Directory or bucket prefix above `observations_v2/`: a local path, or `s3://bucket/prefix`."""
+
+
+class LangfuseUiSource(Section):
+    """Traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`."""
+
+    kind: Literal["langfuse_ui"] = "langfuse_ui"
+    uri: str
+
+
+class Traces(Section):
+    source: DemoSource | LangfuseExportSource | LangfuseUiSource = Field(discriminator="kind")
+    consent_key: str = "user_consent"
+    """Metadata key that says whether a user agreed to training. Absent, null, false, 0 and "false" all mean no."""
+    region_key: str = "region"
+    """Metadata key of the region whose law covers the trace."""
+    regulated_regions: frozenset[str] = frozenset({"eu"})
+    """Regions whose traces only a job inside the same boundary may read."""
+    job_region: str = ""
+    """The boundary that this deployment runs in; empty: outside every regulated region."""
+    confidential_key: str = "confidential"
+    """Metadata key that keeps a trace out of every training set when it is true."""
+    max_latency_s: PositiveFloat = 120.0
+    """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
+    window_days: PositiveInt = 30
+    """An iteration trains on the newest so many days that have traces."""
+
+
+class Rewards(Section):
+    """Weights of `final_reward`, renormalised over the components that apply to a trace."""
+
+    correct: float = Field(1.0, ge=0)
+    """Verified answer (seed 001: 1.0)."""
+    format: float = Field(0.1, ge=0)
+    """The answer stands after `####` (seed 001: 0.1)."""
+    feedback: float = Field(0.25, ge=0)
+    """Mean user score scaled to [0, 1] (seed 000 has 0.2 beside a judge)."""
+    min_coverage: Share = 0.5
+    """Share of admitted traces that need a label before anything is trained on them."""
+    timeout_s: PositiveFloat = 5.0
+    """Per item, from the start of its execution; then that worker is killed."""
+    workers: PositiveInt = 2
+
+
+class Selection(Section):
+    """Evidence thresholds for GRPO / DPO / not now (pipeline/selection/choose.py holds the rule)."""
+
+    method: Literal["auto", "grpo", "dpo"] = "auto"
+    """`auto` decides from evidence; a forced method is recorded as forced."""
+    chosen_min: Share = 0.7
+    """Seed 002."""
+    rejected_max: Share = 0.5
+    """Seed 002; strictly below."""
+    margin_min: Share = 0.2
+    min_prompts: PositiveInt = 100
+    """GRPO: verifiable prompts on the learning frontier."""
+    min_verifiable_share: Share = 0.5
+    """GRPO: share of prompts whose reward can be recomputed on a fresh completion."""
+    max_zero_variance_share: Share = 0.8
+    """GRPO: groups that are all right or all wrong carry no gradient."""
+    min_pairs: PositiveInt = 200
+    """DPO: usable pairs. 2,000 is the seed's figure for a 7B model and upwards."""
+    max_label_noise: Share = 0.25
+    """DPO: disagreement of feedback with the verifier beyond which pairs mislead."""
+    max_pairs_per_prompt: PositiveInt = 1
+    max_principal_share: Share = 0.01
+    """One user's share of the pairs, against poisoning."""
+
+
+class Lora(Section):
+    r: PositiveInt = 16
+    alpha: PositiveInt = 32
+    target_modules: str = "all-linear"
+
+
+class GRPO(Section):
+    """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
+
+    kind: Literal["grpo"] = "grpo"
+    steps: PositiveInt = 100
+    prompts_per_step: PositiveInt = 16
+    num_generations: int = Field(8, ge=2)
+    """Completions of each prompt in a step: the group that advantages are relative to."""
+    max_completion_tokens: PositiveInt = 32
+    learning_rate: PositiveFloat = 2e-3
+    temperature: PositiveFloat = 1.0
+    beta: float = Field(0.0, ge=0)
+    """Weight of the KL penalty to the reference model; 0 loads no reference."""
+    trainer_args: dict[str, Any] = {}
+    """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded."""
+
+
+class DPO(Section):
+    """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it."""
+
+    kind: Literal["dpo"] = "dpo"
+    steps: PositiveInt = 60
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 3e-4
+    beta: PositiveFloat = 0.3
+    loss_type: tuple[str, ...] = ("sigmoid", "sft")
+    """The sft term keeps the chosen likelihood from falling together with the rejected one."""
+    loss_weights: tuple[float, ...] = (1.0, 0.3)
+    trainer_args: dict[str, Any] = {}
+    """Anything else that TRL's DPOConfig takes."""
+
+
+Algorithm = Annotated[GRPO | DPO, Field(discriminator="kind")]
+
+
+class Training(Section):
+    grpo: GRPO = GRPO()
+    dpo: DPO = DPO()
+    lora: Lora = Lora()
+    seed: int = 1
+    checkpoint_every_steps: PositiveInt = 10
+    threads: PositiveInt = 1
+    """Compute threads on CPU. Two help on a quiet machine and hurt badly on a busy one."""
+    timeout_s: PositiveFloat = 6 * 3600.0
+
+
+class Evaluation(Section):
+    """The gate's protocol; compared runs share every field (evals/gate.py holds the rule)."""
+
+    suite: Literal["arithmetic"] = "arithmetic"
+    """Held-out operands of the embedded task."""
+    items: PositiveInt = 500
+    samples_per_item: PositiveInt = 4
+    temperature: PositiveFloat = 1.0
+    max_completion_tokens: PositiveInt = 32
+    seed: int = 11
+    alpha: Share = 0.05
+    """One-sided level of the improvement test and of every guard."""
+    guard_margin: Share = 0.03
+    """Non-inferiority margin of the guard metrics: extraction failures and truncations."""
+    max_standard_error: PositiveFloat = 0.02
+    """A wider standard error of the paired difference cannot carry a verdict: INCONCLUSIVE."""
+
+
+class Rollout(Section):
+    weights: tuple[PositiveInt, ...] = (5, 25, 100)
+    """Percent of traffic on the canary, stage by stage."""
+    dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
+    """Time observed at each weight before it may rise (seed: 24 h at 5%, 7 days at 25%)."""
+    min_canary_requests: PositiveInt = 50
+    """Too little traffic holds; it never advances."""
+    max_quality_drop: Share = 0.03
+    """Seed: 3 percentage points."""
+    max_error_rate_ratio: PositiveFloat = 2.0
+    max_p99_latency_ratio: PositiveFloat = 1.1
+    alpha: Share = 0.05
+    """Level of the anytime-valid harm test over a whole stage."""
+    drive_for_s: float = 0.0
+    """How long one run of `canary_rollout` keeps ticking while a dwell is running; 0: one look and done."""
+    replay_requests: PositiveInt = 1500
+    """Requests that the embedded router replays at each look."""
+
+
+class Recipe(Section):
+    """One deployment. Relative paths are relative to the working directory."""
+
+    name: str
+    data_root: str = "data"
+    """Everything that the loop writes outside Dagster's own `.dagster/`."""
+    base_model: BaseModelSection
+    traces: Traces
+    rewards: Rewards = Rewards()
+    selection: Selection = Selection()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    rollout: Rollout = Rollout()
+
+    def digest(self) -> str:
+        """sha256 of what decides an iteration's result: not where it is stored, nor how it is rolled out."""
+        return digest_json(self.model_dump(mode="json", exclude={"data_root", "rollout", "name"}))
+
+
+def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
+    """Read a recipe and apply overrides such as `training.seed=3` (the value is YAML).
+
+    Raises ValueError that names the file, each wrong key and value, and what was expected there.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"No recipe at {file}. Give the path of a YAML file such as jobs/recipes/embedded.yaml.")
+    try:
+        tree = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not YAML: {error}. Mend the line it names.") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{file} holds {type(tree).__name__}, not a mapping. Start from jobs/recipes/embedded.yaml.")
+    for override in overrides or []:
+        _apply(tree, override)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        lines = [f"  {'.'.join(str(p) for p in e['loc'])}: {e['msg']} (got {e['input']!r})" for e in error.errors()]
+        raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    if not sign or not key:
+        raise ValueError(f"Override {override!r} is not KEY=VALUE. Write it like training.seed=3.")
+    *parents, leaf = key.split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ValueError(f"Override {override!r}: {parent!r} is a value, not a section. Check the path.")
+        node = child
+    node[leaf] = yaml.safe_load(text)

@@ -1,0 +1,112 @@
+"""What enters the rollout from outside: a candidate, and a person's decision about a rollout that runs.
+
+Owns who is let in. Refuses to move traffic: the next tick does that, from the record.
+"""
+
+from __future__ import annotations
+
+from pipeline.iteration import Iteration
+from pipeline.registry.policy import Policy
+from pipeline.registry.record import (
+    Event,
+    ModelVersion,
+    Phase,
+    Proposal,
+    RolloutState,
+    append,
+    read_state,
+    step_event,
+)
+from pipeline.storage import ModelRef, Record, Store, digest_json
+
+
+class ChampionState(Record):
+    """The promoted model. `promotions` counts the champions after the base model: the next iteration's number."""
+
+    model: ModelRef
+    version: int
+    promotions: int
+
+
+class Proposed(Record):
+    """The rollout's state, and why the candidate was not let in; empty when its rollout is on record."""
+
+    state: RolloutState
+    refused: str = ""
+
+
+def champion(store: Store, model_name: str) -> ChampionState | None:
+    """The promoted model, or None while the base model serves."""
+    state = read_state(store, model_name)
+    if state.champion is None:
+        return None
+    return ChampionState(model=state.champion.model, version=state.champion.version, promotions=state.promotions)
+
+
+def propose(
+    store: Store,
+    iteration: Iteration,
+    version: ModelVersion,
+    *,
+    verdict: str,
+    verdict_digest: str,
+    bundle_digest: str,
+    policy: Policy,
+    now: float,
+) -> Proposed:
+    """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing.
+
+    `verdict_digest` is the model digest that the gate judged. Raises ValueError when it is another model's.
+    """
+    if verdict_digest != version.model.digest:
+        raise ValueError(
+            f"The verdict is about model {verdict_digest[:12]}, the version holds {version.model.digest[:12]}. "
+            "Evaluate the model that is proposed."
+        )
+    name, digest = iteration.model_name, version.model.digest
+    rollout = digest_json([name, iteration.id, digest])[:12]
+    while True:
+        state = read_state(store, name)
+        if rollout == state.rollout:
+            return Proposed(state=state)
+        if refused := _refusal(state, rollout, iteration, verdict, digest):
+            return Proposed(state=state, refused=refused)
+        proposal = Proposal(
+            rollout=rollout,
+            version=version,
+            champion=iteration.champion,
+            verdict="PASS",
+            bundle_digest=bundle_digest,
+            policy=policy,
+        )
+        event = Event(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)
+        append(store, name, state, event)
+
+
+def _refusal(state: RolloutState, rollout: str, iteration: Iteration, verdict: str, digest: str) -> str:
+    if verdict != "PASS":
+        return f"the verdict is {verdict}"
+    if rollout in state.finished:
+        return f"rollout {rollout} is over: {state.finished[rollout]}"
+    if digest in state.quarantined:
+        return f"model {digest[:12]} is quarantined: it was rolled back as version {state.quarantined[digest]}"
+    if state.active:
+        return f"rollout {state.rollout} is {state.phase}"
+    if state.champion is not None and state.champion.model.digest != iteration.champion.digest:
+        return f"it was compared with {iteration.champion.digest[:12]}, which is no longer the champion"
+    return ""
+
+
+def resume(store: Store, model_name: str, reason: str, now: float) -> RolloutState:
+    """Let a held rollout observe its stage again, from the start. No effect unless it is held."""
+    state = read_state(store, model_name)
+    if state.phase is Phase.HELD:
+        append(store, model_name, state, step_event(state, now, Phase.SHIFTING, reason, stage=max(state.settled, 0)))
+    return read_state(store, model_name)
+
+
+def abort(store: Store, model_name: str, reason: str, now: float) -> RolloutState:
+    """Take an active rollout back to 0% without blaming the candidate; the next tick moves the traffic."""
+    while (state := read_state(store, model_name)).active and state.phase is not Phase.ROLLING_BACK:
+        append(store, model_name, state, step_event(state, now, Phase.ROLLING_BACK, reason))
+    return state

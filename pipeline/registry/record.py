@@ -1,0 +1,240 @@
+"""The rollout's record: an append-only log of events in the store, and the state that it folds to.
+
+One object per epoch, written create-if-absent, so whoever loses a race re-reads; nothing is ever changed. Owns the
+legal transitions. Refuses to decide one, to look at traffic or metrics, and to read a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import reduce
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.registry.policy import Evidence, LiveMetrics, Policy
+from pipeline.storage import ModelRef, Record, Store
+
+
+class Phase(StrEnum):
+    IDLE = "idle"
+    """No rollout was ever proposed."""
+    PROPOSED = "proposed"
+    GATED = "gated"
+    SHIFTING = "shifting"
+    OBSERVING = "observing"
+    HELD = "held"
+    ROLLING_BACK = "rolling_back"
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled_back"
+    ABORTED = "aborted"
+
+
+TERMINAL = frozenset({Phase.PROMOTED, Phase.ROLLED_BACK, Phase.ABORTED})
+
+LEGAL: dict[Phase, frozenset[Phase]] = {
+    Phase.IDLE: frozenset({Phase.PROPOSED}),
+    Phase.PROPOSED: frozenset({Phase.GATED, Phase.ROLLING_BACK}),
+    Phase.GATED: frozenset({Phase.SHIFTING, Phase.ROLLING_BACK}),
+    Phase.SHIFTING: frozenset({Phase.SHIFTING, Phase.OBSERVING, Phase.HELD, Phase.ROLLING_BACK}),
+    Phase.OBSERVING: frozenset({Phase.OBSERVING, Phase.SHIFTING, Phase.HELD, Phase.ROLLING_BACK, Phase.PROMOTED}),
+    Phase.HELD: frozenset({Phase.HELD, Phase.SHIFTING, Phase.ROLLING_BACK}),
+    Phase.ROLLING_BACK: frozenset({Phase.ROLLED_BACK, Phase.ABORTED}),
+    **{phase: frozenset({Phase.PROPOSED}) for phase in TERMINAL},
+}
+
+
+class ModelVersion(Record):
+    """A registered version: `model` is what is served, `adapter` what was trained on top of the champion."""
+
+    name: str
+    version: int
+    run_id: str
+    model: ModelRef
+    adapter: ModelRef
+    iteration: str
+
+
+class Proposal(Record):
+    """A candidate that passed the gate, the champion it was compared with, and the rule it is rolled out by."""
+
+    rollout: str
+    """Digest of model name, iteration and candidate: proposing the same again is the same rollout."""
+    version: ModelVersion
+    champion: ModelRef
+    verdict: Literal["PASS"]
+    bundle_digest: str
+    policy: Policy
+
+
+class Event(Record):
+    """One step: the phase and stage after it, why, and what it was decided on."""
+
+    epoch: int
+    at: float
+    rollout: str
+    phase: Phase
+    stage: int = 0
+    reason: str = ""
+    proposal: Proposal | None = None
+    """Opens a rollout."""
+    look: LiveMetrics | None = None
+    """Evidence that counts from here on."""
+    missed: bool = False
+    """Nothing usable was seen, neither metrics nor the weight asked for."""
+    quarantine: bool = False
+    """The rollback is the candidate's fault."""
+
+
+class RolloutState(Record):
+    """What the log says: the champions so far, and the latest rollout of the model."""
+
+    epoch: int = 0
+    turn: int = 0
+    """Epoch at which phase or stage last changed: the one that traffic is asked for by."""
+    champion: ModelVersion | None = None
+    """The promoted version; None while the base model is the champion."""
+    previous: ModelVersion | None = None
+    promotions: int = 0
+    quarantined: dict[str, int] = Field(default_factory=dict[str, int])
+    """Digest of each model that was rolled back, and its version."""
+    finished: dict[str, Phase] = Field(default_factory=dict[str, Phase])
+    """How each rollout that is over ended."""
+    phase: Phase = Phase.IDLE
+    stage: int = 0
+    settled: int = -1
+    """Last stage whose weight was read back; -1 before the first."""
+    proposal: Proposal | None = None
+    reason: str = ""
+    quarantine: bool = False
+    evidence: Evidence = Evidence()
+    dwell_s: float = 0.0
+    """Time of this stage that fresh and usable metrics covered."""
+    looks: int = 0
+    misses: int = 0
+    """Looks in a row that saw nothing usable."""
+    watched_until: float = 0.0
+    """End of what was looked at, usable or not."""
+
+    @property
+    def rollout(self) -> str:
+        return self.proposal.rollout if self.proposal else ""
+
+    @property
+    def active(self) -> bool:
+        return self.phase not in TERMINAL and self.phase is not Phase.IDLE
+
+    @property
+    def canary_weight(self) -> int:
+        """Percent of traffic that the record asks for: a stage's weight, or 0."""
+        assert self.proposal is not None, "no rollout, no weight"
+        weights = self.proposal.policy.weights
+        if self.phase in (Phase.SHIFTING, Phase.OBSERVING):
+            return weights[self.stage]
+        return weights[self.settled] if self.phase is Phase.HELD and self.settled >= 0 else 0
+
+
+def fold(events: Iterable[Event]) -> RolloutState:
+    """The state after these events, which are in epoch order from 1. Pure."""
+    return reduce(_after, events, RolloutState())
+
+
+def read_events(store: Store, model_name: str) -> list[Event]:
+    """The log, in order. Raises ValueError when an event is unreadable or missing."""
+    written = len(list(store.path("rollout", model_name, "events").glob("[0-9]*.json")))
+    events = [store.read(_name(model_name, epoch), Event) for epoch in range(1, written + 1)]
+    if None in events:
+        gap = store.path(_name(model_name, events.index(None) + 1))
+        raise ValueError(f"{gap} is missing, though later events are there. Restore it from a backup.")
+    return [event for event in events if event is not None]
+
+
+def read_state(store: Store, model_name: str) -> RolloutState:
+    return fold(read_events(store, model_name))
+
+
+def append(store: Store, model_name: str, state: RolloutState, event: Event) -> bool:
+    """Publish the event that follows `state`. False when somebody else's took its place: read again."""
+    assert event.epoch == state.epoch + 1, f"epoch {event.epoch} does not follow {state.epoch}"
+    assert event.phase in LEGAL[state.phase], f"{state.phase} does not lead to {event.phase}"
+    assert (event.proposal is not None) == (event.phase is Phase.PROPOSED), "a proposal opens a rollout"
+    assert event.phase is not Phase.SHIFTING or event.stage <= state.settled + 1, "a stage was skipped"
+    return store.create(_name(model_name, event.epoch), event)
+
+
+def step_event(
+    state: RolloutState,
+    now: float,
+    phase: Phase,
+    reason: str,
+    *,
+    stage: int | None = None,
+    look: LiveMetrics | None = None,
+    missed: bool = False,
+    quarantine: bool = False,
+) -> Event:
+    """The event that follows `state` within its rollout; it stays at its stage unless told."""
+    return Event(
+        epoch=state.epoch + 1,
+        at=now,
+        rollout=state.rollout,
+        phase=phase,
+        stage=state.stage if stage is None else stage,
+        reason=reason,
+        look=look,
+        missed=missed,
+        quarantine=quarantine,
+    )
+
+
+def covered_s(state: RolloutState, look: LiveMetrics, at: float) -> float:
+    """Seconds that a look adds to the dwell: its window, without what was watched before."""
+    return max(0.0, min(look.window_end, at) - max(look.window_start, state.watched_until))
+
+
+def _name(model_name: str, epoch: int) -> str:
+    return f"rollout/{model_name}/events/{epoch:06d}.json"
+
+
+def _after(state: RolloutState, event: Event) -> RolloutState:
+    assert event.epoch == state.epoch + 1, f"event {event.epoch} follows {state.epoch} in the log"
+    moved = (event.phase, event.stage) != (state.phase, state.stage) or event.proposal is not None
+    change: dict[str, object] = {
+        "epoch": event.epoch,
+        "turn": event.epoch if moved else state.turn,
+        "phase": event.phase,
+        "stage": event.stage,
+        "reason": event.reason,
+    }
+    if event.proposal is not None:
+        kept = {"champion", "previous", "promotions", "quarantined", "finished"}
+        state = RolloutState(**{key: getattr(state, key) for key in kept})
+        return state.model_copy(update={**change, "proposal": event.proposal})
+    assert state.proposal is not None, "an event belongs to a rollout"
+    evidence = state.evidence
+    if event.look is not None:
+        evidence = evidence.plus(event.look, state.proposal.policy)
+        change |= {"dwell_s": state.dwell_s + covered_s(state, event.look, event.at)}
+    if event.look is not None or event.missed:
+        change |= {"looks": state.looks + 1, "misses": state.misses + 1 if event.missed else 0}
+        change |= {"watched_until": event.look.window_end if event.look else event.at}
+    change |= {"evidence": evidence}
+    if event.phase is Phase.SHIFTING and not event.missed:
+        change |= {"evidence": evidence.fresh(), "dwell_s": 0.0, "misses": 0}
+    elif event.phase is Phase.OBSERVING and state.phase is Phase.SHIFTING:
+        change |= {"settled": event.stage, "misses": 0, "watched_until": event.at}
+    elif event.phase is Phase.ROLLING_BACK:
+        change |= {"quarantine": event.quarantine}
+    if event.phase in TERMINAL:
+        change |= {"finished": {**state.finished, state.proposal.rollout: event.phase}}
+        change |= _outcome(state, state.proposal.version, event.phase)
+    return state.model_copy(update=change)
+
+
+def _outcome(state: RolloutState, version: ModelVersion, phase: Phase) -> dict[str, object]:
+    if phase is Phase.PROMOTED:
+        return {"champion": version, "previous": state.champion, "promotions": state.promotions + 1}
+    if phase is Phase.ROLLED_BACK:
+        return {"quarantined": {**state.quarantined, version.model.digest: version.version}}
+    return {}

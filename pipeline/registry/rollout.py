@@ -1,0 +1,183 @@
+"""A candidate's way into production: who may enter, and one step at a time with traffic following the record.
+
+The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
+rolled back. Its files and the champion's are hashed (GATED); then it gets each weight in turn (SHIFTING until the
+router reads it back, OBSERVING from then on). Every look tests for harm, anytime-valid (policy.py): proven harm takes
+the canary to 0 at once, is final, and quarantines the digest. Time counts towards a stage's dwell only while fresh,
+complete metrics cover it; three looks in a row without them hold the rollout. When dwell and requests suffice, one
+test of point estimates per stage advances the rollout or holds it. A held rollout keeps its last settled weight and
+its harm test; a person resumes it (its stage starts over) or aborts it. No rule reads a clock: time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.registry.policy import LiveMetrics, Policy, harm, shortfall, skew, unusable
+from pipeline.registry.record import (
+    Event,
+    Phase,
+    Proposal,
+    RolloutState,
+    append,
+    covered_s,
+    read_state,
+    step_event,
+)
+from pipeline.registry.router import Split, TrafficSplit
+from pipeline.storage import ModelRef, Record, Store, digest_dir
+
+MAX_MISSES = 3
+"""Looks in a row without usable evidence, after which a person is asked."""
+
+
+class LiveMetricsPort(Protocol):
+    """Where production's metrics come from. Whatever it raises counts as metrics that are missing."""
+
+    def look(self, split: Split, look: int, since: float, now: float) -> LiveMetrics | None:
+        """Both arms in a window that starts at `since` or later and ends at `now` or before; None when unknown.
+
+        `look` numbers the looks of this rollout.
+        """
+        ...
+
+
+Projection = Callable[[RolloutState], None]
+"""Makes a registry agree with the record; raises when the registry cannot be reached."""
+
+
+class Tick(Record):
+    """The state after one tick, and what could not be projected onto the registry this time."""
+
+    state: RolloutState
+    errors: tuple[str, ...] = ()
+
+
+def tick(
+    store: Store,
+    model_name: str,
+    split: TrafficSplit,
+    metrics: LiveMetricsPort,
+    project: Projection,
+    now: float,
+    intact: Callable[[ModelRef], bool] | None = None,
+) -> Tick:
+    """Read the record, observe the world, take at most one transition, make traffic and then the registry follow.
+
+    Level-triggered: it may crash anywhere, be repeated, and run beside another. `intact` says whether a model's
+    files still have their digest; the default hashes them.
+    """
+    state = read_state(store, model_name)
+    if state.proposal is None:
+        return Tick(state=state)
+    step = _step(state, state.proposal, split, metrics, now, intact or is_intact)
+    if step is not None:
+        append(store, model_name, state, step)
+    return _reconcile(store, model_name, split, project)
+
+
+def is_intact(model: ModelRef) -> bool:
+    folder = Path(model.uri)
+    return folder.is_dir() and digest_dir(folder) == model.digest
+
+
+def wanted_split(state: RolloutState) -> Split:
+    """The traffic that the record asks for. Pure; needs a rollout."""
+    proposal = state.proposal
+    assert proposal is not None, "no rollout, no split"
+    promoted, weight = state.phase is Phase.PROMOTED, state.canary_weight
+    return Split(
+        rollout=proposal.rollout,
+        epoch=state.turn,
+        champion=proposal.version.model if promoted else proposal.champion,
+        champion_weight=100 - weight,
+        canary=proposal.version.model if state.active else None,
+        canary_weight=weight,
+    )
+
+
+def _step(
+    state: RolloutState,
+    proposal: Proposal,
+    split: TrafficSplit,
+    metrics: LiveMetricsPort,
+    now: float,
+    intact: Callable[[ModelRef], bool],
+) -> Event | None:
+    if state.phase is Phase.PROPOSED:
+        lost = [m.uri for m in (proposal.champion, proposal.version.model) if not intact(m)]
+        if lost:
+            return step_event(state, now, Phase.ROLLING_BACK, f"files are gone or changed: {', '.join(lost)}")
+        return step_event(state, now, Phase.GATED, f"bundle {proposal.bundle_digest[:12]} passes")
+    if state.phase is Phase.GATED:
+        return step_event(state, now, Phase.SHIFTING, f"to {proposal.policy.weights[0]}%")
+    if not state.active:
+        return None
+    in_force = _agrees(split.read(), wanted_split(state))
+    if state.phase is Phase.SHIFTING:
+        if in_force:
+            return step_event(state, now, Phase.OBSERVING, f"the router reads {state.canary_weight}%")
+        return _missed(state, now, f"the router does not read {state.canary_weight}% yet")
+    if state.phase is Phase.ROLLING_BACK:
+        over = Phase.ROLLED_BACK if state.quarantine else Phase.ABORTED
+        return step_event(state, now, over, state.reason) if in_force else None
+    if not in_force:  # somebody moved the traffic: what the arms did meanwhile is no evidence
+        return _missed(state, now, f"the router does not read {state.canary_weight}%")
+    if state.canary_weight == 0 or now <= state.watched_until:
+        return None  # no canary to watch, or nothing new since it was watched
+    return _judge(state, proposal.policy, metrics, wanted_split(state), now)
+
+
+def _agrees(read: Split | None, wanted: Split) -> bool:
+    """Same models, same weights; who asked for them does not matter here."""
+    return read is not None and read.model_copy(update={"epoch": wanted.epoch}) == wanted
+
+
+def _judge(state: RolloutState, policy: Policy, metrics: LiveMetricsPort, split: Split, now: float) -> Event | None:
+    try:
+        look = metrics.look(split, state.looks + 1, state.watched_until, now)
+        blind = unusable(look, state.watched_until, now, policy)
+    except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
+        look, blind = None, f"no metrics: {error}"
+    if look is None or blind:
+        return _missed(state, now, blind)
+    evidence = state.evidence.plus(look, policy)
+    if reason := harm(evidence, policy):
+        return step_event(state, now, Phase.ROLLING_BACK, reason, look=look, quarantine=True)
+    if state.phase is Phase.HELD:
+        return step_event(state, now, Phase.HELD, state.reason, look=look)
+    if reason := skew(evidence, state.canary_weight):
+        return step_event(state, now, Phase.HELD, reason, look=look)
+    dwell, wanted = state.dwell_s + covered_s(state, look, now), policy.dwell_s[state.stage]
+    graded, enough = evidence.canary.graded, policy.min_canary_requests
+    if dwell < wanted or graded < enough:
+        seen = f"{dwell:.0f} of {wanted:.0f} s and {graded:.0f} of {enough} requests at {state.canary_weight}%"
+        return step_event(state, now, Phase.OBSERVING, seen, look=look)
+    if reason := shortfall(evidence, policy):
+        return step_event(state, now, Phase.HELD, reason, look=look)
+    if state.stage + 1 == len(policy.weights):
+        return step_event(state, now, Phase.PROMOTED, f"no harm at {state.canary_weight}%", look=look)
+    to = f"no harm at {state.canary_weight}%, to {policy.weights[state.stage + 1]}%"
+    return step_event(state, now, Phase.SHIFTING, to, look=look, stage=state.stage + 1)
+
+
+def _missed(state: RolloutState, now: float, reason: str) -> Event | None:
+    if state.phase is Phase.HELD:
+        return None  # nothing more to hold, and no reason to fill the log
+    phase = Phase.HELD if state.misses + 1 >= MAX_MISSES else state.phase
+    return step_event(state, now, phase, reason, missed=True)
+
+
+def _reconcile(store: Store, model_name: str, split: TrafficSplit, project: Projection) -> Tick:
+    """Traffic first, then the registry, both from the record as it is by now, whoever wrote its last event."""
+    state = read_state(store, model_name)
+    wanted = wanted_split(state)
+    if split.read() != wanted:
+        split.apply(wanted)
+    try:
+        project(state)
+    except Exception as error:  # boundary: a registry that is down must not keep traffic where it is
+        return Tick(state=state, errors=(f"registry: {error}",))
+    return Tick(state=state)

@@ -1,0 +1,90 @@
+"""The traffic split: who answers which share of the requests.
+
+Owns the port and the embedded router, whose weights are one file published atomically under the store. Refuses to
+decide weights: it holds what the rollout asks for, unless a later epoch of the rollout asked already.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Literal, Protocol, Self
+
+from pydantic import model_validator
+
+from pipeline.storage import ModelRef, Record, Store
+
+Arm = Literal["champion", "canary"]
+
+
+class Split(Record):
+    """Weights in percent of two models; without a canary, everything goes to the champion."""
+
+    rollout: str
+    """Salts the hash of the requests, so that one rollout's canary users are not the next one's."""
+    epoch: int
+    """Epoch of the rollout's record that asked for this."""
+    champion: ModelRef
+    champion_weight: int
+    canary: ModelRef | None
+    canary_weight: int
+
+    @model_validator(mode="after")
+    def _sums_to_100(self) -> Self:
+        if self.canary_weight + self.champion_weight != 100 or min(self.canary_weight, self.champion_weight) < 0:
+            weights = f"{self.champion_weight} and {self.canary_weight}"
+            raise ValueError(f"Weights {weights} are no split. Give two percentages that sum to 100.")
+        if self.canary is None and self.canary_weight:
+            raise ValueError(f"{self.canary_weight}% goes to a canary that is not there. Name the canary's model.")
+        return self
+
+
+class TrafficSplit(Protocol):
+    """What a rollout needs from whatever routes requests."""
+
+    def read(self) -> Split | None:
+        """The split in force, from the router itself; None when none was ever applied."""
+        ...
+
+    def apply(self, split: Split) -> None:
+        """Put a split into force. No effect when one of a later epoch is in force."""
+        ...
+
+
+class LocalRouter:
+    """The embedded traffic split: routes by a salted hash of the request id, by the weights in `router.json`."""
+
+    def __init__(self, store: Store, model_name: str) -> None:
+        self._store = store
+        self._name = f"rollout/{model_name}/router.json"
+
+    def read(self) -> Split | None:
+        return self._store.read(self._name, Split)
+
+    def apply(self, split: Split) -> None:
+        with self._locked():
+            current = self.read()
+            if current is None or current.epoch <= split.epoch:
+                self._store.write(self._name, split)
+
+    def route(self, request_id: str) -> Arm:
+        """The arm that answers this request. A rising weight only ever moves requests towards the canary."""
+        split = self.read()
+        return "champion" if split is None else route(split, request_id)
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Held while the epoch is compared and the file replaced; the kernel drops it with the process."""
+        path = self._store.path(f"{self._name}.lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+def route(split: Split, request_id: str) -> Arm:
+    """The arm that answers a request under a split: a point in [0, 100) from the salted id, against the weight."""
+    head = hashlib.sha256(f"{split.rollout}/{request_id}".encode()).digest()[:8]
+    return "canary" if int.from_bytes(head) * 100 < split.canary_weight * 2**64 else "champion"

@@ -1,0 +1,220 @@
+"""MLflow: what an iteration was made from and measured, its registered version, and the aliases people look for.
+
+Owns one run per iteration and at most one version per run, however often it is retried. Refuses to be the truth about
+who is champion: that is the rollout's record, and `project` makes aliases and tags follow it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import batched
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.iteration import Iteration
+from pipeline.registry.card import model_card
+from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.storage import CheckpointRef, Record, Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+ADAPTER = "adapter"
+MAX_DESCRIPTION = 5000
+"""Characters that every MLflow backend stores."""
+ALIASES = ("champion", "challenger", "previous")
+"""The aliases that follow the rollout; any other alias is left alone."""
+
+
+class Recorded(Record):
+    """The iteration's run, and its version when the verdict was PASS."""
+
+    run_id: str
+    version: ModelVersion | None
+
+
+def record(
+    tracking_uri: str,
+    store: Store,
+    iteration: Iteration,
+    checkpoint: CheckpointRef,
+    *,
+    verdict: str,
+    bundle_digest: str,
+    params: Mapping[str, Any],
+    metrics: Sequence[Mapping[str, float]],
+    plots: Mapping[str, bytes],
+    card: Mapping[str, str],
+    code_version: str,
+) -> Recorded:
+    """Record an iteration in experiment `iteration.model_name`; register its adapter if the verdict is PASS.
+
+    `params` may nest; `metrics` are rows `{"step": int, name: value}`; `plots` are PNG files by name; `card` holds the
+    sections of `card.SECTIONS` in markdown. Calling it again, also after a crash halfway, adds nothing twice.
+    """
+    lineage = _lineage(iteration, checkpoint, verdict, bundle_digest, code_version)
+    text = model_card(iteration.model_name, lineage, card)
+    client = _client(tracking_uri)
+    run = _run(client, store, iteration)
+    run_id = run.info.run_id
+    _log_params(client, run, params)
+    _log_metrics(client, run, metrics)
+    for key, value in lineage.items():
+        client.set_tag(run_id, key, value)
+    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
+        for name, png in plots.items():
+            Path(folder, f"{name}.png").write_bytes(png)
+        client.log_artifacts(run_id, folder, "plots")
+    client.log_artifacts(run_id, checkpoint.adapter.uri, ADAPTER)
+    client.log_text(run_id, text, "model_card.md")
+    version = _version(client, run, iteration, checkpoint, lineage, text) if verdict == "PASS" else None
+    client.set_terminated(run_id, "FINISHED")
+    return Recorded(run_id=run_id, version=version)
+
+
+def project(tracking_uri: str, state: RolloutState) -> None:
+    """Make aliases and tags agree with the rollout's record, whatever anybody did to them.
+
+    Raises ValueError when a version that should carry an alias is gone, after everything else is in place.
+    """
+    if state.proposal is None:
+        return
+    client, candidate = _client(tracking_uri), state.proposal.version
+    wanted = {"champion": state.champion, "previous": state.previous, "challenger": candidate if state.active else None}
+    found = client.get_registered_model(candidate.name).aliases
+    numbers = {int(version.version) for version in client.search_model_versions(f"name='{candidate.name}'")}
+    lost: list[str] = []
+    for alias in ALIASES:
+        version = wanted[alias]
+        if version is None and alias in found:
+            client.delete_registered_model_alias(candidate.name, alias)
+        elif version is not None and version.version not in numbers:
+            lost.append(f"{alias} {version.version}")
+        elif version is not None and str(found.get(alias)) != str(version.version):
+            client.set_registered_model_alias(candidate.name, alias, str(version.version))
+    tags = {candidate.version: {"rollout": str(state.phase), "canary_weight": str(state.canary_weight)}}
+    for number in state.quarantined.values():
+        tags.setdefault(number, {})["quarantined"] = "true"
+    for number, wanted_tags in tags.items():
+        if number not in numbers:
+            lost.append(f"version {number}")
+            continue
+        held = client.get_model_version(candidate.name, str(number)).tags
+        for key, value in wanted_tags.items():
+            if held.get(key) != value:
+                client.set_model_version_tag(candidate.name, str(number), key, value)
+    if lost:
+        raise ValueError(f"{candidate.name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
+
+
+def _client(tracking_uri: str) -> MlflowClient:
+    """A quiet client: MLflow otherwise reports home, draws progress bars and narrates its migrations."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def _run(client: MlflowClient, store: Store, iteration: Iteration) -> Run:
+    name = iteration.model_name
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        location = store.path("mlflow", name)
+        location.mkdir(parents=True, exist_ok=True)
+        identity = client.create_experiment(name, artifact_location=location.as_uri())
+    else:
+        identity = experiment.experiment_id
+    found = client.search_runs([identity], f"tags.iteration = '{iteration.id}'", order_by=["attribute.start_time"])
+    if found:
+        return found[0]
+    return client.create_run(identity, tags={"iteration": iteration.id}, run_name=f"{iteration.number}-{iteration.id}")
+
+
+def _log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> None:
+    """Parameters never change once logged, so only those that are not there yet."""
+    from mlflow.entities import Param
+
+    new = [Param(key, str(value)) for key, value in _flat(params) if key not in run.data.params]
+    for batch in batched(new, 100):
+        client.log_batch(run.info.run_id, params=batch)
+
+
+def _log_metrics(client: MlflowClient, run: Run, rows: Sequence[Mapping[str, float]]) -> None:
+    """The timestamp is the run's start: the same row logged again is then the same point, and is kept once."""
+    from mlflow.entities import Metric
+
+    points = [
+        Metric(name, float(value), run.info.start_time, int(row["step"]))
+        for row in rows
+        for name, value in row.items()
+        if name != "step"
+    ]
+    for batch in batched(points, 1000):
+        client.log_batch(run.info.run_id, metrics=batch)
+
+
+def _version(
+    client: MlflowClient,
+    run: Run,
+    iteration: Iteration,
+    checkpoint: CheckpointRef,
+    lineage: Mapping[str, str],
+    text: str,
+) -> ModelVersion:
+    from mlflow.exceptions import MlflowException
+
+    name, tags = iteration.model_name, {"digest": checkpoint.model.digest, "iteration": iteration.id}
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    found = [v for v in client.search_model_versions(f"name='{name}'") if tags.items() <= v.tags.items()]
+    version = min(found, key=lambda v: int(v.version), default=None) or client.create_model_version(
+        name,
+        source=f"{run.info.artifact_uri}/{ADAPTER}",
+        run_id=run.info.run_id,
+        tags={**tags, "verdict": lineage["verdict"], "bundle": lineage["bundle"]},
+        description=text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - 1] + "…",
+    )
+    return ModelVersion(
+        name=name,
+        version=int(version.version),
+        run_id=run.info.run_id,
+        model=checkpoint.model,
+        adapter=checkpoint.adapter,
+        iteration=iteration.id,
+    )
+
+
+def _lineage(
+    iteration: Iteration, checkpoint: CheckpointRef, verdict: str, bundle_digest: str, code_version: str
+) -> dict[str, str]:
+    return {
+        "iteration": iteration.id,
+        "dataset.uri": iteration.dataset.uri,
+        "dataset.snapshot": iteration.dataset.snapshot,
+        "dataset.digest": iteration.dataset.digest,
+        "champion.digest": iteration.champion.digest,
+        "model.digest": checkpoint.model.digest,
+        "adapter.digest": checkpoint.adapter.digest,
+        "recipe.digest": iteration.recipe_digest,
+        "code.version": code_version,
+        "verdict": verdict,
+        "bundle": bundle_digest,
+    }
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

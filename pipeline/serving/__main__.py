@@ -1,0 +1,70 @@
+"""The serving process: `python -m pipeline.serving REQUEST RESPONSE` loads one model, answers one request, exits."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from pipeline.processes import die_with_parent
+from pipeline.serving.sample import RESPONSE, Completion, Request
+from pipeline.storage import write_atomically
+
+
+def main(request_path: str, response_path: str) -> None:
+    request = Request.model_validate_json(Path(request_path).read_bytes())
+    completions = generate(request)
+    write_atomically(Path(response_path), RESPONSE.dump_json(completions))
+
+
+def generate(request: Request) -> list[list[Completion]]:
+    """Completions of every prompt, in batches ordered by length; the result follows the prompts."""
+    plan = request.sampling
+    torch.set_num_threads(plan.threads)
+    torch.manual_seed(plan.seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = AutoTokenizer.from_pretrained(request.model.uri, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(request.model.uri, dtype="auto").to(device).eval()
+    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in request.prompts]
+    queue = [i for i in sorted(range(len(texts)), key=lambda i: (len(texts[i]), i)) for _ in range(plan.samples)]
+    results: list[list[Completion]] = [[] for _ in texts]
+    started = spoken = time.monotonic()
+    for first in range(0, len(queue), plan.batch_size):
+        batch = queue[first : first + plan.batch_size]
+        begun = time.monotonic()
+        inputs = tokenizer([texts[i] for i in batch], return_tensors="pt", padding=True, add_special_tokens=False)
+        with torch.inference_mode():
+            output = model.generate(
+                **inputs.to(device),
+                do_sample=plan.temperature > 0,
+                temperature=plan.temperature or None,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=plan.max_completion_tokens,
+            )
+        latency = time.monotonic() - begun
+        eos = model.generation_config.eos_token_id
+        stops = set(eos) if isinstance(eos, list) else {eos}
+        for index, row in zip(batch, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
+            end = next((n for n, token in enumerate(row) if token in stops), len(row))
+            results[index].append(
+                Completion(
+                    text=tokenizer.decode(row[:end], skip_special_tokens=True),
+                    tokens=end,
+                    finished=end < len(row),
+                    latency_s=latency,
+                )
+            )
+        if time.monotonic() - spoken > 3 or first + plan.batch_size >= len(queue):
+            spoken, done = time.monotonic(), first + len(batch)
+            rate = done / (spoken - started)
+            print(f"serving: {done} of {len(queue)} completions, {rate:.0f}/s", flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main(*sys.argv[1:])

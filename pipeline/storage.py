@@ -1,0 +1,211 @@
+"""The store: one directory tree in which every stage publishes, each record in one atomic step.
+
+Owns atomic publication, create-if-absent, digests and the references that stages hand to each other. Refuses to
+know what is published: a stage's layout is the stage's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """A small immutable fact that one stage leaves for the next; JSON on disk, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class DatasetRef(Record):
+    """A published set of rows: where it lies, how many rows, and the sha256 of its content."""
+
+    uri: str
+    rows: int
+    digest: str
+    snapshot: str = ""
+
+
+class ModelRef(Record):
+    """A complete model directory (weights, config, tokenizer) and the digest of its files."""
+
+    uri: str
+    digest: str
+
+
+class CheckpointRef(Record):
+    """What training leaves: the adapter, the model with the adapter merged into it, and the optimiser step."""
+
+    adapter: ModelRef
+    model: ModelRef
+    step: int
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class Store:
+    """A root directory under which everything durable lives. Paths given to its methods are relative to the root."""
+
+    def __init__(self, root: str | Path) -> None:
+        if "://" in str(root):
+            raise ValueError(f"data_root is {root!r}; the store keeps to a local or mounted directory: give a path.")
+        self.root = Path(root).absolute()
+
+    def path(self, *parts: str) -> Path:
+        return self.root.joinpath(*parts)
+
+    def write(self, name: str, record: BaseModel) -> Path:
+        """Publish a record under `name`, replacing an older one; a reader sees the old one or the new one, whole."""
+        path = self.path(name)
+        write_atomically(path, _json(record))
+        return path
+
+    def create(self, name: str, record: BaseModel) -> bool:
+        """Publish a record unless `name` exists. False when somebody else was first; theirs stands."""
+        path = self.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            _write_synced(staged, _json(record))
+            os.link(staged, path)  # fails if the name is taken: the one portable create-if-absent
+        except FileExistsError:
+            return False
+        finally:
+            staged.unlink(missing_ok=True)
+        _sync_dir(path.parent)
+        return True
+
+    def read(self, name: str, kind: type[R]) -> R | None:
+        """The record under `name`, or None. Raises ValueError when it is there and cannot be read as `kind`."""
+        path = self.path(name)
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return None
+        try:
+            return kind.model_validate_json(text)
+        except ValueError as error:
+            raise ValueError(f"{path} is not a readable {kind.__name__} ({error}). Move it away and run again.") from error
+
+    def once(self, name: str, kind: type[R], make: Callable[[], R]) -> R:
+        """The record under `name`, made and published if it is not there yet: this is what makes a stage idempotent."""
+        found = self.read(name, kind)
+        return found if found is not None else self._made(name, kind, make())
+
+    def _made(self, name: str, kind: type[R], record: R) -> R:
+        if self.create(name, record):
+            return record
+        first = self.read(name, kind)
+        assert first is not None, f"{name} existed a moment ago"
+        return first
+
+    @contextmanager
+    def staged(self, name: str) -> Iterator[Path]:
+        """A private directory that becomes `name` when the block ends well, and vanishes when it doesn't.
+
+        If `name` appeared meanwhile (another attempt was faster), the existing directory stands.
+        """
+        final = self.path(name)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        staging = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+        staging.mkdir()
+        try:
+            yield staging
+            publish_dir(staging, final)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def publish_dir(staging: Path, final: Path) -> bool:
+    """Sync every file of `staging`, then rename it to `final`. False (and no change) if `final` exists already."""
+    for file in staging.rglob("*"):
+        _sync_dir(file) if file.is_dir() else _sync_file(file)
+    _sync_dir(staging)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        staging.rename(final)
+    except OSError:
+        if final.is_dir():
+            return False
+        raise
+    _sync_dir(final.parent)
+    return True
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` by `content` in one step, durable once this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        _write_synced(staged, content)
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)
+    _sync_dir(path.parent)
+
+
+def digest_json(value: Any) -> str:
+    """sha256 of a value's canonical JSON; a record counts as its fields."""
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_dir(path: Path) -> str:
+    """sha256 over the relative name and sha256 of every file below `path`, in name order."""
+    files = {str(f.relative_to(path)): digest_file(f) for f in sorted(path.rglob("*")) if f.is_file()}
+    if not files:
+        raise ValueError(f"{path} has no files. Point to a directory that holds a model.")
+    return digest_json(files)
+
+
+def model_ref(path: str | Path) -> ModelRef:
+    """Reference to a Hugging Face model directory. Raises ValueError naming what it lacks."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ValueError(f"No model directory at {folder}. Set base_model.uri to a folder with config.json and weights.")
+    wanted = {"config.json": ["config.json"], "a tokenizer": ["tokenizer.json", "tokenizer.model", "vocab.json"]}
+    for what, names in wanted.items():
+        if not any((folder / name).is_file() for name in names):
+            raise ValueError(
+                f"{folder} has no {what} ({' or '.join(names)}). Save the model and its tokenizer into the same folder."
+            )
+    return ModelRef(uri=str(folder), digest=digest_dir(folder))
+
+
+def _json(record: BaseModel) -> str:
+    return record.model_dump_json(indent=2) + "\n"
+
+
+def _write_synced(path: Path, content: str | bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _sync_dir(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Traces: production records read from a source, governed gate by gate, and kept in one Iceberg table."""

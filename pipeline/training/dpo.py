@@ -1,0 +1,46 @@
+"""DPO (arXiv 2305.18290) through TRL: logged pairs, the reference model being the policy with its adapter off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import Trainer, TrainerCallback
+from trl import DPOConfig, DPOTrainer
+
+from pipeline.recipe import DPO
+from pipeline.training.fit import common_args, load_base, lora_config, micro_batch, read_rows
+from pipeline.training.plan import TrainingPlan
+
+
+def config(plan: TrainingPlan, settings: DPO, folder: Path) -> DPOConfig:
+    """TRL's own config; raises ValueError or TypeError for what it doesn't take, before any weight is loaded."""
+    arguments: dict[str, Any] = {
+        **common_args(plan, folder),
+        "learning_rate": settings.learning_rate,
+        "beta": settings.beta,
+        "loss_type": list(settings.loss_type),
+        "loss_weights": list(settings.loss_weights),
+        "train_sampling_strategy": "sequential",  # the plan's rows are already in the order of the steps
+        **settings.trainer_args,
+        **micro_batch(settings.trainer_args, settings.batch_size),
+    }
+    return DPOConfig(**arguments)
+
+
+def builder(plan: TrainingPlan, settings: DPO, folder: Path) -> Callable[[list[TrainerCallback]], Trainer]:
+    args = config(plan, settings, folder)
+
+    def build(callbacks: list[TrainerCallback]) -> Trainer:
+        model, tokenizer = load_base(plan)
+        return DPOTrainer(
+            model=model,
+            args=args,
+            train_dataset=read_rows(plan, ["prompt", "chosen", "rejected"]),
+            processing_class=tokenizer,
+            peft_config=lora_config(plan),
+            callbacks=callbacks,
+        )
+
+    return build

@@ -1,0 +1,76 @@
+"""The local launcher: runs the trainer as a subprocess, follows its progress, reads its result.
+
+Owns the exit-code contract on this machine: 0 a result, 143 pre-empted (run me again), 64 never retry, anything else
+a crash. `result.json` is the truth; output lines are only for people.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+from pipeline.storage import Store
+from pipeline.training.plan import TrainingPlan, TrainingResult
+
+PREEMPTED, REFUSED = 143, 64
+
+
+class TrainingRefused(ValueError):
+    """The trainer will never run this plan (exit 64); the message says what to change. A retry cannot help."""
+
+
+def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str], None]) -> TrainingResult | None:
+    """Train a published plan to its end, resuming what earlier attempts left; None when the plan is not to train.
+
+    Raises TrainingRefused, or RuntimeError for a pre-emption or a crash that a retry may get past.
+    """
+    if plan.decision.method == "none":
+        return None
+    name = f"iterations/{plan.iteration}/training"
+    found = store.read(f"{name}/result.json", TrainingResult)
+    if found is not None:
+        return found
+    command = [sys.executable, "-m", "pipeline.training", str(store.path(name, "plan.json"))]
+    code, tail = _follow(command, timeout_s, log)
+    if code == REFUSED:
+        raise TrainingRefused(f"The trainer refuses the plan:\n{tail}")
+    if code in (PREEMPTED, -signal.SIGTERM):
+        raise RuntimeError("Training was pre-empted after a checkpoint. Run it again: it resumes there.")
+    result = store.read(f"{name}/result.json", TrainingResult)
+    if code != 0 or result is None:
+        raise RuntimeError(f"Training ended with exit code {code}. Run it again to resume. Its last lines:\n{tail}")
+    return result
+
+
+def _follow(command: list[str], timeout_s: float, log: Callable[[str], None]) -> tuple[int, str]:
+    """Run to the end, passing on the lines that the trainer marks; returns the exit code and the last lines."""
+    tail: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        watchdog = _deadline(process, timeout_s)
+        try:
+            for line in process.stdout:
+                tail = [*tail[-29:], line.rstrip()]
+                if line.startswith("training: "):
+                    log(line.rstrip())
+            return process.wait(), "\n".join(tail)
+        except BaseException:  # a cancelled step ends its trainer: first politely, for a last checkpoint
+            process.terminate()
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+        finally:
+            watchdog.cancel()
+
+
+def _deadline(process: subprocess.Popen[str], timeout_s: float):
+    from threading import Timer
+
+    timer = Timer(timeout_s, process.kill)
+    timer.daemon = True
+    timer.start()
+    return timer

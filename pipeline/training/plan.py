@@ -1,0 +1,116 @@
+"""The trainer's contract: the plan that goes in and the result that comes out.
+
+Owns what is trained, on what, from which base and with which settings. A plan names content by digest, so the same
+plan is the same training wherever it runs.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.iteration import Iteration
+from pipeline.recipe import DPO, GRPO, Algorithm, Lora, Rewards, Selection, Training
+from pipeline.selection.choose import Decision, choose
+from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Record, Store, digest_file, digest_json
+
+
+class TrainingPlan(Record):
+    """Everything that the trainer knows. `algorithm` and `data` are None when the decision is not to train."""
+
+    iteration: str
+    decision: Decision
+    algorithm: Algorithm | None
+    base: ModelRef
+    data: DatasetRef | None
+    lora: Lora
+    rewards: Rewards
+    seed: int
+    checkpoint_every_steps: int
+    threads: int
+
+    def digest(self) -> str:
+        """Identity of the training: content and settings, not where they lie. Checkpoints of another plan don't fit."""
+        assert self.algorithm is not None and self.data is not None, "a plan without training has no digest"
+        return digest_json(
+            {
+                "algorithm": self.algorithm.model_dump(mode="json"),
+                "base": self.base.digest,
+                "data": self.data.digest,
+                "lora": self.lora.model_dump(mode="json"),
+                "rewards": self.rewards.model_dump(mode="json"),
+                "seed": self.seed,
+                # a different interval saves elsewhere but computes the same; it is not part of the identity
+            }
+        )
+
+
+class TrainingResult(Record):
+    """What one training left. `metrics` holds a row per logged step; `seconds` is compute time over all attempts."""
+
+    plan_digest: str
+    checkpoint: CheckpointRef
+    metrics: tuple[dict[str, float], ...]
+    seconds: float
+    attempts: int
+    resumed_from: tuple[int, ...]
+    """Steps that an attempt resumed at, in order; empty for an undisturbed run."""
+
+
+def plan_training(
+    store: Store, iteration: Iteration, dataset: PreferenceDataset, selection: Selection, training: Training,
+    rewards: Rewards,
+) -> TrainingPlan:  # fmt: skip
+    """Decide the method and publish the plan with exactly the rows that the training will consume, in their order."""
+
+    def make() -> TrainingPlan:
+        decision = choose(dataset.evidence, selection, rewards.min_coverage)
+        algorithm = {"grpo": training.grpo, "dpo": training.dpo, "none": None}[decision.method]
+        data = None if algorithm is None else _schedule(store, iteration, dataset, algorithm, training.seed)
+        return TrainingPlan(
+            iteration=iteration.id,
+            decision=decision,
+            algorithm=algorithm,
+            base=iteration.champion,
+            data=data,
+            lora=training.lora,
+            rewards=rewards,
+            seed=training.seed,
+            checkpoint_every_steps=training.checkpoint_every_steps,
+            threads=training.threads,
+        )
+
+    return store.once(iteration.path("training", "plan.json"), TrainingPlan, make)
+
+
+def _schedule(
+    store: Store, iteration: Iteration, dataset: PreferenceDataset, algorithm: GRPO | DPO, seed: int
+) -> DatasetRef:
+    """Write the rows of every step in order: one epoch without shuffling resumes exactly, whatever the sampler keeps.
+
+    GRPO takes mixed prompts first: a group of all right or all wrong completions carries no gradient.
+    """
+    grpo = isinstance(algorithm, GRPO)
+    source, schema = (dataset.prompts, PROMPTS) if grpo else (dataset.pairs, PAIRS)
+    wanted = algorithm.steps * (algorithm.prompts_per_step if isinstance(algorithm, GRPO) else algorithm.batch_size)
+    rows: list[dict[str, Any]] = pq.read_table(source.uri).to_pylist()
+    assert rows, "choose() never picks a method without material"
+    dice = random.Random(seed)
+    dice.shuffle(rows)
+    if grpo:
+        rows.sort(key=lambda row: not row["mixed"])
+        rows = rows[:wanted]
+    order: list[dict[str, Any]] = []
+    while len(order) < wanted:
+        order += dice.sample(rows, len(rows))
+    name = iteration.path("training", "data.parquet")
+    path = store.path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_suffix(".staged")
+    pq.write_table(pa.Table.from_pylist(order[:wanted], schema=schema), staged)
+    staged.replace(path)
+    return DatasetRef(uri=str(path), rows=wanted, digest=digest_file(path))

@@ -1,0 +1,100 @@
+"""Small real evidence: a suite, two arms whose skills are set, and the report they give."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from evals import bundle, gate
+from evals.comparison import BundleRef, EvalReport
+from evals.gate import GateVerdict
+from evals.runner import Arm, ItemResult, Protocol, Sample, sampling
+from evals.suites import Item, Suite
+from pipeline.recipe import Evaluation
+from pipeline.rewards.verifiers import Outcome
+from pipeline.storage import ModelRef
+
+
+class Kit:
+    """Builds evidence piece by piece; each piece can be broken before it is judged."""
+
+    def section(self, **changes: object) -> Evaluation:
+        values = {"items": 200, "samples_per_item": 4, "max_standard_error": 0.05, "guard_margin": 0.05, **changes}
+        return Evaluation.model_validate(values)
+
+    def suite(self, section: Evaluation, items_per_cluster: int = 2) -> Suite:
+        return Suite(
+            name="arithmetic",
+            items=tuple(
+                Item(
+                    id=f"item-{i:04d}",
+                    cluster=f"step-{i // items_per_cluster:04d}",
+                    messages=[{"role": "user", "content": f"What is {i} and {i}?"}],
+                    reference=str(2 * i),
+                    slice=("even", "odd")[i % 2],
+                )
+                for i in range(section.items)
+            ),
+        )
+
+    def arm(
+        self, name: str, section: Evaluation, suite: Suite, skill: float, no_answer: float = 0.01, cut: float = 0.01
+    ) -> Arm:
+        rng = random.Random(f"{name}{skill}")
+        protocol = Protocol(
+            suite=suite.name,
+            suite_digest=suite.digest(),
+            template_digest="t",
+            sampling=sampling(section),
+            verifier="v/1",
+        )
+
+        def draw() -> Sample:
+            outcome = Outcome.correct if rng.random() < skill else Outcome.wrong
+            outcome = Outcome.no_answer if rng.random() < no_answer else outcome
+            return Sample(text="#### 1", tokens=3, finished=rng.random() >= cut, outcome=outcome, answer="1")
+
+        results = tuple(
+            ItemResult(id=item.id, samples=tuple(draw() for _ in range(section.samples_per_item)))
+            for item in suite.items
+        )
+        return Arm(model=ModelRef(uri=f"models/{name}", digest=name * 8), protocol=protocol, results=results)
+
+    def report(self, section: Evaluation, suite: Suite, champion: Arm, candidate: Arm) -> EvalReport:
+        found = bundle.evidence("iteration", section, suite, champion, candidate)
+        return EvalReport(
+            iteration="iteration",
+            champion=champion.model,
+            candidate=candidate.model,
+            suite=suite.name,
+            protocol=candidate.protocol.digest(),
+            section=section,
+            measurement=bundle.measure(found),
+            bundle=BundleRef(uri="", digest="b"),
+        )
+
+    def judge(self, section: Evaluation, suite: Suite, champion: Arm, candidate: Arm) -> GateVerdict:
+        return gate.judge(self.report(section, suite, champion, candidate), section)
+
+
+@pytest.fixture(scope="session")
+def kit() -> Kit:
+    return Kit()
+
+
+@pytest.fixture
+def with_sample() -> Callable[..., Arm]:
+    """Returns an arm with fields of its first `count` items' first samples changed."""
+
+    def change(arm: Arm, count: int = 1, **fields: object) -> Arm:
+        changed = tuple(
+            result.model_copy(update={"samples": (result.samples[0].model_copy(update=fields), *result.samples[1:])})
+            if index < count
+            else result
+            for index, result in enumerate(arm.results)
+        )
+        return arm.model_copy(update={"results": changed})
+
+    return change

@@ -1,0 +1,123 @@
+"""How often the gate errs, over thousands of simulated evaluations with known truth (seeded, so never flaky)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from evals import gate, statistics
+from evals.comparison import BundleRef, Comparison, EvalReport, Guard, Interval, Measurement, difference
+from evals.gate import Verdict
+from evals.statistics import Array, Paired
+from pipeline.recipe import Evaluation
+from pipeline.storage import ModelRef
+
+GATES, K = 3000, 4
+NOBODY = ModelRef(uri="", digest="")
+
+
+def simulate(before: float, after: float, rho: float, clusters: int, size: int, seed: int) -> tuple[Array, Array]:
+    """(GATES, clusters) sums of paired differences and the cluster sizes; `rho` is the share of the variance of an
+    item's success rate that its cluster shares. The true difference of the means is `after - before`."""
+    rng = np.random.default_rng(seed)
+
+    def rates(mean: float) -> Array:
+        spread = 0.9 * min(mean, 1 - mean)
+        common = rng.uniform(-1, 1, size=(GATES, clusters, 1))
+        own = rng.uniform(-1, 1, size=(GATES, clusters, size))
+        return mean + spread * np.where(rng.random(own.shape) < np.sqrt(rho), common, own)
+
+    gains = rng.binomial(K, rates(after)).astype(float) - rng.binomial(K, rates(before))
+    return gains.sum(axis=-1), np.full(clusters, float(size * K))
+
+
+def verdicts(gain: tuple[Array, Array], rise: tuple[Array, Array] | None, section: Evaluation) -> Counter[Verdict]:
+    """Judge each simulated evaluation with the real rule. Without `rise` the guards have nothing to object to."""
+    sums, sizes = gain
+    accuracy = statistics.paired(sums, sizes, section.alpha, seed=1, draws=1000)
+    harm = statistics.paired(*rise, section.alpha, seed=1, draws=1000) if rise else None
+    return Counter(
+        gate.judge(_report(accuracy, harm, row, len(sizes), section), section).verdict for row in range(len(sums))
+    )
+
+
+def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, section: Evaluation) -> EvalReport:
+    level = Interval(value=0.5, low=0.4, high=0.6)
+    guards = (Guard(name="no_answer", champion=0.1, candidate=0.1, difference=difference(harm, row)),) if harm else ()
+    comparison = Comparison(
+        items=2 * clusters,
+        clusters=clusters,
+        samples_per_item=K,
+        champion=level,
+        candidate=level,
+        difference=difference(accuracy, row),
+        mcnemar_p=None,
+        guards=guards,
+        slices=(),
+        ungraded_champion=0,
+        ungraded_candidate=0,
+    )
+    return EvalReport(
+        iteration="i",
+        champion=NOBODY,
+        candidate=NOBODY,
+        suite="arithmetic",
+        protocol="p",
+        section=section,
+        measurement=Measurement(problems=(), comparison=comparison),
+        bundle=BundleRef(uri="", digest=""),
+    )
+
+
+SECTION = Evaluation(max_standard_error=0.05)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3])
+def test_no_improvement_passes_at_most_at_alpha(rho: float) -> None:
+    found = verdicts(simulate(0.5, 0.5, rho, clusters=150, size=2, seed=1), None, SECTION)
+    rate = found[Verdict.PASS] / GATES
+    print(f"PASS at no improvement, rho {rho}: {rate:.4f}; {dict(found)}")
+    assert 0.03 < rate < 0.06  # too low would be a gate that refuses everything
+    assert found[Verdict.INCONCLUSIVE] / GATES < 0.05
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3])
+def test_ten_points_are_found(rho: float) -> None:
+    found = verdicts(simulate(0.45, 0.55, rho, clusters=150, size=2, seed=2), None, SECTION)
+    print(f"PASS at +10 points, rho {rho}: {found[Verdict.PASS] / GATES:.4f}")
+    assert found[Verdict.PASS] / GATES > 0.8
+
+
+def test_a_worse_candidate_all_but_never_passes() -> None:
+    found = verdicts(simulate(0.5, 0.47, 0.3, clusters=150, size=2, seed=3), None, SECTION)
+    assert found[Verdict.PASS] / GATES < 0.01
+
+
+@pytest.mark.parametrize(("harm", "lowest", "highest"), [(0.03, 0.02, 0.06), (0.0, 0.8, 1.0)])
+def test_guards_hold_at_no_harm_and_object_at_the_margin(harm: float, lowest: float, highest: float) -> None:
+    gain = simulate(0.4, 0.6, 0.3, clusters=400, size=2, seed=4)
+    rise = simulate(0.06, 0.06 + harm, 0.3, clusters=400, size=2, seed=5)
+    found = verdicts(gain, rise, SECTION)
+    print(f"PASS at a true rise of {harm} in a guard: {found[Verdict.PASS] / GATES:.4f}; {dict(found)}")
+    assert lowest < found[Verdict.PASS] / GATES < highest
+
+
+@pytest.mark.parametrize("clusters", [50, 250])
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.7])
+def test_intervals_cover_the_truth(clusters: int, rho: float) -> None:
+    sums, sizes = simulate(0.45, 0.55, rho, clusters, size=2, seed=6)
+    found = statistics.paired(sums, sizes, 0.05, seed=1, draws=2)
+    coverage = float(((found.low <= 0.1) & (found.high >= 0.1)).mean())
+    print(f"coverage, {clusters} clusters, rho {rho}: {coverage:.4f}")
+    assert 0.94 <= coverage <= 0.96
+
+
+def test_ignoring_the_clusters_would_undercover() -> None:
+    """The simulation has teeth: the same data, taken as independent items, miss the nominal level."""
+    sums, sizes = simulate(0.45, 0.55, 0.7, clusters=60, size=8, seed=7)
+    clustered = statistics.paired(sums, sizes, 0.05, seed=1, draws=2)
+    naive = clustered.standard_error / np.sqrt(3)
+    covered = np.abs(clustered.value - 0.1) <= statistics.t_quantile(0.975, 59) * naive
+    assert float(covered.mean()) < 0.9

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from evals import statistics
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize("n", [30, 500])
+def test_singleton_clusters_give_the_paired_t_test(n: int) -> None:
+    gains = RNG.integers(-4, 5, size=n).astype(float)
+    sizes = np.full(n, 4.0)
+    found = statistics.paired(gains[None], sizes, alpha=0.05, seed=1, draws=10)
+    reference = stats.ttest_1samp(gains / 4, 0)
+    two, one = reference.confidence_interval(0.95), reference.confidence_interval(0.9)
+    assert found.standard_error[0] == pytest.approx(stats.sem(gains / 4), rel=1e-9)
+    assert (found.low[0], found.high[0]) == pytest.approx(tuple(two), rel=1e-9)
+    assert (found.lower[0], found.upper[0]) == pytest.approx(tuple(one), rel=1e-9)
+    p = statistics.t_p_value(float(found.value[0]), float(found.standard_error[0]), n - 1)
+    assert p == pytest.approx(reference.pvalue, rel=1e-9)
+
+
+def test_equal_clusters_give_the_t_test_of_cluster_means() -> None:
+    gains = RNG.integers(-4, 5, size=(40, 5)).astype(float)
+    clusters = [f"c{i}" for i in range(40) for _ in range(5)]
+    sums = statistics.cluster_sums(gains.reshape(1, -1), clusters)
+    found = statistics.paired(sums, np.full(40, 20.0), alpha=0.05, seed=1, draws=10)
+    reference = stats.ttest_1samp(gains.mean(axis=1) / 4, 0).confidence_interval(0.95)
+    assert (found.low[0], found.high[0]) == pytest.approx(tuple(reference), rel=1e-9)
+
+
+def test_unequal_clusters_follow_the_published_sum_over_pairs() -> None:
+    """Miller's clustered variance is a double sum over the items of each cluster; ours adds the factor C/(C-1)."""
+    clusters = [f"c{int(c):02d}" for c in RNG.integers(0, 37, size=150)]
+    values = RNG.integers(0, 2, size=150).astype(float)
+    names = sorted(set(clusters))
+    sizes = np.array([clusters.count(name) for name in names], dtype=float)
+    mean, error = statistics.mean_and_standard_error(statistics.cluster_sums(values, clusters), sizes)
+    centred = values - values.mean()
+    pairs = sum(centred[i] * centred[j] for i in range(150) for j in range(150) if clusters[i] == clusters[j])
+    assert mean == pytest.approx(values.mean(), rel=1e-9)
+    assert error == pytest.approx(np.sqrt(pairs * len(names) / (len(names) - 1)) / 150, rel=1e-9)
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (0, 7), (7, 0), (12, 5), (60, 41), (300, 250)])
+def test_mcnemar_is_the_exact_binomial_test(wins: int, losses: int) -> None:
+    expected = stats.binomtest(wins, wins + losses, alternative="greater").pvalue if wins + losses else 1.0
+    assert statistics.mcnemar(wins, losses) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 30), (1, 30), (17, 40), (499, 500), (500, 500)])
+def test_wilson_agrees_with_scipy(hits: int, n: int) -> None:
+    expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    assert statistics.wilson(hits, n) == pytest.approx(tuple(expected), rel=1e-9, abs=1e-12)
+
+
+def test_holm_by_hand() -> None:
+    assert statistics.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert statistics.holm([]) == []
+
+
+@pytest.mark.parametrize("clusters", [30, 100, 330])
+def test_zero_events_are_bounded_exactly(clusters: int) -> None:
+    expected = stats.binomtest(0, clusters, alternative="less").proportion_ci(0.95, method="exact").high
+    assert statistics.zero_event_bound(clusters, 0.05) == pytest.approx(expected, rel=1e-9)
+
+
+def test_bootstrap_agrees_with_t_and_with_itself() -> None:
+    sums, sizes = RNG.integers(-4, 5, size=(2, 400)).astype(float), RNG.integers(1, 4, size=400) * 4.0
+    found = statistics.paired(sums, sizes, alpha=0.05, seed=1)
+    assert found.bootstrap_lower == pytest.approx(found.lower, abs=0.1 * float(found.standard_error.max()))
+    assert found.bootstrap_upper == pytest.approx(found.upper, abs=0.1 * float(found.standard_error.max()))
+    again = statistics.paired(sums, sizes, alpha=0.05, seed=1)
+    assert (found.bootstrap_lower == again.bootstrap_lower).all()
+    assert (found.bootstrap_lower != statistics.paired(sums, sizes, alpha=0.05, seed=2).bootstrap_lower).any()
+
+
+def test_bootstrap_resamples_whole_clusters() -> None:
+    draws = statistics.bootstrap_means(np.array([[0.0, 6.0]]), np.array([1.0, 3.0]), 400, seed=0)
+    assert set(draws[0]) == {0.0, 6 / 4, 2.0}
+
+
+def test_an_arm_without_variation_still_has_an_interval() -> None:
+    sizes = np.full(50, 8.0)
+    mean, low, high = statistics.accuracy_interval(sizes, sizes)
+    assert (mean, high) == (1.0, 1.0)
+    assert low == pytest.approx(stats.binomtest(50, 50).proportion_ci(method="wilson").low, rel=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-4, 4), min_size=30, max_size=60), st.integers(1, 3))
+def test_swapping_the_arms_negates_and_mirrors(gains: list[int], items_per_cluster: int) -> None:
+    clusters = [f"c{i // items_per_cluster:03d}" for i in range(len(gains))]
+    sizes = statistics.cluster_sums(np.full(len(gains), 4.0), clusters)
+    sums = statistics.cluster_sums(np.array([gains], dtype=float), clusters)
+    ours = statistics.paired(sums, sizes, 0.05, seed=5, draws=200)
+    theirs = statistics.paired(-sums, sizes, 0.05, seed=5, draws=200)
+    assert (ours.value, ours.lower, ours.low) == (-theirs.value, -theirs.upper, -theirs.high)
+    assert ours.standard_error == theirs.standard_error
+    assert ours.bootstrap_lower == pytest.approx(-theirs.bootstrap_upper, abs=1e-12)

@@ -1,0 +1,112 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline.demo.task import (
+    KINDS,
+    MISCONCEPTION_RATE,
+    Problem,
+    Split,
+    is_held_out,
+    mistaken_solution,
+    pretraining_pairs,
+    problems,
+    solution_steps,
+)
+
+SPLITS: tuple[Split, ...] = ("pretrain", "train", "heldout")
+STEP = re.compile(r"(\d+)([-+*])(\d+)=(\d+)\.")
+seeds = st.integers(0, 2**32)
+splits = st.sampled_from(SPLITS)
+
+
+def held_out_steps(text: str) -> list[str]:
+    return [
+        f"{left}{symbol}{right}"
+        for left, symbol, right, _ in STEP.findall(text)
+        if is_held_out(int(left), symbol, int(right))
+    ]
+
+
+def final_answer(solution: str) -> str:
+    return solution.partition("\n#### ")[2]
+
+
+@given(seed=seeds, split=splits)
+def test_problems_are_a_function_of_their_arguments(seed: int, split: Split):
+    assert problems(seed, split, 20) == problems(seed, split, 20)
+    assert problems(seed, split, 20) != problems(seed + 1, split, 20)
+    assert problems(seed, split, 30)[:20] == problems(seed, split, 20)
+
+
+@given(seed=seeds)
+def test_no_training_text_holds_a_held_out_step(seed: int):
+    assert [held_out_steps(text) for _, text in pretraining_pairs(seed, 50)] == [[]] * 50
+    for problem in problems(seed, "train", 50):
+        assert held_out_steps(f"{problem.solution}\n{mistaken_solution(problem)}") == []
+
+
+@given(seed=seeds)
+def test_every_held_out_problem_needs_a_held_out_step(seed: int):
+    assert all(held_out_steps(problem.solution) for problem in problems(seed, "heldout", 50))
+
+
+def test_the_split_is_disjoint_in_operands_and_in_prompts():
+    heldout = problems(0, "heldout", 3000)
+    seen = problems(0, "pretrain", 10_000) + problems(0, "train", 10_000)
+
+    def signature(problem: Problem) -> tuple[str, tuple[int, ...]]:
+        return problem.kind, problem.operands
+
+    assert not {signature(p) for p in heldout} & {signature(p) for p in seen}
+    assert not {p.prompt for p in heldout} & {p.prompt for p in seen}
+
+
+@given(left=st.integers(1, 99), right=st.integers(1, 99))
+def test_a_sum_is_on_the_same_side_in_either_order(left: int, right: int):
+    assert is_held_out(left, "+", right) == is_held_out(right, "+", left)
+
+
+@given(seed=seeds, split=splits)
+def test_solutions_are_right_and_mistaken_ones_are_wrong(seed: int, split: Split):
+    for problem in problems(seed, split, 20):
+        steps = STEP.findall(problem.solution)
+        assert [(int(a), op, int(b), int(c)) for a, op, b, c in steps] == solution_steps(problem.kind, problem.operands)
+        assert all({"+": a + b, "-": a - b, "*": a * b}[op] == c for a, op, b, c in _numbers(steps))
+        assert final_answer(problem.solution) == problem.answer == steps[-1][3]
+        assert re.fullmatch(r"(\d+[-+*]\d+=\d+\.[ \n])+#### \d+", problem.solution)
+        assert final_answer(mistaken_solution(problem)) != problem.answer
+        assert all(str(operand) in problem.prompt for operand in problem.operands)
+
+
+def _numbers(steps: list[tuple[str, str, str, str]]) -> list[tuple[int, str, int, int]]:
+    return [(int(a), op, int(b), int(c)) for a, op, b, c in steps]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_prompts_are_distinct_and_kinds_balanced(split: Split):
+    drawn = problems(7, split, 2000)
+    assert len({problem.prompt for problem in drawn}) == 2000
+    for kind in KINDS:
+        assert 300 < sum(problem.kind == kind for problem in drawn) < 500
+
+
+def test_the_pretraining_text_is_mistaken_at_the_given_rate():
+    right = {problem.prompt: problem.solution for problem in problems(3, "pretrain", 4000)}
+    mistaken = sum(completion != right[prompt] for prompt, completion in pretraining_pairs(3, 4000))
+    assert abs(mistaken / 4000 - MISCONCEPTION_RATE) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "mistaken"),
+    [
+        ("add", (27, 35), "27+35=52.\n#### 52"),
+        ("subtract", (62, 35), "62-35=37.\n#### 37"),
+        ("multiply_add", (7, 2, 16), "7+2=9. 9+16=25.\n#### 25"),
+        ("multiply_subtract", (7, 8, 16), "7*8=56.\n#### 56"),
+        ("add_subtract", (40, 35, 16), "40+35=75.\n#### 75"),
+    ],
+)
+def test_each_kind_has_its_misconception(kind: str, operands: tuple[int, ...], mistaken: str):
+    assert mistaken_solution(Problem("", "", "", kind, operands)) == mistaken
