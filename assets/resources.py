@@ -5,19 +5,23 @@ the iteration, and `Records` finds it there again, in the same run, in a re-exec
 """
 
 import os
+import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from assets.card import IterationRecords
+from evals.comparison import EvalReport
 from evals.gate import GateVerdict
-from evals.evaluate import EvalReport
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe, load
+from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
 from pipeline.rewards.label import RewardLabels
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.storage import Record, Store
+from pipeline.storage import Record, Store, model_ref
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan, TrainingResult
 
@@ -51,10 +55,30 @@ class Deployment(dg.ConfigurableResource):
 
     def iteration(self, id: str) -> Iteration:
         """The iteration of that id, as its `traces` stage published it."""
-        found = self.store().read(f"iterations/{id}/{RECORDS['traces'][0]}", GovernedTraces)
+        governed: GovernedTraces = read_record(self.store(), id, "traces")
+        return governed.iteration
+
+    def latest(self) -> Iteration:
+        """The newest iteration; a run that names none works on it."""
+        found = self.store().read(LATEST, Iteration)
         if found is None:
-            raise ValueError(f"There is no iteration {id} under {self.store().root}. Launch the whole job once.")
-        return found.iteration
+            raise ValueError("There is no iteration yet. Launch the whole job: dagster job launch -j preference_tuning")
+        return found
+
+    def records(self, iteration: Iteration) -> IterationRecords:
+        """What the stages up to the evaluation left. Raises ValueError naming the first that is missing."""
+        names = ("traces", "reward_labels", "training_plan", "policy_checkpoint", "eval_report")
+        return IterationRecords(*(read_record(self.store(), iteration.id, name) for name in names))
+
+    def champion(self) -> ChampionState:
+        """The model that serves: the promoted one, else the recipe's base model."""
+        base = self.recipe().base_model
+        promoted = champion(self.store(), base.name)
+        return promoted or ChampionState(model=model_ref(Path(base.uri).absolute()), version=0, promotions=0)
+
+    def code_version(self) -> str:
+        """The commit that runs, or the package's version outside a checkout."""
+        return os.environ.get("PREFERENCE_TUNING_CODE_VERSION") or _commit() or version("preference-tuning")
 
     def tracking_uri(self) -> str:
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
@@ -87,20 +111,27 @@ class Records(dg.ConfigurableIOManager):
 
     def load_input(self, context: dg.InputContext) -> Any:
         assert context.upstream_output is not None, "every input is an upstream asset"
-        name, kind = RECORDS[context.upstream_output.asset_key.to_user_string()]
-        store = self.deployment.store()
-        iteration = self._iteration(context, store)
-        found = store.read(f"iterations/{iteration}/{name}", kind)
-        if found is None:
-            raise ValueError(f"Iteration {iteration} has no {name} yet. Launch the job from the stage that makes it.")
-        return found
-
-    def _iteration(self, context: dg.InputContext, store: Store) -> str:
         run = context.step_context.instance.get_run_by_id(context.step_context.run_id)
         tagged = run.tags.get(ITERATION_TAG) if run else None
-        if tagged:
-            return tagged
-        latest = store.read(LATEST, Iteration)
-        if latest is None:
-            raise ValueError("There is no iteration yet. Launch the whole job once: dagster job launch -j preference_tuning")
-        return latest.id
+        iteration = tagged or self.deployment.latest().id
+        return read_record(self.deployment.store(), iteration, context.upstream_output.asset_key.to_user_string())
+
+
+def read_record(store: Store, iteration: str, asset: str) -> Any:
+    """The record that an asset left in an iteration; ValueError when it has not been made yet."""
+    name, kind = RECORDS[asset]
+    found = store.read(f"iterations/{iteration}/{name}", kind)
+    if found is None:
+        raise ValueError(
+            f"Iteration {iteration} has no {asset} yet. Launch the job from that stage: "
+            f"dagster job launch -j preference_tuning -o '{asset}+'"
+        )
+    return found
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -5,7 +5,7 @@ import dagster as dg
 from assets import pictures
 from assets.resources import Deployment
 from pipeline.rewards.label import COLUMNS, RewardLabels, label_traces
-from pipeline.traces.lake import read
+from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
 
 
@@ -20,7 +20,9 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
     weights, store = deployment.recipe().rewards, deployment.store()
     rows = read(store, traces.iteration.dataset, COLUMNS)
     labels: RewardLabels = label_traces(store, traces.iteration, rows, weights, context.log.info)
-    context.log.info(f"{labels.labelled} of {labels.dataset.rows} traces labelled, mean reward {labels.mean_reward:.3f}")
+    context.log.info(
+        f"{labels.labelled} of {labels.dataset.rows} traces labelled, mean reward {labels.mean_reward:.3f}"
+    )
     yield dg.Output(
         labels,
         metadata={

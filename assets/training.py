@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets import pictures
+from assets.outcome import conclude
 from assets.resources import Deployment
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
@@ -18,12 +19,14 @@ from pipeline.training.plan import TrainingPlan
 )
 def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment, training_plan: TrainingPlan):
     """The tuned policy: an adapter, and the model with it merged in. Absent when the plan is not to train."""
+    store, iteration = deployment.store(), deployment.iteration(training_plan.iteration)
     try:
-        result = train(deployment.store(), training_plan, deployment.recipe().training.timeout_s, context.log.info)
+        result = train(store, training_plan, deployment.recipe().training.timeout_s, context.log.info)
     except TrainingRefused as refusal:
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
     if result is None:
         context.log.info("The plan is not to train: nothing downstream of it runs.")
+        conclude(store, iteration, "not trained", "; ".join(training_plan.decision.reasons))
         return
     context.log.info(f"trained {result.checkpoint.step} steps in {result.seconds:.0f} s, {result.attempts} attempt(s)")
     yield dg.Output(

@@ -24,18 +24,18 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     if found is None:
         return "\n".join([*lines, "No comparison:", "", *(f"- {problem}" for problem in report.measurement.problems)])
     margin = report.section.guard_margin
-    rates = f"{_interval(found.champion)} | {_interval(found.candidate)} | {_interval(found.difference)}"
+    rates = f"{_interval(found.champion)} | {_interval(found.candidate)} | {_change(found.difference)}"
     lines += [
         f"{found.items} items in {found.clusters} clusters, {found.samples_per_item} samples of each; 95% intervals. "
         f"Ungraded samples: champion {found.ungraded_champion}, candidate {found.ungraded_candidate}.",
         "",
         "| metric | champion | candidate | difference | required |",
         "|---|---|---|---|---|",
-        f"| accuracy | {rates} | lower bound {found.difference.lower:+.1%} > 0 |",
+        f"| accuracy | {rates} | lower bound {found.difference.lower:+z.1%} > 0 |",
     ]
     for guard in found.guards:
-        required = f"upper bound {guard.difference.upper:+.1%} < {margin:+.1%}"
-        rates = f"{guard.champion:.1%} | {guard.candidate:.1%} | {_interval(guard.difference)}"
+        required = f"upper bound {guard.difference.upper:+z.1%} < {margin:+z.1%}"
+        rates = f"{guard.champion:.1%} | {guard.candidate:.1%} | {_change(guard.difference)}"
         lines.append(f"| {guard.name} | {rates} | {required} |")
     lines += [
         "",
@@ -45,8 +45,9 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in found.slices:
-        rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_interval(row.difference)}"
-        lines.append(f"| {row.name} | {row.items} | {rates} | {row.p_holm:.3f} |")
+        rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_change(row.difference)}"
+        p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
+        lines.append(f"| {row.name} | {row.items} | {rates} | {p} |")
     return "\n".join(lines)
 
 
@@ -62,7 +63,7 @@ def picture(report: EvalReport) -> bytes:
         text = "No comparison\n" + "\n".join(report.measurement.problems)
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
     else:
-        left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+        left, right = figure.subplots(1, 2, width_ratios=(3, 4))
         _draw_accuracy(left, found)
         _draw_differences(right, found, report.section.guard_margin)
         samples = f"{found.items} items, {found.samples_per_item} samples of each"
@@ -73,30 +74,40 @@ def picture(report: EvalReport) -> bytes:
 
 
 def _draw_accuracy(axes: Axes, found: Comparison) -> None:
-    arms = (("champion", found.champion, BEFORE, "o"), ("candidate", found.candidate, AFTER, "s"))
-    for row, (_, arm, colour, marker) in enumerate(arms):
-        _point(axes, row, 100 * arm.value, 100 * arm.low, 100 * arm.high, colour, marker, "{:.1f}%")
-    _finish(axes, [name for name, *_ in arms], "accuracy (%)")
-    axes.set_xlim(0, 100)
+    _point(axes, 0, found.champion, BEFORE, "o", ".1f")
+    _point(axes, 1, found.candidate, AFTER, "s", ".1f")
+    _finish(axes, ["champion", "candidate"], "accuracy (%)")
 
 
 def _draw_differences(axes: Axes, found: Comparison, margin: float) -> None:
-    rows: list[tuple[str, Difference, float]] = [("accuracy", found.difference, 0.0)]
-    rows += [(guard.name, guard.difference, margin) for guard in found.guards]
-    axes.axvline(0, color="#BBBBBB", linewidth=1, zorder=0)
+    rows = [("accuracy\nmust lie right of", found.difference, 0.0)]
+    rows += [(f"{guard.name}\nmust lie left of", guard.difference, margin) for guard in found.guards]
+    axes.axvline(0, color="#CCCCCC", linewidth=1, zorder=0)
     for row, (_, entry, line) in enumerate(rows):
-        colour = AFTER if row == 0 else NEUTRAL
-        _point(axes, row, 100 * entry.value, 100 * entry.low, 100 * entry.high, colour, "D", "{:+.1f}")
-        axes.plot([100 * line] * 2, [row - 0.32, row + 0.32], color="black", linestyle="--", linewidth=1.3)
-    names = ["accuracy\n(right of the line)", *(f"{guard.name}\n(left of the line)" for guard in found.guards)]
-    _finish(axes, names, "candidate minus champion (percentage points)")
+        axes.plot([100 * line] * 2, [row - 0.35, row + 0.35], color="black", linestyle="--", linewidth=1.3, zorder=1)
+        _point(axes, row, entry, AFTER if row == 0 else NEUTRAL, "D", "+z.1f")
+    names = [f"{name} {100 * line:g}" for name, _, line in rows]
+    _finish(axes, names, "candidate minus champion (points; thick: the gate's one-sided bounds)")
 
 
-def _point(axes: Axes, row: int, value: float, low: float, high: float, colour: str, marker: str, label: str) -> None:
-    axes.plot([low, high], [row, row], color=colour, linewidth=2.5, solid_capstyle="butt")
-    axes.plot([value], [row], marker=marker, color=colour, markersize=7)
-    place = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
-    axes.annotate(label.format(value), (value, row), color=colour, fontsize=9, **place)
+def _point(axes: Axes, row: int, entry: Interval | Difference, colour: str, marker: str, style: str) -> None:
+    value, low, high = 100 * entry.value, 100 * entry.low, 100 * entry.high
+    width = [[max(0.0, value - low)], [max(0.0, high - value)]]
+    axes.errorbar([value], [row], xerr=width, color=colour, marker=marker, capsize=4, linewidth=1.5)
+    if isinstance(entry, Difference):
+        gated = [100 * entry.lower, 100 * entry.upper]
+        axes.plot(gated, [row, row], color=colour, linewidth=4, solid_capstyle="butt")
+    text = f"{value:{style}} [{low:{style}}, {high:{style}}]"
+    axes.annotate(
+        text,
+        (value, row),
+        (0, 11),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+        color=colour,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+    )
 
 
 def _finish(axes: Axes, names: list[str], label: str) -> None:
@@ -105,10 +116,12 @@ def _finish(axes: Axes, names: list[str], label: str) -> None:
     axes.set_xlabel(label, fontsize=9)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.margins(x=0.12)
+    axes.margins(x=0.3)
 
 
-def _interval(entry: Interval | Difference) -> str:
-    if isinstance(entry, Difference):
-        return f"{entry.value:+.1%} [{entry.low:+.1%}, {entry.high:+.1%}]"
+def _interval(entry: Interval) -> str:
     return f"{entry.value:.1%} [{entry.low:.1%}, {entry.high:.1%}]"
+
+
+def _change(entry: Interval | Difference) -> str:
+    return f"{entry.value:+z.1%} [{entry.low:+z.1%}, {entry.high:+z.1%}]"

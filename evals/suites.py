@@ -58,3 +58,9 @@ def _held_out_step(problem: Problem) -> str:
     left, symbol, right, _ = next(step for step in steps if is_held_out(*step[:3]))
     first, second = sorted((left, right)) if symbol == "+" else (left, right)
     return f"{first}{symbol}{second}"
+
+
+def held_out_prompts(section: Evaluation) -> frozenset[str]:
+    """The suite's prompts in the form in which training data is checked for them (lower case, single spaces)."""
+    texts = (" ".join(message["content"] for message in item.messages) for item in suite(section).items)
+    return frozenset(" ".join(text.lower().split()) for text in texts)

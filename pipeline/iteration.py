@@ -24,9 +24,7 @@ class Iteration(Record):
         return "/".join(["iterations", self.id, *parts])
 
 
-def identify(
-    number: int, model_name: str, champion: ModelRef, dataset: DatasetRef, recipe_digest: str
-) -> Iteration:
+def identify(number: int, model_name: str, champion: ModelRef, dataset: DatasetRef, recipe_digest: str) -> Iteration:
     """The iteration over these inputs. `dataset.digest` must depend on content alone, never on when it was read."""
     identity = digest_json([champion.digest, dataset.digest, recipe_digest])
     return Iteration(

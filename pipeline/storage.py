@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,7 +94,9 @@ class Store:
         try:
             return kind.model_validate_json(text)
         except ValueError as error:
-            raise ValueError(f"{path} is not a readable {kind.__name__} ({error}). Move it away and run again.") from error
+            raise ValueError(
+                f"{path} is not a readable {kind.__name__} ({error}). Move it away and run again."
+            ) from error
 
     def once(self, name: str, kind: type[R], make: Callable[[], R]) -> R:
         """The record under `name`, made and published if it is not there yet: this is what makes a stage idempotent."""
@@ -109,7 +111,7 @@ class Store:
         return first
 
     @contextmanager
-    def staged(self, name: str) -> Iterator[Path]:
+    def staged(self, name: str) -> Generator[Path]:
         """A private directory that becomes `name` when the block ends well, and vanishes when it doesn't.
 
         If `name` appeared meanwhile (another attempt was faster), the existing directory stands.
@@ -177,7 +179,7 @@ def model_ref(path: str | Path) -> ModelRef:
     """Reference to a Hugging Face model directory. Raises ValueError naming what it lacks."""
     folder = Path(path)
     if not folder.is_dir():
-        raise ValueError(f"No model directory at {folder}. Set base_model.uri to a folder with config.json and weights.")
+        raise ValueError(f"No model directory at {folder}. Set base_model.uri to one with config.json and weights.")
     wanted = {"config.json": ["config.json"], "a tokenizer": ["tokenizer.json", "tokenizer.model", "vocab.json"]}
     for what, names in wanted.items():
         if not any((folder / name).is_file() for name in names):

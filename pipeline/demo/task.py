@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 Split = Literal["pretrain", "train", "heldout"]
 
-MISCONCEPTION_RATE = 0.56
+MISCONCEPTION_RATE = 0.55
 """Share of the pretraining text that is wrong: it *designs* the accuracy of the base model that tuning starts from."""
 
 HELD_OUT_EVERY = 8

@@ -29,7 +29,7 @@ def drive(
 ) -> RolloutState:
     """Tick until the rollout is over or held, or only waits while `drive_for_s` (seconds) have passed.
 
-    With `drive_for_s=0` a running dwell gets one look. Logs a line for each transition and each registry error.
+    With `drive_for_s=0` a dwell that was running gets one look, and one that begins is left to the next run. Logs a line for each transition and each registry error.
     """
     started = now()
     before = read_state(store, model_name)
@@ -43,9 +43,11 @@ def drive(
         before = state
         if state.phase in TERMINAL or state.phase in (Phase.IDLE, Phase.HELD):
             return state
-        if moved:
+        if moved and state.phase is not Phase.OBSERVING:  # a stage that has just begun has nothing to show yet
             continue
-        pause = _pause(state, look_every_s)
+        pause = _pause(state, look_every_s, moved)
+        if pause == 0:
+            continue
         if now() + pause - started > drive_for_s:
             return state
         sleep(pause)
@@ -55,9 +57,9 @@ def _where(state: RolloutState) -> str:
     return f"{state.phase} {state.canary_weight}%" if state.proposal else str(state.phase)
 
 
-def _pause(state: RolloutState, look_every_s: float) -> float:
-    """Until the dwell is over, if that is soon; else until the next look is due."""
+def _pause(state: RolloutState, look_every_s: float, begun: bool) -> float:
+    """Seconds until the dwell is over, if that is soon; else until the next look is due."""
     assert state.proposal is not None, "without a rollout there is nothing to wait for"
-    rest = state.proposal.policy.dwell_s[state.stage] - state.dwell_s
-    waits_for_dwell = state.phase is Phase.OBSERVING and rest > 0
+    rest = max(0.0, state.proposal.policy.dwell_s[state.stage] - state.dwell_s)
+    waits_for_dwell = state.phase is Phase.OBSERVING and (begun or rest > 0)
     return min(rest, look_every_s) if waits_for_dwell else look_every_s

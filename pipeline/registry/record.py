@@ -218,12 +218,13 @@ def _after(state: RolloutState, event: Event) -> RolloutState:
         change |= {"dwell_s": state.dwell_s + covered_s(state, event.look, event.at)}
     if event.look is not None or event.missed:
         change |= {"looks": state.looks + 1, "misses": state.misses + 1 if event.missed else 0}
-        change |= {"watched_until": event.look.window_end if event.look else event.at}
+        change |= {"watched_until": max(state.watched_until, event.look.window_end if event.look else event.at)}
     change |= {"evidence": evidence}
     if event.phase is Phase.SHIFTING and not event.missed:
         change |= {"evidence": evidence.fresh(), "dwell_s": 0.0, "misses": 0}
+        change |= {"watched_until": max(state.watched_until, event.at)}
     elif event.phase is Phase.OBSERVING and state.phase is Phase.SHIFTING:
-        change |= {"settled": event.stage, "misses": 0, "watched_until": event.at}
+        change |= {"settled": event.stage, "misses": 0, "watched_until": max(state.watched_until, event.at)}
     elif event.phase is Phase.ROLLING_BACK:
         change |= {"quarantine": event.quarantine}
     if event.phase in TERMINAL:

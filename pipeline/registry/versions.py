@@ -10,7 +10,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import batched
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,8 +141,8 @@ def _log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> No
     from mlflow.entities import Param
 
     new = [Param(key, str(value)) for key, value in _flat(params) if key not in run.data.params]
-    for batch in batched(new, 100):
-        client.log_batch(run.info.run_id, params=batch)
+    for first in range(0, len(new), 100):
+        client.log_batch(run.info.run_id, params=new[first : first + 100])
 
 
 def _log_metrics(client: MlflowClient, run: Run, rows: Sequence[Mapping[str, float]]) -> None:
@@ -156,8 +155,8 @@ def _log_metrics(client: MlflowClient, run: Run, rows: Sequence[Mapping[str, flo
         for name, value in row.items()
         if name != "step"
     ]
-    for batch in batched(points, 1000):
-        client.log_batch(run.info.run_id, metrics=batch)
+    for first in range(0, len(points), 1000):
+        client.log_batch(run.info.run_id, metrics=points[first : first + 1000])
 
 
 def _version(

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import re
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import TimeoutError as DeadlineError
 from contextlib import contextmanager
 from enum import StrEnum
 from fractions import Fraction
 from multiprocessing import get_context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -131,7 +131,7 @@ class Grader:
 
 
 @contextmanager
-def grader(workers: int = 2, timeout_s: float = 5.0) -> Iterator[Grader]:
+def grader(workers: int = 2, timeout_s: float = 5.0) -> Generator[Grader]:
     """A `Grader` whose workers end with the block."""
     check = Grader(workers, timeout_s)
     try:
@@ -166,10 +166,12 @@ def _with_math_verify(answer: str, gold: str) -> str:
     """Runs in a worker. Time-outs are the caller's: math-verify's own come back as a plain False."""
     from math_verify import parse, verify
 
-    parsed_gold = parse(_as_math(gold), parsing_timeout=None, raise_on_error=True)
+    no_limit: Any = None  # typed as int, documented as None
+
+    parsed_gold = parse(_as_math(gold), parsing_timeout=no_limit, raise_on_error=True)
     if not parsed_gold:
         return Outcome.unparsable_gold
-    parsed = parse(_as_math(answer), parsing_timeout=None, raise_on_error=True)
+    parsed = parse(_as_math(answer), parsing_timeout=no_limit, raise_on_error=True)
     if not parsed:
         return Outcome.no_answer
     same = verify(parsed_gold, parsed, timeout_seconds=None, raise_on_error=True)
@@ -180,9 +182,9 @@ def _as_math(text: str) -> str:
     return text if "$" in text or "\\boxed" in text else f"${text}$"
 
 
-def _collect(future: object, answer: str) -> Grade:
+def _collect(future: Any, answer: str) -> Grade:
     try:
-        return Grade(Outcome(future.result()), answer)  # type: ignore[attr-defined]
+        return Grade(Outcome(future.result()), answer)
     except DeadlineError:
         return Grade(Outcome.timeout, answer)
     except ProcessExpired:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -27,7 +28,8 @@ def generate(request: Request) -> list[list[Completion]]:
     torch.manual_seed(plan.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(request.model.uri, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(request.model.uri, dtype="auto").to(device).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(request.model.uri, dtype="auto")
+    model.to(device).eval()
     texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in request.prompts]
     queue = [i for i in sorted(range(len(texts)), key=lambda i: (len(texts[i]), i)) for _ in range(plan.samples)]
     results: list[list[Completion]] = [[] for _ in texts]

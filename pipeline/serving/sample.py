@@ -56,9 +56,7 @@ RESPONSE = TypeAdapter(list[list[Completion]])
 class Sampler(Protocol):
     """Draws `sampling.samples` completions for each prompt; the outer list follows the prompts."""
 
-    def __call__(
-        self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling
-    ) -> list[list[Completion]]: ...
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]: ...
 
 
 def sampler(log: Callable[[str], None] = print) -> Sampler:

@@ -15,8 +15,9 @@ ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "developer": 
 # Where a shape keeps its messages, the most specific key first.
 WRAPPERS = ("messages", "contents", "choices", "candidates", "output", "message", "prompt", "args", "input", "content")
 # Parts that are not text, by `type` (OpenAI) or by key (Gemini).
-PAYLOADS = frozenset({"image", "image_url", "input_image", "audio", "input_audio", "video", "document", "media"})
-PAYLOADS |= {"file", "input_file", "file_data", "inline_data"}
+PAYLOADS = frozenset({"image", "image_url", "input_image", "audio", "input_audio", "video", "document", "media"}).union(
+    {"file", "input_file", "file_data", "inline_data"}
+)
 LANGCHAIN = frozenset({*ROLES, "system", "tool"})
 """LangChain names a message's role in `type`."""
 
@@ -71,7 +72,7 @@ def _messages(value: Any, role: str, chat: Chat) -> list[Message] | None:
 
 
 def _of_dict(value: dict[str, Any], role: str, chat: Chat) -> list[Message] | None:
-    kind = value.get("type")
+    kind = str(value.get("type"))
     if "finish_reason" in value:
         chat.finish_reason = str(value["finish_reason"])
     if kind == "reasoning":
@@ -110,10 +111,11 @@ def _text(content: Any, chat: Chat) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(_text(part, chat) for part in cast(list[Any], content))
+        parts = cast(list[Any], content)
+        return "".join(_text(part, chat) for part in parts) if all(map(_is_part, parts)) else _dumped(parts)
     if isinstance(content, dict):
         part = cast(dict[str, Any], content)
-        if part.get("type") in PAYLOADS or PAYLOADS & part.keys():
+        if str(part.get("type")) in PAYLOADS or PAYLOADS & part.keys():
             chat.has_payload = True
             return ""
         for key in ("text", "refusal"):
@@ -122,6 +124,12 @@ def _text(content: Any, chat: Chat) -> str:
         if "parts" in part:
             return _text(part["parts"], chat)
     return _dumped(content)
+
+
+def _is_part(value: Any) -> bool:
+    """Whether a list that holds it is text in parts, and not a value that a tool returned."""
+    keys = {"text", "refusal", "type", *PAYLOADS}
+    return isinstance(value, str) or (isinstance(value, dict) and not keys.isdisjoint(cast(dict[str, Any], value)))
 
 
 def _dumped(value: Any) -> str:

@@ -66,9 +66,10 @@ class SourceFile:
         return data
 
 
-def list_files(uri: str, folder: str = "") -> list[SourceFile]:
+def list_files(uri: str, folder: str = "", *, strays: bool = False) -> list[SourceFile]:
     """JSON files below `folder` of `uri` in name order, hidden ones left out; [] when there is no such folder.
 
+    `strays`: other files may lie among them and are not part of the source.
     Raises ValueError when the source cannot be listed or holds a format that is not read.
     """
     with reading(uri):
@@ -81,10 +82,12 @@ def list_files(uri: str, folder: str = "") -> list[SourceFile]:
         paths: list[str] = sorted(fs.find(below)) if fs.exists(below) else []
     named = [(path, path[len(root) + 1 :]) for path in paths]
     named = [(path, name) for path, name in named if not name.rpartition("/")[2].startswith((".", "_"))]
-    for _, name in named:
-        if not name.removesuffix(".gz").endswith(SUFFIXES):
-            raise ValueError(f"{uri} holds {name}, which is not JSON lines. Export as JSONL, or move the file away.")
-    return [SourceFile(fs, path, name) for path, name in named]
+    readable = [(path, name) for path, name in named if name.removesuffix(".gz").endswith(SUFFIXES)]
+    if not strays and (unread := sorted(set(named) - set(readable))):
+        raise ValueError(
+            f"{uri} holds {unread[0][1]}, which is not JSON lines. Export as JSONL, or move the file away."
+        )
+    return [SourceFile(fs, path, name) for path, name in readable]
 
 
 def named_day(name: str) -> str | None:
@@ -102,8 +105,6 @@ def reading(uri: str) -> Generator[None]:
     """Turns whatever a storage driver raises into a ValueError that says what to do."""
     try:
         yield
-    except ValueError:
-        raise
     except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
         raise ValueError(
             f"{uri} cannot be read ({type(error).__name__}: {error}). Check the path, the credentials and the endpoint."

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.expressions import EqualTo, In
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
@@ -59,7 +58,7 @@ class Lake:
         # The day may hold no row to delete, which PyIceberg warns about.
         with warnings.catch_warnings(action="ignore", category=UserWarning), self._table.transaction() as transaction:
             if day in self.digests():
-                transaction.delete(EqualTo(term="day", value=day), snapshot_properties=properties)
+                transaction.delete(f"day == '{day}'", snapshot_properties=properties)
             if rows.num_rows:
                 transaction.append(rows, snapshot_properties=properties)
             transaction.set_properties({DIGEST + day: digest})
@@ -73,7 +72,8 @@ class Lake:
         if not wanted or not snapshot:
             return pa.schema([SCHEMA.field(name) for name in names]).empty_table()
         order = [name for name in ("timestamp", "trace_id") if name not in names]
-        scan = self._table.scan(In(term="day", values=wanted), (*names, *order), snapshot_id=int(snapshot))
+        quoted = ", ".join(f"'{day}'" for day in wanted)
+        scan = self._table.scan(f"day IN ({quoted})", (*names, *order), snapshot_id=int(snapshot))
         found = scan.to_arrow().sort_by([("timestamp", "ascending"), ("trace_id", "ascending")])
         return found.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
 

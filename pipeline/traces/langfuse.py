@@ -73,7 +73,7 @@ def add(rows: FileRows, line: int, decode: Callable[[], Observation | ScoreRow])
         reason = Reason.NOT_GENERATION
     except msgspec.ValidationError:
         reason = Reason.SCHEMA
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         reason = Reason.MALFORMED
     except Exception:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
         reason = Reason.SCHEMA

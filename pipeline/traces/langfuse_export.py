@@ -19,7 +19,8 @@ def read_export(uri: str) -> Iterator[FileRows]:
     """The export's files in name order, observations first.
 
     A line that is not JSON is a counted rejection. A gzip that breaks off keeps the rows before the break and counts
-    one `truncated_file` for the rest: a day is better short by a known file than absent.
+    one `truncated_file` for the rest: a day is better short by a known file than absent. (In a gzip with flipped bits,
+    rows shortly before the break may be damaged and still parse: gzip proves its content only at its end.)
     Raises ValueError when the source is missing or cannot be read.
     """
     observations = list_files(uri, "observations_v2")

@@ -36,7 +36,7 @@ def read_ui(uri: str) -> Iterator[FileRows]:
     A file that is not such a trace, or one without any observation, counts as one rejected row.
     Raises ValueError when the source is missing or cannot be read.
     """
-    files = list_files(uri)
+    files = list_files(uri, strays=True)
     if not files:
         raise ValueError(f"{uri} has no JSON files. Point traces.source.uri to the traces downloaded from Langfuse.")
     for file in files:

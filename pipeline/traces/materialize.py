@@ -1,8 +1,8 @@
 """The stage: from the files of a source to governed days in the lake, and the dataset that an iteration starts from.
 
 Owns which days are made again (those whose files or settings changed) and the order of publication: table, ledger,
-report, dataset. Refuses to judge a row. Every source file is read and held in memory: about 4 kB a trace, so a
-million traces need the source to be split; each day is then governed and written alone.
+report, dataset. Refuses to judge a row. Every source file is read at each run and held in memory, about 2 kB
+for a short trace: a million of them need the source to be split. Each day is then governed and written alone.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def _govern_day(
     )
     write_atomically(store.path("traces", "rejected", f"{name}.jsonl"), ledger)
     store.write(f"traces/days/{name}.json", made)  # last: a day without its report is made again
-    log(f"traces: {name} governed: {made.admitted} of {made.seen} rows admitted, rejected {dict(made.rejected)}")
+    reasons = ", ".join(f"{reason} {count}" for reason, count in made.rejected.items())
+    log(f"traces: {name} governed: {made.admitted} of {made.seen} rows admitted; rejected: {reasons or 'none'}")
     return made
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def find_flaw(folder: Path, plan_digest: str) -> str | None:
 
 
 @contextmanager
-def only_writer(root: Path) -> Iterator[None]:
+def only_writer(root: Path) -> Generator[None]:
     """Hold the directory's writer lock; the kernel frees it when this process ends, however it ends.
 
     Raises ValueError when another live process holds it.

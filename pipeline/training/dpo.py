@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
-from trl import DPOConfig, DPOTrainer
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
 
 from pipeline.recipe import DPO
 from pipeline.training.fit import common_args, load_base, lora_config, micro_batch, read_rows

@@ -67,7 +67,7 @@ def micro_batch(extra: dict[str, Any], examples_per_step: int) -> dict[str, int]
     size = int(extra.get("per_device_train_batch_size", examples_per_step))
     if examples_per_step % size:
         raise ValueError(
-            f"per_device_train_batch_size {size} does not divide the step's {examples_per_step} examples; choose a divisor."
+            f"per_device_train_batch_size {size} does not divide a step's {examples_per_step} examples: choose a divisor."
         )
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": examples_per_step // size}
 
@@ -116,11 +116,13 @@ def run(plan: TrainingPlan, folder: Path, build: Callable[[list[TrainerCallback]
     if progress.preempted:
         say(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
         sys.exit(PREEMPTED)
+    shutil.rmtree(staging, ignore_errors=True)
     history = [row for row in trainer.state.log_history if "step_seconds" in row]
     return TrainingResult(
+        iteration=plan.iteration,
         plan_digest=digest,
         checkpoint=_export(trainer, folder),
-        metrics=tuple({k: float(v) for k, v in row.items() if isinstance(v, int | float)} for row in history),
+        metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
         seconds=sum(row["step_seconds"] for row in history),
         attempts=len(attempts),
         resumed_from=tuple(step for step in attempts if step > 0),
@@ -142,17 +144,19 @@ class Progress(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._last = time.monotonic()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.preempted and state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True
-        return control
 
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any], **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
     ) -> None:
-        if "loss" not in logs:
+        if logs is None or "loss" not in logs:
             return
         now = time.monotonic()
         state.log_history[-1]["step_seconds"] = now - self._last

@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from pipeline.recipe import GRPO, Rewards
 from pipeline.rewards.composite import compose
@@ -34,7 +35,9 @@ def config(plan: TrainingPlan, settings: GRPO, folder: Path) -> GRPOConfig:
     return GRPOConfig(**arguments)
 
 
-def builder(plan: TrainingPlan, settings: GRPO, folder: Path, check: Grader) -> Callable[[list[TrainerCallback]], Trainer]:
+def builder(
+    plan: TrainingPlan, settings: GRPO, folder: Path, check: Grader
+) -> Callable[[list[TrainerCallback]], Trainer]:
     args = config(plan, settings, folder)
 
     def build(callbacks: list[TrainerCallback]) -> Trainer:

@@ -52,6 +52,7 @@ class TrainingPlan(Record):
 class TrainingResult(Record):
     """What one training left. `metrics` holds a row per logged step; `seconds` is compute time over all attempts."""
 
+    iteration: str
     plan_digest: str
     checkpoint: CheckpointRef
     metrics: tuple[dict[str, float], ...]

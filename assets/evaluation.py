@@ -1,0 +1,76 @@
+"""The evaluation stage: what the candidate can do, and whether it may go on."""
+
+import dagster as dg
+
+from assets import pictures
+from assets.resources import Deployment
+from evals import report
+from evals.evaluate import EvalReport, decide, evaluate
+from evals.gate import GateVerdict, Verdict
+from pipeline.rewards.verifiers import grader
+from pipeline.serving.sample import sampler
+from pipeline.training.plan import TrainingResult
+
+
+@dg.asset(group_name="evaluation", kinds={"python"}, owners=["team:post-training"])
+def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, policy_checkpoint: TrainingResult):
+    """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
+    recipe = deployment.recipe()
+    iteration = deployment.iteration(policy_checkpoint.iteration)
+    with grader(recipe.rewards.workers, recipe.rewards.timeout_s) as check:
+        found: EvalReport = evaluate(
+            deployment.store(),
+            iteration.path(),
+            iteration.id,
+            iteration.champion,
+            policy_checkpoint.checkpoint.model,
+            recipe.evaluation,
+            sampler(context.log.info),
+            check,
+            context.log.info,
+        )
+    compared = found.measurement.comparison
+    figures = {}
+    if compared is not None:
+        figures = {
+            "accuracy before": compared.champion.value,
+            "accuracy after": compared.candidate.value,
+            "difference": compared.difference.value,
+            "intervals": pictures.shown(report.picture(found), "Accuracy and paired difference with intervals"),
+        }
+    yield dg.Output(
+        found,
+        metadata={
+            **figures,
+            "report": dg.MetadataValue.md(report.table(found)),
+            "evidence": dg.MetadataValue.path(found.bundle.uri),
+            "evidence digest": found.bundle.digest,
+        },
+    )
+
+
+@dg.asset(
+    group_name="evaluation",
+    kinds={"python"},
+    owners=["team:post-training"],
+    check_specs=[dg.AssetCheckSpec("candidate_is_better", asset="gate_verdict")],
+)
+def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval_report: EvalReport):
+    """PASS, FAIL or INCONCLUSIVE with the reasons, bound to the evidence and the weights."""
+    iteration = deployment.iteration(eval_report.iteration)
+    verdict: GateVerdict = decide(deployment.store(), iteration.path(), eval_report, deployment.recipe().evaluation)
+    context.log.info(f"verdict {verdict.verdict}: {'; '.join(verdict.reasons)}")
+    yield dg.Output(
+        verdict,
+        metadata={
+            "verdict": str(verdict.verdict),
+            "reasons": dg.MetadataValue.md("\n".join(f"- {reason}" for reason in verdict.reasons)),
+            "evidence digest": verdict.bundle_digest,
+        },
+    )
+    yield dg.AssetCheckResult(
+        check_name="candidate_is_better",
+        passed=verdict.verdict is Verdict.PASS,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"verdict": str(verdict.verdict), "reasons": "; ".join(verdict.reasons)},
+    )

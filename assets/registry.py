@@ -1,0 +1,118 @@
+"""The registry stage: the candidate on record in MLflow, and its way to the traffic."""
+
+import time
+from collections.abc import Callable
+
+import dagster as dg
+
+from assets import pictures
+from assets.card import card_sections
+from assets.outcome import conclude
+from assets.resources import Deployment
+from evals import report
+from evals.gate import GateVerdict
+from pipeline.registry import versions
+from pipeline.registry.drive import drive
+from pipeline.registry.policy import policy_of
+from pipeline.registry.propose import propose
+from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.registry.replay import ReplayedTraffic
+from pipeline.registry.router import LocalRouter
+from pipeline.rewards.verifiers import grader
+from pipeline.serving.sample import Sampling, sampler
+from pipeline.traces.materialize import read
+
+
+@dg.asset(group_name="registry", kinds={"mlflow"}, owners=["team:ml-platform"], output_required=False)
+def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gate_verdict: GateVerdict):
+    """The candidate's version in MLflow's registry, with lineage and model card; absent when the gate refused it."""
+    store, iteration = deployment.store(), deployment.iteration(gate_verdict.iteration)
+    told = deployment.records(iteration)
+    recorded = versions.record(
+        deployment.tracking_uri(),
+        store,
+        iteration,
+        told.trained.checkpoint,
+        verdict=str(gate_verdict.verdict),
+        bundle_digest=gate_verdict.bundle_digest,
+        params=deployment.recipe().model_dump(mode="json"),
+        metrics=told.trained.metrics,
+        plots={
+            "gates": pictures.funnel(told.traces.seen, told.rejected, told.traces.admitted),
+            "rewards": pictures.reward_distribution(told.labels.histogram, told.labels.mean_reward),
+            "training": pictures.training_curve(told.trained.metrics),
+            "evaluation": report.picture(told.report),
+        },
+        card=card_sections(told, gate_verdict),
+        code_version=deployment.code_version(),
+    )
+    if recorded.version is None:
+        context.log.info(f"The gate said {gate_verdict.verdict}: on record as run {recorded.run_id}, not registered.")
+        conclude(store, iteration, "refused", "; ".join(gate_verdict.reasons))
+        return
+    version = store.once(iteration.path("model_version.json"), ModelVersion, lambda: recorded.version)
+    context.log.info(f"registered {version.name} version {version.version}")
+    yield dg.Output(
+        version,
+        metadata={
+            "name": version.name,
+            "version": version.version,
+            "run": version.run_id,
+            "model digest": version.model.digest,
+            "model": dg.MetadataValue.path(version.model.uri),
+        },
+    )
+
+
+@dg.asset(group_name="registry", kinds={"python"}, owners=["team:ml-platform"], output_required=False)
+def canary(
+    context: dg.AssetExecutionContext, deployment: Deployment, model_version: ModelVersion, gate_verdict: GateVerdict
+):
+    """The candidate's rollout, opened at its first weight; `canary_rollout` takes it further."""
+    recipe, store = deployment.recipe(), deployment.store()
+    iteration = deployment.iteration(model_version.iteration)
+    proposed = propose(
+        store,
+        iteration,
+        model_version,
+        verdict=str(gate_verdict.verdict),
+        verdict_digest=gate_verdict.candidate.digest,
+        bundle_digest=gate_verdict.bundle_digest,
+        policy=policy_of(recipe.rollout),
+        now=time.time(),
+    )
+    if proposed.refused:
+        context.log.warning(f"Not rolled out: {proposed.refused}")
+        return
+    state = advance(deployment, 0.0, context.log.info)
+    conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
+    yield dg.Output(state, metadata=_shown(state))
+
+
+def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], None]) -> RolloutState:
+    """Take the model's rollout as far as its policy allows now, with the embedded router and replayed traffic."""
+    recipe, store, name = deployment.recipe(), deployment.store(), deployment.recipe().base_model.name
+    rows = read(store, deployment.latest().dataset, ["messages", "reference"]).to_pylist()
+    requests = [
+        ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
+        for row in rows
+        if row["reference"]
+    ]
+    limit = Sampling(max_completion_tokens=recipe.evaluation.max_completion_tokens)
+    with grader(recipe.rewards.workers, recipe.rewards.timeout_s) as check:
+        return drive(
+            store,
+            name,
+            LocalRouter(store, name),
+            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit),
+            lambda state: versions.project(deployment.tracking_uri(), state),
+            drive_for_s=drive_for_s,
+            now=time.time,
+            sleep=time.sleep,
+            log=log,
+        )
+
+
+def _shown(state: RolloutState) -> dict[str, str | int]:
+    weight = state.canary_weight if state.proposal else 0
+    return {"phase": str(state.phase), "canary weight in percent": weight, "why": state.reason}

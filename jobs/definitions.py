@@ -1,0 +1,19 @@
+"""Everything that Dagster sees. Heavy libraries stay out: they are imported where they run."""
+
+import dagster as dg
+
+from assets.resources import Records, deployment
+from jobs.canary_rollout import canary_rollout
+from jobs.preference_tuning import ASSETS, preference_tuning
+from jobs.schedules import nightly
+from jobs.sensors import champion_changed, rollout_due
+
+settings = deployment()
+
+definitions = dg.Definitions(
+    assets=ASSETS,
+    jobs=[preference_tuning, canary_rollout],
+    schedules=[nightly],
+    sensors=[champion_changed, rollout_due],
+    resources={"deployment": settings, "io_manager": Records(deployment=settings)},
+)

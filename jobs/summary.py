@@ -1,0 +1,139 @@
+"""What came out, for a person at a terminal: `python -m jobs.summary` reads the newest iteration and prints it.
+
+Reads records only. Whatever an iteration does not have yet is left out, not guessed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from assets.outcome import outcome
+from assets.resources import ITERATION_TAG, RECORDS, Deployment, deployment
+from pipeline.iteration import Iteration
+from pipeline.registry.record import read_state
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def main() -> None:
+    settings = deployment()
+    print("\n".join(lines(settings)))
+
+
+def lines(settings: Deployment) -> Iterator[str]:
+    """The summary of the newest iteration, line by line."""
+    iteration = settings.latest()
+    store = settings.store()
+    for asset, (name, kind) in RECORDS.items():
+        record = store.read(iteration.path(name), kind)
+        if record is not None and asset in TELLERS:
+            yield from TELLERS[asset](record)
+    yield from _rollout(settings, iteration)
+    yield from _elapsed(iteration)
+
+
+def heading(text: str) -> str:
+    return f"\n{text}\n{'=' * len(text)}"
+
+
+def field(name: str, value: object) -> str:
+    return f"  {name:<22}{value}"
+
+
+def _traces(record: Any) -> Iterator[str]:
+    days = [day.day for day in record.days]
+    yield field("traces", f"{record.admitted:,} of {record.seen:,} rows admitted, {days[0]} to {days[-1]}")
+    for reason, count in sorted(record.rejected.items(), key=lambda item: -item[1]):
+        yield field("", f"{count:>6,}  rejected: {reason}")
+
+
+def _labels(record: Any) -> Iterator[str]:
+    yield field("labels", f"{record.labelled:,} of {record.dataset.rows:,} ({record.coverage:.1%} coverage)")
+    yield field("mean reward", f"{record.mean_reward:.3f}")
+
+
+def _plan(record: Any) -> Iterator[str]:
+    forced = " (forced by the recipe)" if record.decision.forced else ""
+    yield field("method", f"{record.decision.method.upper()}{forced}")
+    for reason in record.decision.reasons:
+        yield field("", f"because {reason}")
+    for method, lacks in record.decision.lacks.items():
+        yield field("", f"{method.upper()} lacks {'; '.join(lacks)}")
+
+
+def _training(record: Any) -> Iterator[str]:
+    key = "accuracy" if "accuracy" in record.metrics[0] else "rewards/accuracies"
+    values = [row[key] for row in record.metrics if key in row]
+    yield field("training", f"{record.checkpoint.step} steps in {record.seconds:.0f} s, {record.attempts} attempt(s)")
+    yield field(f"  {'accuracy' if key == 'accuracy' else 'pairs ranked right'}", f"{spark(values)}  {_ends(values)}")
+
+
+def _evaluation(record: Any) -> Iterator[str]:
+    compared = record.measurement.comparison
+    if compared is None:
+        yield field("held-out accuracy", "; ".join(record.measurement.problems))
+        return
+    for name, arm in (("before", compared.champion), ("after", compared.candidate)):
+        interval = f"95% interval {arm.low:.1%} to {arm.high:.1%}"
+        yield field(f"held-out {name}", f"{arm.value:.1%}  ({interval})")
+    gain = compared.difference
+    yield field("difference", f"{gain.value:+.1%}  (95% interval {gain.low:+.1%} to {gain.high:+.1%}, paired by item)")
+
+
+def _verdict(record: Any) -> Iterator[str]:
+    yield field("verdict", str(record.verdict))
+    for reason in record.reasons:
+        yield field("", reason)
+
+
+def _version(record: Any) -> Iterator[str]:
+    yield field("registered", f"{record.name} version {record.version} (MLflow run {record.run_id})")
+
+
+TELLERS: dict[str, Callable[[Any], Iterator[str]]] = {
+    "traces": _traces,
+    "reward_labels": _labels,
+    "training_plan": _plan,
+    "policy_checkpoint": _training,
+    "eval_report": _evaluation,
+    "gate_verdict": _verdict,
+    "model_version": _version,
+}
+
+
+def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
+    state = read_state(settings.store(), iteration.model_name)
+    champion = f"version {state.champion.version}" if state.champion else "the base model"
+    where = f"{state.phase}{f', {state.canary_weight}% on the canary' if state.active else ''}"
+    yield field("rollout", f"{where}; champion: {champion}")
+    ended = outcome(settings.store(), iteration)
+    if ended is not None and ended.ending != "rollout":
+        yield field("ending", f"{ended.ending}: {ended.detail}")
+
+
+def _elapsed(iteration: Iteration) -> Iterator[str]:
+    """Seconds that each stage took in the runs of this iteration, and of the rollouts since."""
+    with dg.DagsterInstance.get() as instance:
+        tagged = instance.get_runs(dg.RunsFilter(tags={ITERATION_TAG: iteration.id}))
+        runs = [*reversed(tagged), *instance.get_runs(dg.RunsFilter(job_name="canary_rollout"), limit=1)]
+        stats = [step for run in runs for step in instance.get_run_step_stats(run.run_id)]
+    timed = [(s.step_key, s.end_time - s.start_time) for s in stats if s.end_time and s.start_time]
+    if timed:
+        yield field("seconds by stage", "  ".join(f"{name} {seconds:.0f}" for name, seconds in timed))
+
+
+def spark(values: Sequence[float], width: int = 40) -> str:
+    """A curve of values in [0, 1] as block characters, averaged down to `width` columns."""
+    size = max(1, -(-len(values) // width))
+    means = [sum(part) / len(part) for part in (values[i : i + size] for i in range(0, len(values), size))]
+    return "".join(BARS[min(len(BARS) - 1, int(mean * len(BARS)))] for mean in means)
+
+
+def _ends(values: Sequence[float]) -> str:
+    edge = max(1, len(values) // 10)
+    return f"{sum(values[:edge]) / edge:.0%} -> {sum(values[-edge:]) / edge:.0%}"
+
+
+if __name__ == "__main__":
+    main()

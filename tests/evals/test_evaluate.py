@@ -1,0 +1,217 @@
+"""The two stages end to end on the real suite and the real checker; only the models are stand-ins."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evals import bundle
+from evals.__main__ import main
+from evals.evaluate import decide, evaluate
+from evals.gate import Verdict
+from evals.report import picture, table
+from evals.runner import run, sampling, template_digest
+from evals.suites import suite
+from pipeline.recipe import Evaluation
+from pipeline.rewards.verifiers import Grade, grade
+from pipeline.serving.sample import Completion, Messages, Sampling
+from pipeline.storage import ModelRef, Store
+
+SECTION = Evaluation(items=240, max_standard_error=0.05, guard_margin=0.05)
+OLD, NEW = ModelRef(uri="models/old", digest="old"), ModelRef(uri="models/new", digest="new")
+
+
+class StandIn:
+    """A sampler whose models know a share of the answers; counts how often it is asked."""
+
+    def __init__(self, skills: dict[str, float]) -> None:
+        self.skills, self.calls = skills, 0
+        self.answers = {item.messages[0]["content"]: item.reference for item in suite(SECTION).items}
+
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> list[list[Completion]]:
+        self.calls += 1
+        rng = random.Random(f"{model.digest}{plan.seed}")
+
+        def answer(prompt: Messages) -> Completion:
+            known = rng.random() < self.skills[model.digest]
+            number = self.answers[prompt[0]["content"]] if known else "0"
+            return Completion(text=f"#### {number}", tokens=4, finished=True, latency_s=rng.random())
+
+        return [[answer(prompt) for _ in range(plan.samples)] for prompt in prompts]
+
+
+def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
+    return grade(pairs, workers=1, timeout_s=5.0)
+
+
+def launch(root: Path, skill: float = 0.7) -> tuple[Store, StandIn, Any]:
+    store, sampler = Store(root), StandIn({"old": 0.4, "new": skill})
+    return store, sampler, evaluate(store, "it", "abc", OLD, NEW, SECTION, sampler, check, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Any]:
+    store, _, report = launch(tmp_path_factory.mktemp("store"))
+    decide(store, "it", report, SECTION)
+    return store, report
+
+
+def test_a_better_model_passes_and_a_second_run_does_nothing(tmp_path: Path) -> None:
+    store, sampler, report = launch(tmp_path)
+    verdict = decide(store, "it", report, SECTION)
+    assert verdict.verdict is Verdict.PASS
+    assert (verdict.report_digest, verdict.bundle_digest) == (report.digest(), report.bundle.digest)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    again = evaluate(store, "it", "abc", OLD, NEW, SECTION, sampler, check, lambda _: None)
+    assert (again, decide(store, "it", again, SECTION)) == (report, verdict)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert sampler.calls == 2
+
+
+def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
+    store, sampler, report = launch(tmp_path)
+    (tmp_path / "it" / "eval_report.json").unlink()
+    sampler.skills["new"] = 0.0
+    assert evaluate(store, "it", "abc", OLD, NEW, SECTION, sampler, check, lambda _: None) == report
+    assert sampler.calls == 2
+
+
+def test_a_failed_sampler_publishes_nothing(tmp_path: Path) -> None:
+    def fail(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> list[list[Completion]]:
+        raise RuntimeError("serving failed")
+
+    with pytest.raises(RuntimeError, match="serving failed"):
+        evaluate(Store(tmp_path), "it", "abc", OLD, NEW, SECTION, fail, check, lambda _: None)
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, published: tuple[Store, Any]) -> None:
+    _, _, report = launch(tmp_path)
+    assert report.bundle.uri != published[1].bundle.uri
+    assert report.bundle.digest == published[1].bundle.digest
+    assert report.digest() == published[1].digest()
+
+
+def test_verify_gives_the_published_verdict_wherever_the_bundle_is(
+    tmp_path: Path, published: tuple[Store, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, report = published
+    verdict = decide(store, "it", report, SECTION)
+    copy = shutil.copytree(store.path("it", "evidence"), tmp_path / "carried")
+    assert bundle.verify(copy, verdict.bundle_digest) == verdict
+    assert main(["verify", str(copy)]) == 0
+    assert verdict.report_digest in capsys.readouterr().out
+    assert main(["verify", str(copy), "another"]) == 1
+    assert "Take the bundle that was judged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST])
+def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
+    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    original = (copy / name).read_bytes()
+    for place in random.Random(name).sample(range(len(original)), 12):
+        content = bytearray(original)
+        content[place] ^= 1
+        (copy / name).write_bytes(content)
+        with pytest.raises(ValueError, match=r"\."):
+            bundle.verify(copy, published[1].bundle.digest)
+    assert main(["verify", str(copy)]) == 1
+
+
+@pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST, "extra.jsonl"])
+def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
+    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    if (copy / name).exists():
+        (copy / name).unlink()
+    else:
+        (copy / name).write_text("{}")
+    with pytest.raises(ValueError, match=r"Fetch the bundle again|Give the directory"):
+        bundle.verify(copy)
+
+
+def test_outcomes_rewritten_with_their_digests_still_contradict_the_recorded_numbers(
+    tmp_path: Path, published: tuple[Store, Any]
+) -> None:
+    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    lines = (copy / "candidate.jsonl").read_text()
+    (copy / "candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
+    manifest = bundle.Manifest(files={name: bundle.digest_file(copy / name) for name in bundle.FILES})
+    (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
+    with pytest.raises(ValueError, match="do not give the recorded numbers"):
+        bundle.verify(copy)
+
+
+def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) -> None:
+    store, _, report = launch(tmp_path, skill=0.1)
+    comparison = report.measurement.comparison
+    better = comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})
+    forged = report.model_copy(
+        update={
+            "measurement": report.measurement.model_copy(
+                update={"comparison": comparison.model_copy(update={"difference": better})}
+            )
+        }
+    )
+    with pytest.raises(ValueError, match="evaluate again"):
+        decide(store, "it", forged, SECTION)
+    assert decide(store, "it", report, SECTION).verdict is Verdict.FAIL
+
+
+def test_the_suite_is_held_out_fixed_and_clustered() -> None:
+    first = suite(SECTION)
+    assert first == suite(SECTION)
+    assert first.digest() != suite(SECTION.model_copy(update={"seed": 12})).digest()
+    assert len({item.id for item in first.items}) == len(first.items) == SECTION.items
+    assert 30 < len({item.cluster for item in first.items}) < SECTION.items
+    changed = first.model_copy(update={"items": (first.items[0].model_copy(update={"reference": "1"}),)})
+    assert changed.digest() != first.model_copy(update={"items": first.items[:1]}).digest()
+
+
+def test_the_runner_refuses_answers_that_it_cannot_assign() -> None:
+    items, plan, whole = suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
+
+    def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> list[list[Completion]]:
+        return whole(model, prompts[1:], plan)
+
+    with pytest.raises(ValueError, match="one full list for each prompt"):
+        run(OLD, items, plan, lazy, check)
+    with pytest.raises(ValueError, match="grade each pair"):
+        run(OLD, items, plan, whole, lambda pairs: check(pairs[1:]))
+
+
+def test_the_chat_template_is_part_of_the_protocol(tmp_path: Path) -> None:
+    models = [ModelRef(uri=str(tmp_path / name), digest=name) for name in "abc"]
+    for model in models:
+        Path(model.uri).mkdir()
+    (tmp_path / "a/chat_template.jinja").write_text("{{ x }}\n")
+    (tmp_path / "b/tokenizer_config.json").write_text('{"chat_template": "{{ x }}"}')
+    (tmp_path / "c/chat_template.jinja").write_text("{{ y }}")
+    a, b, c = map(template_digest, models)
+    assert a == b != c
+
+
+def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
+    store, report = published
+    text = table(report, decide(store, "it", report, SECTION))
+    assert text.startswith("**PASS**")
+    assert all(word in text for word in ("| accuracy |", "| no_answer |", "| truncated |", "multiply_add"))
+    assert picture(report).startswith(b"\x89PNG")
+    refused = report.measurement.model_copy(update={"problems": ("champion: empty",), "comparison": None})
+    without = report.model_copy(update={"measurement": refused})
+    assert "champion: empty" in table(without)
+    assert picture(without).startswith(b"\x89PNG")
+
+
+def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:
+    code = (
+        "import sys, evals.evaluate, evals.report; print(sorted({'scipy', 'matplotlib', 'torch'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

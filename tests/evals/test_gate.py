@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evals import gate
+from evals.comparison import Comparison, EvalReport, Measurement
+from evals.gate import Verdict
+from evals.runner import Arm
+from pipeline.rewards.verifiers import Outcome
+
+
+@pytest.fixture(scope="module")
+def good(kit: Any) -> tuple[Any, ...]:
+    """Adequate evidence for a better candidate."""
+    section = kit.section()
+    suite = kit.suite(section)
+    return section, suite, kit.arm("old", section, suite, 0.4), kit.arm("new", section, suite, 0.6)
+
+
+def test_a_better_candidate_passes(kit: Any, good: tuple[Any, ...]) -> None:
+    verdict = kit.judge(*good)
+    assert verdict.verdict is Verdict.PASS
+    assert len(verdict.reasons) == 3
+    assert (verdict.champion, verdict.candidate) == (good[2].model, good[3].model)
+
+
+def test_a_worse_an_equal_and_the_same_candidate_fail(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    for champion, candidate in ((new, old), (old, kit.arm("twin", section, suite, 0.4)), (old, old)):
+        verdict = kit.judge(section, suite, champion, candidate)
+        assert verdict.verdict is Verdict.FAIL
+        assert any("improvement not shown" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("harm", [{"no_answer": 0.2}, {"cut": 0.2}])
+def test_a_broken_guard_fails_a_more_accurate_candidate(
+    kit: Any, good: tuple[Any, ...], harm: dict[str, float]
+) -> None:
+    section, suite, old, _ = good
+    verdict = kit.judge(section, suite, old, kit.arm("new", section, suite, 0.9, **harm))
+    assert verdict.verdict is Verdict.FAIL
+    assert ["guard failed" in reason for reason in verdict.reasons] == [True]
+
+
+def _drop(arm: Arm) -> Arm:
+    return arm.model_copy(update={"results": arm.results[1:]})
+
+
+def _repeat(arm: Arm) -> Arm:
+    return arm.model_copy(update={"results": (*arm.results, arm.results[0])})
+
+
+def _add(arm: Arm) -> Arm:
+    return arm.model_copy(update={"results": (*arm.results, arm.results[0].model_copy(update={"id": "stranger"}))})
+
+
+def _rename(arm: Arm) -> Arm:
+    return arm.model_copy(update={"results": (arm.results[0].model_copy(update={"id": "stranger"}), *arm.results[1:])})
+
+
+def _empty(arm: Arm) -> Arm:
+    return arm.model_copy(update={"results": ()})
+
+
+def _short(arm: Arm) -> Arm:
+    first = arm.results[0].model_copy(update={"samples": arm.results[0].samples[1:]})
+    return arm.model_copy(update={"results": (first, *arm.results[1:])})
+
+
+def _other_template(arm: Arm) -> Arm:
+    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"template_digest": "u"})})
+
+
+def _other_verifier(arm: Arm) -> Arm:
+    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"verifier": "v/2"})})
+
+
+def _other_items(arm: Arm) -> Arm:
+    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"suite_digest": "u"})})
+
+
+def _other_sampling(arm: Arm) -> Arm:
+    plan = arm.protocol.sampling.model_copy(update={"temperature": 0.1})
+    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"sampling": plan})})
+
+
+BROKEN = {
+    _drop: "missing", _repeat: "repeated", _add: "extra", _rename: "missing", _empty: "empty",
+    _short: "without exactly",
+    _other_template: "different protocols: template_digest", _other_verifier: "different protocols: verifier",
+    _other_items: "suite digest", _other_sampling: "not sampled as the recipe asks",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("break_it", BROKEN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("which", ["champion", "candidate", "both"])
+def test_bad_runs_are_inconclusive(kit: Any, good: tuple[Any, ...], break_it: Callable[[Arm], Arm], which: str) -> None:
+    section, suite, old, new = good
+    old = break_it(old) if which in ("champion", "both") else old
+    new = break_it(new) if which in ("candidate", "both") else new
+    verdict = kit.judge(section, suite, old, new)
+    if which == "both" and break_it in (_other_template, _other_verifier):
+        assert verdict.verdict is Verdict.PASS  # the same protocol in both arms is what is asked for
+        return
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert any(BROKEN[break_it] in reason for reason in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("changes", "items_per_cluster", "reason"),
+    [
+        ({"items": 29}, 1, "items are too few"),
+        ({"items": 116}, 4, "clusters are too few"),
+        ({"max_standard_error": 0.001}, 2, "standard error"),
+        ({"alpha": 0.0}, 2, "alpha is"),
+        ({"alpha": 0.5}, 2, "alpha is"),
+        ({"alpha": 1.0}, 2, "alpha is"),
+    ],
+)
+def test_thin_evidence_is_inconclusive(kit: Any, changes: dict[str, Any], items_per_cluster: int, reason: str) -> None:
+    section = kit.section(**changes)
+    suite = kit.suite(section, items_per_cluster)
+    verdict = kit.judge(section, suite, kit.arm("a", section, suite, 0.05), kit.arm("b", section, suite, 0.95))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert any(reason in r for r in verdict.reasons), verdict.reasons
+
+
+def test_thirty_clusters_are_enough(kit: Any) -> None:
+    section = kit.section(items=30, max_standard_error=0.2, guard_margin=0.2)
+    suite = kit.suite(section, 1)
+    verdict = kit.judge(section, suite, kit.arm("a", section, suite, 0.1), kit.arm("b", section, suite, 0.9))
+    assert verdict.verdict is Verdict.PASS
+
+
+def test_an_empty_suite_and_a_repeated_item_are_inconclusive(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    for items in ((), (*suite.items[1:], suite.items[1])):
+        verdict = kit.judge(section, suite.model_copy(update={"items": items}), old, new)
+        assert verdict.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("outcome", [Outcome.timeout, Outcome.error])
+def test_failed_checks_are_tolerated_up_to_one_percent(
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., Arm], outcome: Outcome
+) -> None:
+    section, suite, old, new = good  # 800 samples in each arm
+    for arms in ((with_sample(old, 8, outcome=outcome), new), (old, with_sample(new, 8, outcome=outcome))):
+        assert kit.judge(section, suite, *arms).verdict is Verdict.PASS
+    for arms in ((with_sample(old, 9, outcome=outcome), new), (old, with_sample(new, 9, outcome=outcome))):
+        verdict = kit.judge(section, suite, *arms)
+        assert verdict.verdict is Verdict.INCONCLUSIVE
+        assert any("9 of 800 samples ungraded" in reason for reason in verdict.reasons)
+
+
+def test_a_failed_check_never_helps_the_candidate(
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., Arm]
+) -> None:
+    section, suite, old, new = good
+    gain = kit.report(section, suite, old, new).measurement.comparison.difference.value
+    for arms in (
+        (with_sample(old, 8, outcome=Outcome.timeout), new),
+        (old, with_sample(new, 8, outcome=Outcome.timeout)),
+    ):
+        assert kit.report(section, suite, *arms).measurement.comparison.difference.value < gain
+    rise = kit.report(section, suite, old, new).measurement.comparison.guards[0].difference.value
+    silent = kit.report(section, suite, old, with_sample(new, 8, outcome=Outcome.error)).measurement.comparison
+    assert silent.guards[0].difference.value > rise
+
+
+def test_one_unreadable_reference_is_inconclusive(
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., Arm]
+) -> None:
+    section, suite, old, new = good
+    verdict = kit.judge(section, suite, old, with_sample(new, 1, outcome=Outcome.unparsable_gold))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert any("reference" in reason for reason in verdict.reasons)
+
+
+def _with(report: EvalReport, difference: dict[str, float], guard: dict[str, float], **fields: Any) -> EvalReport:
+    comparison = report.measurement.comparison
+    assert comparison is not None
+    first, *others = comparison.guards
+    first = first.model_copy(update={"difference": first.difference.model_copy(update=guard)})
+    changed = comparison.model_copy(
+        update={
+            "difference": comparison.difference.model_copy(update=difference),
+            "guards": (first, *others),
+            **fields,
+        }
+    )
+    return report.model_copy(update={"measurement": Measurement(problems=(), comparison=changed)})
+
+
+CLEAR = {"value": 0.1, "standard_error": 0.01, "lower": 0.08, "upper": 0.12, "bootstrap_lower": 0.08, "low": 0.07}
+
+
+@pytest.mark.parametrize(
+    ("gain", "rise", "fields", "verdict"),
+    [
+        (CLEAR, {}, {}, Verdict.PASS),
+        ({**CLEAR, "lower": 0.0}, {}, {}, Verdict.INCONCLUSIVE),
+        ({**CLEAR, "bootstrap_lower": 0.0}, {}, {}, Verdict.INCONCLUSIVE),
+        ({**CLEAR, "lower": -1e-9, "bootstrap_lower": 0.0}, {}, {}, Verdict.FAIL),
+        (CLEAR, {}, {"mcnemar_p": 0.049}, Verdict.PASS),
+        (CLEAR, {}, {"mcnemar_p": 0.05}, Verdict.INCONCLUSIVE),
+        (CLEAR, {"value": 0.03, "upper": 0.05, "bootstrap_upper": 0.049}, {}, Verdict.INCONCLUSIVE),
+        (CLEAR, {"value": 0.03, "upper": 0.049, "bootstrap_upper": 0.05}, {}, Verdict.INCONCLUSIVE),
+        (CLEAR, {"value": 0.03, "upper": 0.05, "bootstrap_upper": 0.05}, {}, Verdict.FAIL),
+        (CLEAR, {"value": 0.02, "upper": 0.06, "bootstrap_upper": 0.06}, {}, Verdict.INCONCLUSIVE),  # no power
+        (CLEAR, {"value": 0.1, "lower": 0.06, "upper": 0.14, "bootstrap_lower": 0.06, "bootstrap_upper": 0.14}, {},
+         Verdict.FAIL),  # no power, but harm beyond the margin is shown
+        ({**CLEAR, "standard_error": 0.0501}, {}, {}, Verdict.INCONCLUSIVE),
+        (CLEAR, {}, {"items": 29}, Verdict.INCONCLUSIVE),
+        (CLEAR, {}, {"clusters": 29}, Verdict.INCONCLUSIVE),
+    ],
+)  # fmt: skip
+def test_the_rule_at_its_edges(
+    kit: Any, good: tuple[Any, ...], gain: Any, rise: Any, fields: Any, verdict: Verdict
+) -> None:
+    report = _with(kit.report(*good), gain, rise, **fields)
+    assert gate.judge(report, good[0]).verdict is verdict
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("field", ["value", "standard_error", "low", "high", "lower", "upper", "bootstrap_lower"])
+def test_numbers_that_are_not_finite_are_inconclusive(
+    kit: Any, good: tuple[Any, ...], field: str, number: float
+) -> None:
+    report = kit.report(*good)
+    for broken in (_with(report, {field: number}, {}), _with(report, {}, {field: number})):
+        verdict = gate.judge(broken, good[0])
+        assert verdict.verdict is Verdict.INCONCLUSIVE
+        assert "a number is not finite" in verdict.reasons
+
+
+def test_changed_thresholds_and_an_empty_report_are_inconclusive(kit: Any, good: tuple[Any, ...]) -> None:
+    report = kit.report(*good)
+    looser = good[0].model_copy(update={"guard_margin": 0.5})
+    assert gate.judge(report, looser).verdict is Verdict.INCONCLUSIVE
+    nothing = report.model_copy(update={"measurement": Measurement(problems=(), comparison=None)})
+    assert gate.judge(nothing, good[0]).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_guard_without_events_needs_enough_clusters(kit: Any) -> None:
+    """No defect in 40 clusters does not show that fewer than 3% have one; none in 120 clusters does."""
+    for items, expected in ((80, Verdict.INCONCLUSIVE), (240, Verdict.PASS)):
+        section = kit.section(items=items, guard_margin=0.03, max_standard_error=0.1)
+        suite = kit.suite(section)
+        arms = [kit.arm(name, section, suite, skill, 0, 0) for name, skill in (("a", 0.1), ("b", 0.9))]
+        assert kit.judge(section, suite, *arms).verdict is expected
+
+
+def test_one_sample_an_item_is_decided_with_mcnemar(kit: Any) -> None:
+    section = kit.section(samples_per_item=1, max_standard_error=0.1)
+    suite = kit.suite(section, items_per_cluster=1)
+    report = kit.report(section, suite, kit.arm("a", section, suite, 0.2), kit.arm("b", section, suite, 0.8))
+    assert 0 < report.measurement.comparison.mcnemar_p < 0.001
+    assert gate.judge(report, section).verdict is Verdict.PASS
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_the_order_of_results_changes_nothing(kit: Any, good: tuple[Any, ...], seed: int) -> None:
+    section, suite, old, new = good
+    shuffled = [list(part) for part in (suite.items, old.results, new.results)]
+    for part in shuffled:
+        random.Random(seed).shuffle(part)
+        seed += 1
+    again = kit.report(
+        section,
+        suite.model_copy(update={"items": tuple(shuffled[0])}),
+        old.model_copy(update={"results": tuple(shuffled[1])}),
+        new.model_copy(update={"results": tuple(shuffled[2])}),
+    )
+    assert again == kit.report(*good)
+
+
+def test_swapping_the_arms_negates_every_difference(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    ours: Comparison = kit.report(section, suite, old, new).measurement.comparison
+    theirs: Comparison = kit.report(section, suite, new, old).measurement.comparison
+    assert (ours.champion, ours.candidate) == (theirs.candidate, theirs.champion)
+    for mine, other in zip(
+        [ours.difference, *(g.difference for g in ours.guards), *(s.difference for s in ours.slices)],
+        [theirs.difference, *(g.difference for g in theirs.guards), *(s.difference for s in theirs.slices)],
+        strict=True,
+    ):
+        assert (mine.value, mine.low, mine.high) == (-other.value, -other.high, -other.low)
+
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    gain=st.fixed_dictionaries(dict.fromkeys(CLEAR, NUMBERS)),
+    rise=st.fixed_dictionaries({"lower": NUMBERS, "upper": NUMBERS}),
+    alpha=st.floats(0, 1),
+    margin=st.floats(0, 1),
+)
+def test_the_gate_answers_whatever_the_numbers(
+    kit: Any, good: tuple[Any, ...], gain: Any, rise: Any, alpha: float, margin: float
+) -> None:
+    section = good[0].model_copy(update={"alpha": alpha, "guard_margin": margin})
+    report = _with(kit.report(*good).model_copy(update={"section": section}), gain, rise)
+    if gate.judge(report, section).verdict is Verdict.PASS:
+        assert min(gain["lower"], gain["bootstrap_lower"]) > 0
+        assert rise["upper"] < margin

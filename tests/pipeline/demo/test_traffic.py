@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeline.demo.task import problems
+from pipeline.demo.traffic import Claim, ensure_days
+from pipeline.recipe import DemoSource, Traces
+from pipeline.serving.sample import Completion, Messages, Sampling
+from pipeline.storage import ModelRef, Store
+from pipeline.traces.materialize import materialize, read
+from pipeline.traces.records import GovernedTraces, Reason
+
+FIRST = ModelRef(uri="/models/a", digest="a" * 64)
+SECOND = ModelRef(uri="/models/b", digest="b" * 64)
+
+
+class Server:
+    """Answers every prompt, each second sample wrongly, at a speed that differs from call to call."""
+
+    def __init__(self, fails_at: int = -1) -> None:
+        self.calls: list[Sampling] = []
+        self.fails_at = fails_at
+
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]:
+        if len(self.calls) == self.fails_at:
+            raise KeyboardInterrupt
+        self.calls.append(sampling)
+        return [
+            [
+                Completion(text=f"Well.\n#### {n if s % 2 else 7}", tokens=8, finished=True, latency_s=len(self.calls))
+                for s in range(sampling.samples)
+            ]
+            for n, _ in enumerate(prompts)
+        ]
+
+
+def serve(
+    root: Path, champion: ModelRef = FIRST, server: Server | None = None, size: int = 200, days: int = 2
+) -> Server:
+    server = server or Server()
+    ensure_days(root, champion, days=days, traces_per_day=size, seed=7, sample=server, log=lambda line: None)
+    return server
+
+
+def govern(root: Path, store: Path) -> GovernedTraces:
+    source = DemoSource()
+    return materialize(
+        Store(store),
+        source,
+        Traces(source=source),
+        export_uri=str(root),
+        champion=FIRST,
+        model_name="tiny",
+        number=0,
+        recipe_digest="r",
+        log=lambda line: None,
+    )
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_a_day_is_served_once_and_every_champion_has_its_own(tmp_path: Path) -> None:
+    server = serve(tmp_path)
+    assert [(s.samples, s.temperature, s.max_completion_tokens) for s in server.calls] == [(4, 1.0, 32)] * 2
+    before = content(tmp_path)
+    assert serve(tmp_path).calls == []
+    assert content(tmp_path) == before
+    serve(tmp_path, SECOND, days=1)
+    after = content(tmp_path)
+    assert {name: after[name] for name in before} == before
+    days = [name for name in after if name.startswith("observations_v2/")]
+    assert [Path(d).name for d in days] == [f"2026-01-0{n}.jsonl.gz" for n in (5, 6, 7)]
+    claims = [Claim.model_validate_json(p.read_text()) for p in sorted((tmp_path / "claims").iterdir())]
+    assert [c.champion for c in claims] == [FIRST.digest, SECOND.digest]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_a_crash_then_a_second_call_gives_the_same_bytes(tmp_path: Path, fails_at: int) -> None:
+    serve(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        serve(tmp_path / "crashed", server=Server(fails_at))
+    serve(tmp_path / "crashed")
+    assert content(tmp_path / "crashed") == content(tmp_path / "whole")
+
+
+def test_a_day_without_one_of_its_files_is_made_whole(tmp_path: Path) -> None:
+    serve(tmp_path)
+    before = content(tmp_path)
+    (tmp_path / "observations_v2/2026-01-06.jsonl.gz").unlink()
+    assert len(serve(tmp_path).calls) == 1
+    assert content(tmp_path) == before
+
+
+def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
+    serve(tmp_path / "export", size=2000)
+    governed = govern(tmp_path / "export", tmp_path / "store")
+    share = {reason: count / governed.seen for reason, count in governed.rejected.items()}
+    assert governed.seen > 4000
+    assert 0.72 < governed.admitted / governed.seen < 0.88
+    assert 0.08 < share[Reason.CONSENT] < 0.22
+    assert 0.01 < share[Reason.ERROR] < 0.03
+    for reason in (Reason.REGION, Reason.CONFIDENTIAL, Reason.LATENCY, Reason.SUPERSEDED, Reason.DUPLICATE):
+        assert 0 < share[reason] < 0.06
+    assert 0 < share[Reason.MALFORMED] < 0.015
+    assert Reason.SCHEMA not in share and Reason.GATE_ERROR not in share
+    rows = read(Store(tmp_path / "store"), governed.iteration.dataset).to_pylist()
+    prompts = Counter(r["messages"][0]["content"] for r in rows)
+    assert 900 < len(prompts) <= 1000
+    assert 2.5 < len(rows) / len(prompts) <= 4
+    assert len({r["user_id"] for r in rows}) > 150
+    assert 0.8 < sum(r["reference"] is not None for r in rows) / len(rows) < 0.9
+    assert 0.35 < sum(r["feedback_count"] for r in rows) / len(rows) < 0.45
+    assert 0.02 < sum("[" in prompt for prompt in prompts) / len(prompts) < 0.07
+    assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
+
+
+def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
+    def right(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]:
+        known = {p.prompt: p.answer for p in problems(sampling.seed, "train", len(prompts))}
+        answers = [next((a for q, a in known.items() if p[0]["content"].startswith(q)), "?") for p in prompts]
+        return [
+            [Completion(text=f"#### {a if s % 2 else -1}", tokens=4, finished=True, latency_s=0.0) for s in range(4)]
+            for a in answers
+        ]
+
+    ensure_days(tmp_path / "e", FIRST, days=1, traces_per_day=800, seed=7, sample=right, log=lambda line: None)
+    governed = govern(tmp_path / "e", tmp_path / "s")
+    means: dict[bool, list[float]] = {True: [], False: []}
+    for row in read(Store(tmp_path / "s"), governed.iteration.dataset).to_pylist():
+        if row["feedback_mean"] is not None and row["reference"] is not None:
+            means[row["completion"] == f"#### {row['reference']}"].append(row["feedback_mean"])
+    assert sum(means[True]) / len(means[True]) > 0.75
+    assert sum(means[False]) / len(means[False]) < 0.25
+
+
+def test_users_keep_their_word_from_champion_to_champion(tmp_path: Path) -> None:
+    serve(tmp_path, FIRST)
+    serve(tmp_path, SECOND)
+    said: dict[str, set[str]] = {}
+    for path in (tmp_path / "observations_v2").iterdir():
+        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+            if line.endswith("}"):
+                row = json.loads(line)
+                said.setdefault(row["user_id"], set()).add(str(row["metadata"].get("user_consent")))
+    assert all(len(words) == 1 for words in said.values())
+    assert {word for words in said.values() for word in words} == {"true", "false", "None"}

@@ -1,0 +1,75 @@
+from dataclasses import dataclass
+
+import pytest
+
+from pipeline.registry.replay import ReplayedTraffic
+from pipeline.serving.sample import Completion, Sampling
+from tests.pipeline.registry.conftest import model, split_at
+
+REQUESTS = [([{"role": "user", "content": str(n)}], str(n)) for n in range(50)]
+
+
+@dataclass
+class Grade:
+    outcome: str
+
+
+def grader(pairs):
+    return [
+        Grade("correct" if text == gold else text if text in ("no_answer", "timeout") else "wrong")
+        for text, gold in pairs
+    ]
+
+
+class Server:
+    """The champion echoes the question; the canary answers as told. Latencies count up."""
+
+    def __init__(self, canary="wrong"):
+        self.canary, self.calls = canary, []
+
+    def __call__(self, served, prompts, sampling):
+        self.calls.append((served, [p[0]["content"] for p in prompts], sampling))
+        texts = [p[0]["content"] if served == model("a") else self.canary for p in prompts]
+        return [[Completion(text=t, tokens=1, finished=True, latency_s=float(n + 1))] for n, t in enumerate(texts)]
+
+
+def traffic(server, requests=REQUESTS):
+    return ReplayedTraffic(requests, server, grader, count=400, sampling=Sampling(samples=4, temperature=0.5))
+
+
+def test_each_arm_gets_its_share_is_served_and_graded():
+    server = Server()
+    seen = traffic(server).look(split_at(25), 1, 100.0, 160.0)
+    assert seen.champion.requests + seen.canary.requests == 400
+    assert 70 <= seen.canary.requests <= 130
+    assert seen.champion.correct == seen.champion.graded == seen.champion.requests
+    assert (seen.canary.correct, seen.canary.errors) == (0, 0)
+    assert (seen.window_start, seen.window_end) == (100.0, 160.0)
+    assert seen.canary.latency_p99_s == pytest.approx(0.99 * seen.canary.requests, abs=1.01)
+    assert [call[0] for call in server.calls] == [model("a"), model("b")]
+    assert all(call[2].samples == 1 and call[2].temperature == 0.5 for call in server.calls)
+
+
+@pytest.mark.parametrize(("said", "graded", "errors"), [("no_answer", True, True), ("timeout", False, False)])
+def test_no_answer_is_an_error_and_a_grader_that_failed_says_nothing(said, graded, errors):
+    canary = traffic(Server(said)).look(split_at(25), 1, 0.0, 1.0).canary
+    assert (canary.graded, canary.errors) == (canary.requests * graded, canary.requests * errors)
+
+
+def test_looks_are_independent_draws_and_the_same_look_is_the_same_draw():
+    def drawn(look, rollout="r"):
+        server = Server()
+        traffic(server).look(split_at(25, rollout=rollout), look, 0.0, 1.0)
+        return server.calls
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+    assert drawn(1) != drawn(1, "next")
+
+
+def test_at_100_percent_only_the_canary_is_served_and_without_requests_nothing_is():
+    server = Server()
+    seen = traffic(server).look(split_at(100), 1, 0.0, 1.0)
+    assert (seen.champion.requests, seen.champion.latency_p99_s) == (0, None)
+    assert len(server.calls) == 1
+    assert traffic(server, []).look(split_at(5), 1, 0.0, 1.0) is None

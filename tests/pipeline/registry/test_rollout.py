@@ -1,0 +1,342 @@
+import pytest
+
+from pipeline.registry.drive import drive
+from pipeline.registry.policy import ArmMetrics
+from pipeline.registry.propose import abort, champion, propose, resume
+from pipeline.registry.record import Event, Phase, append, fold, read_events, read_state
+from pipeline.registry.rollout import is_intact, tick
+from pipeline.storage import ModelRef, Store, model_ref
+from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, model, version_of
+
+
+def test_a_good_canary_takes_every_weight_in_turn_and_becomes_champion(world):
+    assert champion(world.store, NAME) is None
+    assert world.propose("new").state.phase is Phase.PROPOSED
+    weights = [0]
+    while world.state.phase is not Phase.PROMOTED:
+        world.tick(50.0)
+        weights += [world.weight()] if world.weight() != weights[-1] else []
+    assert weights == [0, 5, 25, 100, 0]  # at last the candidate is the champion and there is no canary
+    split = world.router.read()
+    assert (split.champion, split.champion_weight, split.canary) == (model("new"), 100, None)
+    found = champion(world.store, NAME)
+    assert (found.model, found.version, found.promotions) == (model("new"), 1, 1)
+    assert world.registry.aliases == {"champion": 1}
+
+
+def test_a_second_promotion_keeps_the_previous_champion(world):
+    for number, digest in enumerate(("one", "two"), start=1):
+        assert not world.propose(digest, number=number).refused
+        world.tick_until("promoted")
+    world.tick()
+    assert world.registry.aliases == {"champion": 2, "previous": 1}
+    assert champion(world.store, NAME).promotions == 2
+
+
+def test_dwell_is_the_time_that_good_metrics_cover(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.metrics.spoil = lambda look: None
+    world.tick(90.0)
+    world.tick(90.0)
+    world.metrics.spoil = lambda look: look
+    world.tick(60.0)
+    assert (world.state.dwell_s, world.state.misses, world.state.phase) == (60.0, 0, Phase.OBSERVING)
+    world.tick(39.0)
+    assert world.state.phase is Phase.OBSERVING
+    world.tick(1.0)
+    assert (world.state.phase, world.state.stage) == (Phase.SHIFTING, 1)
+
+
+def test_a_window_shorter_than_the_gap_counts_for_its_own_length(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.metrics.spoil = lambda look: look.model_copy(update={"window_start": look.window_end - 10})
+    world.tick(99.0)
+    assert world.state.dwell_s == 10.0
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda look: None,
+        lambda look: look.model_copy(update={"canary": look.canary.model_copy(update={"correct": float("nan")})}),
+        lambda look: look.model_copy(update={"window_end": look.window_end + 1}),
+        lambda look: look.model_copy(update={"window_start": look.window_start - 1}),
+        lambda look: look.model_copy(update={"canary": ArmMetrics()}),
+        lambda look: 1 / 0,
+    ],
+)
+def test_three_unusable_looks_in_a_row_hold_at_the_same_weight(world, spoil):
+    world.propose("new")
+    world.tick_until("observing")
+    world.metrics.spoil = spoil
+    for _ in range(3):
+        world.tick(200.0)
+    assert (world.state.phase, world.weight(), world.state.dwell_s) == (Phase.HELD, 5, 0.0)
+    world.tick(200.0)
+    assert world.state.phase is Phase.HELD
+    world.metrics.spoil = lambda look: look
+    resume(world.store, NAME, "metrics are back", world.now)
+    assert world.tick_until("promoted").promotions == 1
+
+
+def test_too_little_traffic_waits_and_never_advances(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.metrics.requests = 20
+    for _ in range(30):
+        world.tick(100.0)
+    assert (world.state.phase, world.state.stage, world.state.evidence.canary.requests) == (Phase.OBSERVING, 0, 30)
+
+
+@pytest.mark.parametrize(
+    "harm", [{"quality": 0.4}, {"error_rate": 0.5}, {"p99": 2.0}], ids=["quality", "errors", "latency"]
+)
+def test_harm_takes_the_canary_to_zero_and_quarantines_it(world, harm):
+    world.metrics.canary = harm
+    world.propose("bad", policy=POLICY.model_copy(update={"dwell_s": (1e4, 1e4, 1e4)}))
+    assert world.tick_until("rolled_back").reason
+    assert (world.weight(), world.router.read().champion) == (0, BASE)
+    assert "quarantined" in world.propose("bad", data="other data").refused
+    assert champion(world.store, NAME) is None
+
+
+def test_a_drop_that_is_not_proven_holds_at_the_advance_test(world):
+    world.metrics.canary = {"quality": 0.64}
+    world.propose("new")
+    state = world.tick_until("held")
+    assert "though not proven" in state.reason
+    assert (world.weight(), state.stage) == (5, 0)
+
+
+def test_a_held_canary_that_does_harm_is_rolled_back(world):
+    world.metrics.spoil = lambda look: None
+    world.propose("new")
+    world.tick_until("held")
+    world.metrics.spoil, world.metrics.canary = lambda look: look, {"quality": 0.3}
+    assert world.tick_until("rolled_back").quarantined == {"new": 1}
+
+
+def test_a_router_that_does_not_obey_is_never_taken_for_observing(world):
+    world.propose("new")
+    applied = world.router.apply
+    world.router.apply = lambda split: applied(split) if split.canary_weight == 0 else None
+    state = world.tick_until("held")
+    assert (state.settled, world.weight()) == (-1, 0)
+    resume(world.store, NAME, "router is mended", world.now)
+    world.router.apply = applied
+    world.tick_until("promoted")
+
+
+def test_traffic_that_somebody_else_moved_is_put_back_and_is_no_evidence(world):
+    world.propose("new")
+    world.tick_until("observing")
+    split = world.router.read()
+    world.router.apply(split.model_copy(update={"canary_weight": 100, "champion_weight": 0}))
+    world.tick(100.0)
+    assert (world.weight(), world.state.evidence.canary.requests, world.state.misses) == (5, 0, 1)
+
+
+def test_a_share_that_contradicts_the_weight_holds(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.metrics.spoil = lambda look: look.model_copy(update={"champion": look.canary})
+    world.tick(100.0)
+    assert world.state.phase is Phase.HELD
+
+
+def test_rollback_moves_traffic_while_the_registry_is_down(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.registry.down, world.metrics.canary = True, {"quality": 0.3}
+    world.tick_until("rolling_back")
+    assert world.weight() == 0
+    assert world.tick(1.0).errors == ("registry: registry is down",)
+    assert world.state.phase is Phase.ROLLED_BACK
+    world.registry.down = False
+    assert world.tick().errors == ()
+    assert world.registry.aliases == {}
+
+
+@pytest.mark.parametrize("phase", ["proposed", "gated", "shifting", "observing", "held"])
+def test_an_abort_is_final_and_blames_nobody(world, phase):
+    if phase == "held":
+        world.metrics.spoil = lambda look: None
+    world.propose("new")
+    world.tick_until(phase)
+    abort(world.store, NAME, "changed our mind", world.now)
+    state = world.tick_until("aborted")
+    assert (world.weight(), state.quarantined) == (0, {})
+    assert not world.propose("new", data="other data").refused
+
+
+def test_only_a_pass_on_this_very_model_is_let_in(world):
+    assert world.propose("new", verdict="INCONCLUSIVE").refused == "the verdict is INCONCLUSIVE"
+    iteration = iteration_over(BASE)
+    with pytest.raises(ValueError, match="Evaluate the model that is proposed"):
+        propose(
+            world.store,
+            iteration,
+            version_of("new", 1, iteration),
+            verdict="PASS",
+            verdict_digest="other",
+            bundle_digest="bundle",
+            policy=POLICY,
+            now=0.0,
+        )
+    assert world.state.epoch == 0
+
+
+def test_proposing_again_changes_nothing_and_others_wait_their_turn(world):
+    world.propose("new")
+    assert world.propose("new") == world.propose("new")
+    assert "is proposed" in world.propose("other").refused
+    world.tick_until("promoted")
+    assert "over: promoted" in propose_after(world, "new", BASE).refused or world.state.phase is Phase.PROMOTED
+    assert "no longer the champion" in propose_after(world, "late", BASE).refused
+    assert world.state.phase is Phase.PROMOTED
+
+
+def propose_after(world: World, digest: str, against: ModelRef):
+    iteration = iteration_over(against)
+    return propose(
+        world.store,
+        iteration,
+        version_of(digest, 9, iteration),
+        verdict="PASS",
+        verdict_digest=digest,
+        bundle_digest="bundle",
+        policy=POLICY,
+        now=world.now,
+    )
+
+
+def test_a_rollout_that_is_over_is_not_opened_again(world):
+    world.metrics.canary = {"quality": 0.3}
+    world.propose("bad")
+    world.tick_until("rolled_back")
+    epoch = world.state.epoch
+    assert world.propose("bad").state.phase is Phase.ROLLED_BACK
+    world.metrics.canary = {}
+    world.propose("good", number=2)
+    world.tick_until("promoted")
+    assert "over: rolled_back" in propose_after(world, "bad", BASE).refused
+    assert world.state.epoch > epoch
+
+
+@pytest.mark.parametrize("broken", ["champion", "candidate"])
+def test_files_that_changed_since_the_gate_end_the_rollout(world, tmp_path, broken):
+    world.propose("new")
+    lost = BASE if broken == "champion" else model("new")
+    for _ in range(3):
+        tick(world.store, NAME, world.router, world.metrics, world.registry, 1.0, intact=lambda m: m != lost)
+    assert (world.state.phase, world.weight()) == (Phase.ABORTED, 0)
+    assert lost.uri in world.state.reason
+
+
+def test_intact_means_the_same_bytes(tmp_path):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    ref = model_ref(folder)
+    assert is_intact(ref)
+    (folder / "config.json").write_text("{ }")
+    assert not is_intact(ref)
+    assert not is_intact(ModelRef(uri=str(tmp_path / "none"), digest="x"))
+
+
+def test_the_log_refuses_steps_that_are_not_legal_and_gaps(world):
+    world.propose("new")
+    state = world.state
+    for phase, stage in ((Phase.PROMOTED, 0), (Phase.OBSERVING, 0), (Phase.GATED, 0)):
+        event = Event(
+            epoch=state.epoch + 1 + (phase is Phase.GATED), at=0, rollout=state.rollout, phase=phase, stage=stage
+        )
+        with pytest.raises(AssertionError):
+            append(world.store, NAME, state, event)
+    world.tick_until("observing")
+    with pytest.raises(AssertionError, match="skipped"):
+        event = Event(epoch=world.state.epoch + 1, at=0, rollout="r", phase=Phase.SHIFTING, stage=2)
+        append(world.store, NAME, world.state, event)
+    world.store.path("rollout", NAME, "events", "000002.json").unlink()
+    with pytest.raises(ValueError, match="Restore"):
+        read_state(world.store, NAME)
+
+
+def test_the_state_is_a_fold_of_the_log(world):
+    world.propose("new")
+    world.tick_until("promoted")
+    assert fold(read_events(world.store, NAME)) == fold(read_events(Store(world.store.root), NAME)) == world.state
+
+
+class Clock:
+    """Time that passes only by sleeping, and a little with each reading."""
+
+    def __init__(self):
+        self.t, self.slept = 0.0, []
+
+    def now(self):
+        self.t += 0.01
+        return self.t
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.t += seconds
+
+
+def run(world, clock, drive_for_s):
+    lines = []
+    state = drive(
+        world.store,
+        NAME,
+        world.router,
+        world.metrics,
+        world.registry,
+        drive_for_s=drive_for_s,
+        now=clock.now,
+        sleep=clock.sleep,
+        log=lines.append,
+        intact=lambda _: True,
+    )
+    return state, lines
+
+
+def test_driving_with_no_time_begins_a_dwell_and_then_takes_one_look_a_run(world):
+    clock = Clock()
+    assert run(world, clock, 0.0)[0].phase is Phase.IDLE
+    world.propose("new")
+    state, lines = run(world, clock, 0.0)
+    assert (state.phase, state.looks, clock.slept) == (Phase.OBSERVING, 0, [])
+    assert [line.split(": ")[1] for line in lines] == [
+        "proposed 0% -> gated 0%",
+        "gated 0% -> shifting 5%",
+        "shifting 5% -> observing 5%",
+    ]
+    state, lines = run(world, clock, 0.0)
+    assert (state.phase, state.looks, clock.slept, lines) == (Phase.OBSERVING, 1, [], [])
+
+
+def test_without_dwells_driving_takes_one_look_a_stage_and_no_time(world):
+    clock = Clock()
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (0.0, 0.0, 0.0)}))
+    state, _ = run(world, clock, 0.0)
+    assert (state.phase, state.looks, clock.slept) == (Phase.PROMOTED, 3, [])
+
+
+def test_driving_through_every_dwell_ends_in_a_promotion_and_another_run_changes_nothing(world):
+    clock = Clock()
+    world.propose("new")
+    assert run(world, clock, 1000.0)[0].phase is Phase.PROMOTED
+    assert max(clock.slept) <= 60.0
+    assert sum(clock.slept) == pytest.approx(400.0, abs=10)
+    assert run(world, clock, 1000.0)[1] == []
+
+
+def test_driving_stops_at_a_held_rollout(world):
+    world.propose("new")
+    world.metrics.spoil = lambda look: None
+    state, lines = run(world, Clock(), 1e9)
+    assert state.phase is Phase.HELD
+    assert "observing 5% -> held 5%: no metrics" in lines[-1]

@@ -1,0 +1,271 @@
+"""The rollout under crashes at every side effect, a second controller, repeated ticks and bad metrics.
+
+The invariants are checked where traffic really moves: in the router, against what production's metrics really said.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as HypothesisPhase
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pipeline.registry.policy import ArmMetrics
+from pipeline.registry.propose import abort, champion, resume
+from pipeline.registry.record import TERMINAL, Phase, fold, read_events
+from pipeline.registry.rollout import tick, wanted_split
+from pipeline.registry.router import LocalRouter, Split
+from tests.pipeline.registry.conftest import NAME, POLICY, FusedStore, World
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+NAN = float("nan")
+SPOILERS = {
+    "good": lambda look: look,
+    "missing": lambda look: None,
+    "nan": lambda look: look.model_copy(update={"canary": look.canary.model_copy(update={"correct": NAN})}),
+    "stale": lambda look: look.model_copy(
+        update={"window_start": look.window_start - 1e4, "window_end": look.window_end - 1e4}
+    ),
+    "future": lambda look: look.model_copy(update={"window_end": look.window_end + 1}),
+    "empty": lambda look: look.model_copy(update={"canary": ArmMetrics()}),
+    "error": lambda look: 1 / 0,
+}
+
+
+class WatchedRouter(LocalRouter):
+    """The router, with a fuse around its side effect and a witness of every weight that came into force."""
+
+    def __init__(self, store, name, fuse: Callable[[], None], witness: Callable[[Split | None, Split], None]):
+        super().__init__(store, name)
+        self.fuse, self.witness = fuse, witness
+
+    def apply(self, split):
+        self.fuse()
+        before = self.read()
+        super().apply(split)
+        after = self.read()
+        if before != after:
+            self.witness(before, after)
+        self.fuse()
+
+
+class RolloutMachine(RuleBasedStateMachine):
+    @initialize()
+    def build(self):
+        self.folder = tempfile.mkdtemp()
+        self.store = FusedStore(self.folder)
+        self.left, self.blow = 0, None
+        self.store.fuse = self.fuse
+        self.world = World(self.store)
+        self.world.router = self.router = WatchedRouter(self.store, NAME, self.fuse, self.witness)
+        self.bundles: dict[str, str] = {}
+        self.proposals = 0
+        self.registered = 0
+        self.doomed: set[str] = set()
+        self.in_force_since = 0.0
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+    def fuse(self):
+        """Every side effect passes here, before and after; the n-th passage calls `blow`."""
+        self.left -= 1
+        if self.left == 0 and self.blow is not None:
+            blow, self.blow = self.blow, None
+            blow()
+
+    def project(self, state):
+        self.fuse()
+        self.world.registry(state)
+        self.fuse()
+
+    def tick(self, late_s=0.0):
+        now = self.world.now - late_s
+        tick(self.store, NAME, self.router, self.world.metrics, self.project, now, intact=lambda _: True)
+
+    def witness(self, before: Split | None, after: Split):
+        """Called with what the router really does, right after a change."""
+        assert after.canary_weight + after.champion_weight == 100
+        assert after.canary_weight in (0, *POLICY.weights)
+        same = before is not None and before.rollout == after.rollout
+        was = before.canary_weight if same else 0
+        since, self.in_force_since = self.in_force_since, self.world.now
+        if after.canary_weight <= was:
+            return
+        assert after.rollout not in self.doomed, "a weight rose after the rollback was decided"
+        events = [e for e in read_events(self.store, NAME) if e.rollout == after.rollout]
+        assert all(e.phase is not Phase.ROLLING_BACK for e in events)
+        stage = POLICY.weights.index(after.canary_weight)
+        if stage == 0:
+            return
+        assert was == POLICY.weights[stage - 1], "a stage was skipped"
+        decided = [e for e in events if e.phase is Phase.SHIFTING and e.stage == stage and e.look is not None][-1]
+        opened = [e for e in events if e.phase is Phase.OBSERVING and e.epoch < decided.epoch and e.look is None]
+        began = [e for e in opened if not e.missed and e.stage == stage - 1][-1]
+        looks = [e.look for e in events if began.epoch < e.epoch <= decided.epoch and e.look is not None]
+        truth = [look for split, look in self.world.metrics.given if split.canary_weight == was]
+        assert all(look in truth for look in looks), "evidence that production never gave at this weight"
+        assert looks[-1].window_end == decided.at, "the deciding look was not fresh"
+        assert sum(look.window_end - look.window_start for look in looks) >= POLICY.dwell_s[stage - 1]
+        assert sum(look.canary.graded for look in looks) >= POLICY.min_canary_requests
+        assert decided.at - since >= POLICY.dwell_s[stage - 1] or before.epoch != began.epoch
+
+    @rule(quality=st.sampled_from([0.7, 0.75, 0.2]), verdict=st.sampled_from(["PASS", "PASS", "PASS", "FAIL"]))
+    def propose(self, quality, verdict):
+        self.proposals += 1
+        digest = f"model-{self.proposals}"
+        before = self.world.state
+        proposed = self.world.propose(digest, number=self.registered + 1, verdict=verdict, data=digest)
+        if proposed.refused:
+            assert verdict != "PASS" or before.active
+            assert self.world.state == before
+            return
+        assert verdict == "PASS"
+        self.registered += 1
+        self.bundles[digest] = "bundle"
+        self.world.metrics.canary = {"quality": quality}
+
+    @precondition(lambda self: self.world.state.quarantined)
+    @rule(data=st.data())
+    def propose_quarantined(self, data):
+        digest = data.draw(st.sampled_from(sorted(self.world.state.quarantined)))
+        assert self.world.propose(digest, number=99, data=f"again-{self.proposals}").refused
+
+    @rule(seconds=st.sampled_from([1.0, 40.0, 110.0, 500.0]))
+    def time_passes(self, seconds):
+        self.world.now += seconds
+
+    @rule(kind=st.sampled_from(["good", "good", "good", *SPOILERS]))
+    def metrics_turn(self, kind):
+        self.world.metrics.spoil = SPOILERS[kind]
+
+    @rule(quality=st.sampled_from([0.7, 0.2]))
+    def canary_turns(self, quality):
+        self.world.metrics.canary = {"quality": quality}
+
+    @rule(seconds=st.sampled_from([0.0, 30.0, 120.0]), times=st.integers(1, 6))
+    def ticks(self, seconds, times):
+        for _ in range(times):
+            self.world.now += seconds
+            self.tick()
+
+    @rule(at=st.integers(1, 7), seconds=st.sampled_from([0.0, 110.0]))
+    def crashing_tick(self, at, seconds):
+        self.world.now += seconds
+
+        def crash():
+            raise Crash
+
+        self.left, self.blow = at, crash
+        try:
+            self.tick()
+        except Crash:
+            pass
+        finally:
+            self.blow = None
+
+    @rule(at=st.integers(1, 7), others=st.integers(1, 5), seconds=st.sampled_from([0.0, 110.0]), harm=st.booleans())
+    def overtaken_tick(self, at, others, seconds, harm):
+        """A second controller runs ticks of its own while the first one stands at one of its side effects."""
+
+        def overtake():
+            if harm:
+                self.world.metrics.canary = {"quality": 0.2}
+            for _ in range(others):
+                self.world.now += seconds
+                self.tick()
+
+        self.left, self.blow = at, overtake
+        self.tick()
+        self.blow = None
+
+    @rule()
+    def tick_from_the_past(self):
+        state = self.world.state
+        tick(
+            self.store, NAME, self.router, self.world.metrics, self.project, self.world.now - 60, intact=lambda _: True
+        )
+        assert self.world.state.dwell_s <= state.dwell_s or self.world.state.phase is not state.phase
+
+    @rule()
+    def reconcile_twice(self):
+        if self.world.state.proposal is None:
+            return
+        for _ in range(2):
+            self.router.apply(wanted_split(self.world.state))
+            self.world.registry(self.world.state)
+            seen = self.router.read(), dict(self.world.registry.aliases)
+        assert seen == (self.router.read(), self.world.registry.aliases)
+
+    @precondition(lambda self: self.world.state.phase is Phase.HELD)
+    @rule()
+    def resume(self):
+        resume(self.store, NAME, "a person says so", self.world.now)
+
+    @rule(sure=st.integers(0, 5))
+    def abort(self, sure):
+        if sure == 5:
+            abort(self.store, NAME, "a person says so", self.world.now)
+
+    @rule(kind=st.sampled_from(["good", "missing"]))
+    def left_alone_it_ends_or_asks_a_person(self, kind):
+        self.world.metrics.spoil = SPOILERS[kind]
+        for _ in range(40):
+            if not self.world.state.active or self.world.state.phase is Phase.HELD:
+                return
+            self.world.now += 100.0
+            self.tick()
+        raise AssertionError(f"{self.world.state.phase} after 40 ticks")
+
+    @invariant()
+    def at_most_one_rollout_is_active(self):
+        active = False
+        for event in read_events(self.store, NAME):
+            assert not (event.proposal and active), "two rollouts at once"
+            active = event.phase not in TERMINAL
+
+    @invariant()
+    def a_rollback_is_never_taken_back(self):
+        self.doomed = set()
+        for event in read_events(self.store, NAME):
+            if event.rollout in self.doomed:
+                assert event.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.ABORTED)
+            if event.phase is Phase.ROLLING_BACK:
+                self.doomed.add(event.rollout)
+
+    @invariant()
+    def the_champion_has_a_pass_bundle(self):
+        found = champion(self.store, NAME)
+        events = read_events(self.store, NAME)
+        if found is not None:
+            assert self.bundles[found.model.digest] == "bundle"
+            assert 1 <= found.version <= self.registered
+            assert found.promotions == sum(e.phase is Phase.PROMOTED for e in events)
+        assert found is None or found.model.digest not in self.world.state.quarantined
+
+    @invariant()
+    def the_state_is_the_log(self):
+        events = read_events(self.store, NAME)
+        assert fold(events) == fold(list(events)) == self.world.state
+        assert [e.epoch for e in events] == list(range(1, len(events) + 1))
+
+
+RolloutMachine.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    phases=[
+        HypothesisPhase.explicit,
+        HypothesisPhase.generate,
+    ],  # shrinking takes minutes
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+TestRollout = RolloutMachine.TestCase

@@ -1,0 +1,176 @@
+"""Against a real MLflow on SQLite: one database for the file, one model name a test."""
+
+import struct
+import zlib
+
+import pytest
+
+from pipeline.iteration import identify
+from pipeline.recipe import Rollout
+from pipeline.registry import versions
+from pipeline.registry.card import model_card
+from pipeline.registry.policy import policy_of
+from pipeline.registry.propose import propose
+from pipeline.registry.record import Phase, read_state
+from pipeline.registry.versions import project, record
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
+from tests.pipeline.registry.conftest import BASE, World
+
+CARD = {"Data": "4 pairs", "Evaluation": "+0.1 (0.05 to 0.15)", "Intended use": "sums", "Limits": "small"}
+
+
+def png():
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("registry")
+    adapter = root / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    return Store(root), f"sqlite:///{root}/mlflow.db", ModelRef(uri=str(adapter), digest=digest_dir(adapter))
+
+
+def keep(place, name, *, data="data", verdict="PASS", digest="merged", champion=BASE, number=0):
+    store, uri, adapter = place
+    iteration = identify(number, name, champion, DatasetRef(uri="d", rows=1, digest=data, snapshot="s1"), "recipe")
+    recorded = record(
+        uri,
+        store,
+        iteration,
+        CheckpointRef(adapter=adapter, model=ModelRef(uri="merged", digest=digest), step=3),
+        verdict=verdict,
+        bundle_digest="bundle",
+        params={"training": {"grpo": {"steps": 3, "trainer_args": {}}}, "name": "x" * 50},
+        metrics=[{"step": 1, "loss": 0.5, "kl": float("nan")}, {"step": 2, "loss": 0.25}],
+        plots={"reward": png()},
+        card=CARD,
+        code_version="abc",
+    )
+    return iteration, recorded
+
+
+class Crash(BaseException):
+    pass
+
+
+class Frail:
+    """A client that dies before or after its n-th call."""
+
+    def __init__(self, client, at, after):
+        self.client, self.left, self.after = client, at, after
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise Crash
+            result = getattr(self.client, name)(*args, **kwargs)
+            if self.left == 0:
+                raise Crash
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_call_and_a_retry_leave_one_run_and_one_version(place, monkeypatch, after):
+    name, real = f"crashing-{after}", versions._client
+    crashes = 0
+
+    def frail(uri):
+        return Frail(real(uri), crashes + 1, after)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "_client", frail)
+        while True:
+            try:
+                iteration, recorded = keep(place, name)
+                break
+            except Crash:
+                crashes += 1
+    assert crashes > 10
+    client = real(place[1])
+    experiment = client.get_experiment_by_name(name)
+    (run,) = client.search_runs([experiment.experiment_id])
+    (version,) = client.search_model_versions(f"name='{name}'")
+    assert run.info.status == "FINISHED"
+    assert run.data.params["training.grpo.steps"] == "3"
+    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss")] == [(1, 0.5), (2, 0.25)]
+    tags = {"iteration": iteration.id, "dataset.snapshot": "s1", "recipe.digest": "recipe", "code.version": "abc"}
+    assert tags.items() <= run.data.tags.items()
+    assert version.tags == {"digest": "merged", "iteration": iteration.id, "verdict": "PASS", "bundle": "bundle"}
+    assert (version.run_id, version.source) == (run.info.run_id, f"{run.info.artifact_uri}/adapter")
+    assert (recorded.run_id, recorded.version.version, recorded.version.iteration) == (run.info.run_id, 1, iteration.id)
+    for path, inside in (("plots", "plots/reward.png"), ("adapter", "adapter/adapter_config.json")):
+        assert [f.path for f in client.list_artifacts(run.info.run_id, path)] == [inside]
+    assert "## Limits\n\nsmall" in version.description
+    assert place[0].path("mlflow", name).is_dir()
+
+
+def test_what_did_not_pass_has_a_run_and_no_version(place):
+    _, recorded = keep(place, "failing", verdict="FAIL")
+    assert recorded.version is None
+    assert versions._client(place[1]).search_model_versions("name='failing'") == []
+
+
+def test_aliases_follow_the_record_and_heal(place, tmp_path):
+    store, uri, name = Store(tmp_path), place[1], "demo"
+    world = World(store)
+    client = versions._client(uri)
+
+    def roll(number, data, digest, champion, quality, until):
+        iteration, recorded = keep(place, name, data=data, digest=digest, champion=champion, number=number)
+        policy = policy_of(Rollout(dwell_s=(0.0, 0.0, 0.0)))
+        propose(
+            store,
+            iteration,
+            recorded.version,
+            verdict="PASS",
+            verdict_digest=digest,
+            bundle_digest="bundle",
+            policy=policy,
+            now=world.now,
+        )
+        project(uri, read_state(store, name))
+        assert client.get_registered_model(name).aliases["challenger"] == recorded.version.version
+        world.metrics.canary = {"quality": quality}
+        world.tick_until(until)
+        project(uri, read_state(store, name))
+        return recorded.version
+
+    project(uri, read_state(store, name))  # nothing was ever proposed
+    one = roll(0, "d1", "one", BASE, 0.7, "promoted")
+    two = roll(1, "d2", "two", one.model, 0.7, "promoted")
+    bad = roll(2, "d3", "bad", two.model, 0.2, "rolled_back")
+    wanted = {"champion": two.version, "previous": one.version}
+    assert client.get_registered_model(name).aliases == wanted
+    assert client.get_model_version(name, str(bad.version)).tags["quarantined"] == "true"
+    assert client.get_model_version(name, str(two.version)).tags["rollout"] == "promoted"
+
+    client.set_registered_model_alias(name, "champion", str(bad.version))
+    client.set_registered_model_alias(name, "challenger", str(one.version))
+    client.set_registered_model_alias(name, "mine", str(one.version))
+    client.delete_registered_model_alias(name, "previous")
+    state = read_state(store, name)
+    assert state.phase is Phase.ROLLED_BACK
+    project(uri, state)
+    project(uri, state)
+    assert client.get_registered_model(name).aliases == {**wanted, "mine": one.version}
+
+    client.delete_model_version(name, str(one.version))
+    client.delete_registered_model_alias(name, "champion")
+    with pytest.raises(ValueError, match=r"lost previous 1\. Restore"):
+        project(uri, state)
+    assert client.get_registered_model(name).aliases == {"champion": two.version}
+
+
+@pytest.mark.parametrize("card", [{}, {**CARD, "Data": " "}, {**CARD, "Jokes": "none"}])
+def test_a_card_has_every_section_and_no_other(card):
+    with pytest.raises(ValueError, match="Write each of"):
+        model_card("demo", {}, card)

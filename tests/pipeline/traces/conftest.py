@@ -1,0 +1,87 @@
+"""Langfuse exports written row by row, and the stage run over them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.recipe import LangfuseExportSource, Traces
+from pipeline.storage import ModelRef, Store
+from pipeline.traces.materialize import materialize
+from pipeline.traces.records import GovernedTraces
+
+CHAMPION = ModelRef(uri="/models/champion", digest="c" * 64)
+
+
+def observation(number: int = 1, **changes: Any) -> dict[str, Any]:
+    """A row that every gate admits."""
+    row = {
+        "id": f"o{number}",
+        "trace_id": f"t{number}",
+        "type": "GENERATION",
+        "start_time": f"2026-01-05 10:00:{number % 60:02d}.000000",
+        "updated_at": "2026-01-05 11:00:00.000000",
+        "user_id": f"u{number}",
+        "session_id": "s",
+        "provided_model_name": "m/1 a=b%",
+        "level": "DEFAULT",
+        "input": json.dumps([{"role": "user", "content": f"What is {number} + 1?"}]),
+        "output": json.dumps({"role": "assistant", "content": f"{number + 1}"}),
+        "metadata": {"user_consent": "true", "expected_answer": str(number + 1)},
+        "usage_details": {"input": "7", "output": 3},
+        "latency": 0.5,
+    }
+    return {**row, **changes}
+
+
+def score(number: int, trace: int, value: float, **changes: Any) -> dict[str, Any]:
+    row = {"id": f"s{number}", "trace_id": f"t{trace}", "name": "thumb", "value": value, "data_type": "NUMERIC"}
+    return {**row, "source": "API", "updated_at": "2026-01-05 12:00:00.000000", **changes}
+
+
+def write(root: Path, name: str, rows: Iterable[dict[str, Any] | str]) -> Path:
+    """A file of the export; a row given as text is written as it is."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0) if name.endswith(".gz") else text.encode())
+    return path
+
+
+Run = Callable[..., GovernedTraces]
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    return tmp_path / "export"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store with space")
+
+
+@pytest.fixture
+def run(store: Store, export: Path) -> Run:
+    """Materialise the export into the store; keywords change the section."""
+
+    def once(**settings: Any) -> GovernedTraces:
+        source = LangfuseExportSource(uri=str(export))
+        return materialize(
+            store,
+            source,
+            Traces(source=source, **settings),
+            export_uri=str(export),
+            champion=CHAMPION,
+            model_name="tiny",
+            number=0,
+            recipe_digest="r",
+            log=lambda line: None,
+        )
+
+    return once

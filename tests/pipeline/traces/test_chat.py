@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.traces.chat import completion, parse
+
+ASKED = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Hi",
+        '"Hi"',
+        ASKED,
+        json.dumps(ASKED),
+        json.dumps(json.dumps(ASKED)),
+        {"messages": ASKED},
+        {"messages": [{"type": "human", "content": "Hi"}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
+        {"model": "gemini", "contents": "Hi"},
+        {"contents": [{"role": "user", "parts": [{"text": "H"}, {"text": "i"}]}]},
+        {"args": ["Hi"], "kwargs": {}},
+    ],
+)
+def test_inputs(value: Any) -> None:
+    assert parse(value, "user").messages == ASKED
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Yes",
+        {"role": "assistant", "content": "Yes"},
+        {"choices": [{"message": {"role": "assistant", "content": "Yes"}, "finish_reason": "stop"}, {"message": "No"}]},
+        {"choices": [{"text": "Yes"}]},
+        {"candidates": [{"content": {"parts": [{"text": "Yes"}], "role": "model"}}]},
+        {"output": [{"type": "reasoning"}, {"role": "assistant", "content": [{"type": "output_text", "text": "Yes"}]}]},
+        {"messages": [{"type": "human", "content": "Hi"}, {"type": "ai", "content": "Yes"}]},
+    ],
+)
+def test_outputs(value: Any) -> None:
+    assert completion(parse(value, "assistant")) == "Yes"
+
+
+@pytest.mark.parametrize("value", [None, "", [], {"messages": []}])
+def test_nothing(value: Any) -> None:
+    assert parse(value, "user").messages == []
+
+
+@pytest.mark.parametrize("text", ['{"answer": 3}', "[1, 2]", '{"broken', "42", "[not json]"])
+def test_json_of_no_known_shape_is_the_text_it_was(text: str) -> None:
+    assert parse(text, "assistant").messages == [{"role": "assistant", "content": text}]
+
+
+def test_tool_calls_stay_with_their_message() -> None:
+    call = {"id": "c", "function": {"name": "search", "arguments": "{}"}}
+    for message in ({"tool_calls": [call]}, {"additional_kwargs": {"tool_calls": [call]}}):
+        found = parse([{"role": "assistant", "content": None, **message}], "user").messages
+        assert found == [{"role": "assistant", "content": "", "tool_calls": json.dumps([call], separators=(",", ":"))}]
+    returned = parse([{"role": "tool", "content": [{"url": "x"}]}], "user").messages
+    assert returned == [{"role": "tool", "content": '[{"url":"x"}]'}]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"type": "image_url", "image_url": {"url": "x"}}, {"inline_data": {"data": "aGk="}}, {"type": "input_audio"}],
+)
+def test_a_part_that_is_not_text_is_reported(part: dict[str, Any]) -> None:
+    assert parse([{"role": "user", "content": [{"type": "text", "text": "See"}, part]}], "user").has_payload
+
+
+def test_the_finish_reason_is_found_where_the_provider_put_it() -> None:
+    assert parse({"choices": [{"text": "Yes", "finish_reason": "length"}]}, "assistant").finish_reason == "length"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "messages", "type", "text", "parts", "output"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_any_json_parses_to_messages_of_text(value: Any) -> None:
+    for message in parse(value, "user").messages:
+        assert all(isinstance(text, str) for text in message.values())

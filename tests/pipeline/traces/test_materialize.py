@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.storage import DatasetRef, Store
+from pipeline.traces import materialize as stage
+from pipeline.traces.lake import open_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.records import Reason
+
+from .conftest import Run, observation, score, write
+
+FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
+NEXT_DAY = "2026-01-06 10:00:00.000000"
+
+
+def snapshots(store: Store) -> int:
+    with open_lake(store) as lake:
+        return len(lake._table.snapshots())
+
+
+def ids(store: Store, dataset: DatasetRef) -> list[str]:
+    return read(store, dataset, ["trace_id"])["trace_id"].to_pylist()
+
+
+def test_days_are_governed_and_read_back(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1), observation(2, metadata={}), "{"])
+    write(export, SECOND, [observation(3, start_time=NEXT_DAY)])
+    write(export, "scores/2026-01-05.jsonl", [score(1, 1, 1.0), score(2, 1, 0.0), score(3, 1, 1.0, source="EVAL")])
+    governed = run()
+    assert (governed.seen, governed.admitted, governed.source) == (4, 2, str(export))
+    assert governed.rejected == {Reason.MALFORMED: 1, Reason.CONSENT: 1}
+    assert [d.day for d in governed.days] == ["2026-01-05", "2026-01-06"]
+    rows = read(store, governed.iteration.dataset).to_pylist()
+    assert [r["trace_id"] for r in rows] == ["t1", "t3"]
+    assert (rows[0]["feedback_mean"], rows[0]["feedback_count"], len(rows[0]["feedback"])) == (0.5, 2, 3)
+    assert (rows[1]["feedback_mean"], rows[1]["feedback_count"]) == (None, 0)
+    assert rows[0]["messages"] == [{"role": "user", "content": "What is 1 + 1?", "tool_calls": None}]
+    ledger = store.path("traces/rejected/2026-01-05.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in ledger] == [
+        {"trace_id": "t2", "reason": "consent", "file": FIRST, "line": 2},
+        {"trace_id": None, "reason": "malformed", "file": FIRST, "line": 3},
+    ]
+
+
+def test_a_second_run_changes_nothing(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1)])
+    first = run()
+    before = {p: p.stat().st_mtime_ns for p in store.root.rglob("*") if p.is_file()}
+    assert run() == first
+    assert {p: p.stat().st_mtime_ns for p in store.root.rglob("*") if p.is_file()} == before
+
+
+def test_the_iteration_depends_on_content_and_not_on_the_store(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1)])
+    first = run()
+    store.root.rename(store.root.with_name("elsewhere"))
+    again = run()
+    assert again.iteration.id == first.iteration.id
+    assert again.iteration.dataset.snapshot != first.iteration.dataset.snapshot
+
+
+def test_late_data_reopens_its_day_and_no_other(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1)])
+    write(export, SECOND, [observation(2, start_time=NEXT_DAY)])
+    first, count = run(), snapshots(store)
+    late = [observation(3), observation(1, updated_at=NEXT_DAY, level="ERROR")]
+    write(export, "observations_v2/2026-01-07.jsonl.gz", late)
+    second = run()
+    assert second.iteration.id != first.iteration.id
+    assert ids(store, second.iteration.dataset) == ["t3", "t2"]
+    assert ids(store, first.iteration.dataset) == ["t1", "t2"]  # a recorded dataset stays what it was
+    assert second.days[1] == first.days[1]
+    assert snapshots(store) == count + 2  # one commit: the day's delete and its append
+    assert [(d.day, d.seen) for d in second.days] == [("2026-01-05", 3), ("2026-01-06", 1), ("2026-01-07", 0)]
+
+
+def test_late_feedback_reopens_the_day_of_its_trace(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1)])
+    first = run()
+    write(export, "scores/2026-01-09.jsonl", [score(1, 1, 1.0), score(2, 99, 1.0), "{"])
+    second = run()
+    assert second.iteration.id != first.iteration.id
+    assert read(store, second.iteration.dataset, ["feedback_mean"]).to_pylist() == [{"feedback_mean": 1.0}]
+    assert second.rejected == {Reason.MALFORMED: 1}
+
+
+def test_new_rules_make_every_day_again(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1, metadata={"agreed": 1})])
+    assert run().admitted == 0
+    assert ids(store, run(consent_key="agreed").iteration.dataset) == ["t1"]
+    assert run().admitted == 0
+
+
+def test_an_empty_day_is_proved_empty(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1)])
+    write(export, SECOND, [])
+    days = {d.day: d for d in run().days}
+    assert (days["2026-01-06"].seen, days["2026-01-06"].rejected) == (0, {})
+    assert [f.name for f in days["2026-01-06"].files] == [SECOND]
+
+
+def test_a_source_without_a_single_admitted_trace_is_a_result(run: Run, store: Store, export: Path) -> None:
+    write(export, "observations_v2/part-1.jsonl", [observation(1, metadata={}), "{"])
+    write(export, "observations_v2/part-2.jsonl", [])
+    governed = run()
+    assert (governed.seen, governed.admitted) == (2, 0)
+    assert {d.day: d.seen for d in governed.days} == {"2026-01-05": 1, "unknown": 1}
+    assert [f.name for f in governed.days[1].files] == ["observations_v2/part-1.jsonl", "observations_v2/part-2.jsonl"]
+    assert read(store, governed.iteration.dataset).num_rows == 0
+    assert run() == governed
+
+
+def test_the_window_holds_the_newest_days_with_traces(run: Run, store: Store, export: Path) -> None:
+    for n in range(5, 9):
+        rows = [observation(n, start_time=f"2026-01-0{n} 10:00:00.000000")] if n != 7 else []
+        write(export, f"observations_v2/2026-01-0{n}.jsonl", rows)
+    governed = run(window_days=2)
+    assert ids(store, governed.iteration.dataset) == ["t6", "t8"]
+    assert [d.day for d in governed.days] == ["2026-01-06", "2026-01-07", "2026-01-08"]
+    assert governed.admitted == governed.iteration.dataset.rows == 2
+
+
+def test_a_day_that_left_the_source_left_the_dataset(run: Run, store: Store, export: Path) -> None:
+    path = write(export, FIRST, [observation(1)])
+    write(export, SECOND, [observation(2, start_time=NEXT_DAY)])
+    run()
+    path.unlink()
+    assert ids(store, run().iteration.dataset) == ["t2"]
+
+
+@pytest.mark.parametrize("broken", ["table_of", "write_atomically"])
+def test_a_crash_before_or_after_the_commit_is_made_good_by_the_next_run(
+    run: Run, store: Store, export: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    write(export, FIRST, [observation(1)])
+    run()
+    write(export, FIRST, [observation(2)])
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(stage, broken, crash)
+        run()
+    governed = run()
+    assert ids(store, governed.iteration.dataset) == ["t2"]
+    assert governed == run()
+
+
+def test_going_back_after_a_crash_does_not_trust_the_old_report(
+    run: Run, store: Store, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(export, FIRST, [observation(1)])
+    first = run()
+    write(export, FIRST, [observation(2)])
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(stage, "write_atomically", crash)  # the table holds t2, the report still speaks of t1
+        run()
+    write(export, FIRST, [observation(1)])
+    with open_lake(store) as lake:
+        assert lake.read(["2026-01-05"], lake.snapshot, ["trace_id"])["trace_id"].to_pylist() == ["t2"]
+    assert run().iteration == first.iteration
+    with open_lake(store) as lake:
+        assert lake.read(["2026-01-05"], lake.snapshot, ["trace_id"])["trace_id"].to_pylist() == ["t1"]
+
+
+def test_a_dataset_that_is_not_there_says_so(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1)])
+    dataset = run().iteration.dataset
+    with pytest.raises(ValueError, match=r"Materialise the traces again\.$"):
+        read(store, dataset.model_copy(update={"digest": "0" * 64}))
+    with pytest.raises(ValueError, match=r"Materialise the traces again\.$"):
+        read(store, dataset.model_copy(update={"snapshot": "7"}))
+    with pytest.raises(ValueError, match=r"materialise the traces again\.$"):
+        read(store, dataset.model_copy(update={"rows": 5}))
+
+
+def test_personal_data_reaches_no_file_of_the_store(run: Run, store: Store, export: Path) -> None:
+    mail = "alice.zyx@example.com"
+    rows = [
+        observation(n, input=f"I am {mail}", user_id=mail, metadata={"user_consent": n != 2, "m": mail}) for n in (1, 2)
+    ]
+    write(export, FIRST, [*rows, json.dumps(rows[0])[:200]])
+    governed = run()
+    assert governed.admitted == 1
+    (row,) = read(store, governed.iteration.dataset).to_pylist()
+    assert row["messages"][0]["content"] == "I am [EMAIL]"
+    assert mail not in json.dumps(row, default=str)
+    for path in store.root.rglob("*"):
+        assert path.is_dir() or mail.encode() not in path.read_bytes()
