@@ -45,7 +45,7 @@ class Deployment(dg.ConfigurableResource):
     """One deployment: its recipe with overrides. Both can be changed in the Launchpad for a single run."""
 
     recipe_path: str
-    overrides: list[str] = []
+    overrides: list[str] = []  # noqa: RUF012 (a pydantic field: copied for each instance)
 
     def recipe(self) -> Recipe:
         return load(self.recipe_path, self.overrides)

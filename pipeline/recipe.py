@@ -61,7 +61,7 @@ class Traces(Section):
     """Metadata key that says whether a user agreed to training. Absent, null, false, 0 and "false" all mean no."""
     region_key: str = "region"
     """Metadata key of the region whose law covers the trace."""
-    regulated_regions: frozenset[str] = frozenset({"eu"})
+    regulated_regions: tuple[str, ...] = ("eu",)
     """Regions whose traces only a job inside the same boundary may read."""
     job_region: str = ""
     """The boundary that this deployment runs in; empty: outside every regulated region."""

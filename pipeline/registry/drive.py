@@ -29,7 +29,8 @@ def drive(
 ) -> RolloutState:
     """Tick until the rollout is over or held, or only waits while `drive_for_s` (seconds) have passed.
 
-    With `drive_for_s=0` a dwell that was running gets one look, and one that begins is left to the next run. Logs a line for each transition and each registry error.
+    With `drive_for_s=0` a dwell that was running gets one look, and one that begins is left to the next run. Logs a
+    line for each transition and each registry error.
     """
     started = now()
     before = read_state(store, model_name)

@@ -23,8 +23,14 @@ MAX_CONTAMINATION = 0.01
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 PAIRS = pa.schema(
-    [("prompt", _MESSAGES), ("chosen", _MESSAGES), ("rejected", _MESSAGES), ("margin", pa.float64())]
-    + [("chosen_trace", pa.string()), ("rejected_trace", pa.string())]
+    {
+        "prompt": _MESSAGES,
+        "chosen": _MESSAGES,
+        "rejected": _MESSAGES,
+        "margin": pa.float64(),
+        "chosen_trace": pa.string(),
+        "rejected_trace": pa.string(),
+    }
 )
 PROMPTS = pa.schema([("prompt", _MESSAGES), ("reference", pa.string()), ("mixed", pa.bool_())])
 

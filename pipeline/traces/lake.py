@@ -9,16 +9,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
 
 from pipeline.storage import Store
 from pipeline.traces.records import SCHEMA
+
+if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loading the definitions does without
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
 
 NAMESPACE, NAME = "governed", "traces"
 PARTITIONS = ("day", "model", "consent")
@@ -81,6 +81,8 @@ class Lake:
 @contextmanager
 def open_lake(store: Store) -> Generator[Lake]:
     """The governed table of a store, made on first use."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
     folder = store.path("lake")
     folder.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
@@ -92,6 +94,9 @@ def open_lake(store: Store) -> Generator[Lake]:
 
 
 def _table(catalog: SqlCatalog) -> Table:
+    from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+    from pyiceberg.transforms import IdentityTransform
+
     name = (NAMESPACE, NAME)
     try:
         return catalog.load_table(name)

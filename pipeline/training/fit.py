@@ -67,7 +67,7 @@ def micro_batch(extra: dict[str, Any], examples_per_step: int) -> dict[str, int]
     size = int(extra.get("per_device_train_batch_size", examples_per_step))
     if examples_per_step % size:
         raise ValueError(
-            f"per_device_train_batch_size {size} does not divide a step's {examples_per_step} examples: choose a divisor."
+            f"per_device_train_batch_size {size} does not divide a step's {examples_per_step} examples: use a divisor."
         )
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": examples_per_step // size}
 

@@ -116,7 +116,7 @@ def test_bad_runs_are_inconclusive(kit: Any, good: tuple[Any, ...], break_it: Ca
     ("changes", "items_per_cluster", "reason"),
     [
         ({"items": 29}, 1, "items are too few"),
-        ({"items": 116}, 4, "clusters are too few"),
+        ({"items": 116}, 4, "29 clusters are too few (at least 30)"),
         ({"max_standard_error": 0.001}, 2, "standard error"),
         ({"alpha": 0.0}, 2, "alpha is"),
         ({"alpha": 0.5}, 2, "alpha is"),
@@ -138,11 +138,23 @@ def test_thirty_clusters_are_enough(kit: Any) -> None:
     assert verdict.verdict is Verdict.PASS
 
 
-def test_an_empty_suite_and_a_repeated_item_are_inconclusive(kit: Any, good: tuple[Any, ...]) -> None:
-    section, suite, old, new = good
-    for items in ((), (*suite.items[1:], suite.items[1])):
-        verdict = kit.judge(section, suite.model_copy(update={"items": items}), old, new)
-        assert verdict.verdict is Verdict.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda items: (), "0 items are too few"),
+        (lambda items: (*items[1:], items[1]), "the suite: 1 repeated item ids"),
+        (lambda items: items[:-2], "the suite has 198 items, the recipe asks for 200"),
+    ],
+)
+def test_a_bad_suite_is_inconclusive_even_where_both_arms_agree_with_it(
+    kit: Any, edit: Callable[[Any], Any], reason: str
+) -> None:
+    section = kit.section()
+    suite = kit.suite(section)
+    suite = suite.model_copy(update={"items": edit(suite.items)})
+    verdict = kit.judge(section, suite, kit.arm("old", section, suite, 0.4), kit.arm("new", section, suite, 0.6))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert any(reason in r for r in verdict.reasons), verdict.reasons
 
 
 @pytest.mark.parametrize("outcome", [Outcome.timeout, Outcome.error])

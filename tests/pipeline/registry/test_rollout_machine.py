@@ -258,7 +258,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
 
 RolloutMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=30,
     deadline=None,
     phases=[

@@ -1,0 +1,49 @@
+# make run: set everything up, run one iteration and its rollout, print what came out.
+# make test: set everything up, check the code, run the tests.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+BIN := .venv/bin
+# Dagster and MLflow must not report home, and nothing may be looked up on a model hub.
+export DAGSTER_DISABLE_TELEMETRY := yes
+export HF_HUB_OFFLINE := 1
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: run test lint ui clean help
+
+help:
+	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
+	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000"
+	@echo "make test   the checks and the tests"
+	@echo "make lint   ruff, import-linter and pyright"
+	@echo "make clean  forget every iteration: .dagster/ and data/"
+
+run: .venv/installed
+	@dagster job launch -j preference_tuning
+	@dagster job launch -j canary_rollout
+	@python -m jobs.summary
+	@echo; echo "Look at it with: make ui       Run the next iteration with: make run"
+
+test: .venv/installed lint
+	@python -m pytest
+
+lint: .venv/installed
+	@ruff check . && ruff format --check . && lint-imports --no-cache | tail -n 6 && pyright
+
+ui: .venv/installed
+	@python -m jobs.ui
+
+clean:
+	rm -rf .dagster data
+
+# torch comes first and alone: anything else that wants it must find it there, not fetch another build.
+.venv/installed: pyproject.toml constraints-cpu.txt
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.11, or name yours: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || { echo "$(PYTHON) is not Python 3.11 or 3.12. Name one that is: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { echo "$(PYTHON) has no venv module. On Debian: apt-get install python3-venv"; exit 1; }
+	@test $$(df -Pk . | awk 'NR==2 {print $$4}') -gt 6000000 || { echo "Less than 6 GB are free here. The environment needs about 4: make room."; exit 1; }
+	@echo "Setting up .venv (a few minutes, once)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "  torch";  $(BIN)/pip install --quiet -c constraints-cpu.txt torch
+	@echo "  everything else";  $(BIN)/pip install --quiet -c constraints-cpu.txt -e '.[train,dev]'
+	@touch $@

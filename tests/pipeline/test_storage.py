@@ -1,0 +1,121 @@
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pipeline.storage import DatasetRef, Record, Store, digest_dir, digest_json, model_ref
+
+
+class Fact(Record):
+    value: int
+
+
+def test_create_has_one_winner_among_many(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda n: store.create("a/fact.json", Fact(value=n)), range(32)))
+    assert sum(won) == 1
+    assert store.read("a/fact.json", Fact) == Fact(value=won.index(True))
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["fact.json"]
+
+
+def test_once_makes_a_record_once(tmp_path: Path) -> None:
+    store, made = Store(tmp_path), []
+
+    def make() -> Fact:
+        made.append(1)
+        return Fact(value=len(made))
+
+    assert store.once("f.json", Fact, make) == store.once("f.json", Fact, make) == Fact(value=1)
+
+
+def test_staged_publishes_all_or_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(RuntimeError), store.staged("out") as staging:
+        (staging / "half").write_text("x")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with store.staged("out") as staging:
+        (staging / "whole").write_text("x")
+    assert (tmp_path / "out" / "whole").read_text() == "x"
+
+
+def test_staged_leaves_the_first_attempt_standing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for content in ("first", "second"):
+        with store.staged("out") as staging:
+            (staging / "file").write_text(content)
+    assert (tmp_path / "out" / "file").read_text() == "first"
+
+
+def test_a_full_disk_leaves_the_old_record(tmp_path: Path) -> None:
+    """A real write failure: the file size limit of the process stands in for the disk's end."""
+    Store(tmp_path).write("fact.json", Fact(value=1))
+    code = (
+        "import resource, signal, sys; from pipeline.storage import Store, DatasetRef;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64));"
+        f"Store({str(tmp_path)!r}).write('fact.json', DatasetRef(uri='x' * 4096, rows=1, digest=''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "File too large" in done.stderr
+    assert Store(tmp_path).read("fact.json", Fact) == Fact(value=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["fact.json"]
+
+
+def test_an_unreadable_record_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text('{"value": ')
+    with pytest.raises(ValueError, match="Move it away"):
+        Store(tmp_path).read("f.json", Fact)
+
+
+def test_a_remote_root_is_refused() -> None:
+    with pytest.raises(ValueError, match="give a path"):
+        Store("s3://bucket/root")
+
+
+def test_digest_follows_content_not_order_or_place(tmp_path: Path) -> None:
+    assert digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
+    for name in ("one", "two"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "file").write_text("same")
+    assert digest_dir(tmp_path / "one") == digest_dir(tmp_path / "two")
+    (tmp_path / "two" / "sub" / "file").write_text("other")
+    assert digest_dir(tmp_path / "one") != digest_dir(tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [([], "no config.json"), (["config.json"], "no a tokenizer"), (None, "No model directory")],
+)
+def test_a_model_directory_must_be_whole(tmp_path: Path, files: list[str] | None, complaint: str) -> None:
+    folder = tmp_path / "model"
+    if files is not None:
+        folder.mkdir()
+        for name in files:
+            (folder / name).write_text("{}")
+    with pytest.raises(ValueError, match=complaint):
+        model_ref(folder)
+
+
+def test_a_killed_writer_leaves_no_half_record(tmp_path: Path) -> None:
+    code = (
+        "from pipeline.storage import Store, DatasetRef\n"
+        f"store = Store({str(tmp_path)!r})\n"
+        "n = 0\n"
+        "while True:\n"
+        "    n += 1\n"
+        "    store.write('ref.json', DatasetRef(uri='x' * 100_000, rows=n, digest=str(n)))\n"
+        "    print(n, flush=True)\n"
+    )
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for _ in range(7):
+                writer.stdout.readline()
+            writer.kill()
+        found = Store(tmp_path).read("ref.json", DatasetRef)
+        assert found is not None
+        assert found.digest == str(found.rows)
+        assert (tmp_path / "ref.json").stat().st_size > 100_000

@@ -1,0 +1,52 @@
+"""The rules of the house that a script can check."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.recipe import load
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("pipeline", "assets", "jobs", "evals", "k8s", "benchmarks", "tests")
+BANNED = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def test_no_file_passes_300_lines() -> None:
+    long = {str(f.relative_to(ROOT)): n for f in FILES if (n := len(f.read_text().splitlines())) > 300}
+    assert not long
+
+
+def test_every_file_has_a_name_of_its_own() -> None:
+    assert not [f for f in FILES if f.stem in BANNED]
+
+
+def test_every_module_says_what_it_owns() -> None:
+    modules = [f for f in FILES if "tests" not in f.parts]
+    assert not [str(f) for f in modules if not f.read_text().lstrip().startswith(('"""', 'r"""'))]
+
+
+def test_nothing_is_unpickled_and_no_remote_code_is_trusted() -> None:
+    dangerous = ("torch.load(", "pickle.load", "joblib", "yaml.load(", "trust_remote_code=True")
+    ours = [f for f in FILES if f.name != "test_house.py"]
+    assert not [(f.name, word) for f in ours for word in dangerous if word in f.read_text()]
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "jobs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_resolves(recipe: Path) -> None:
+    assert load(recipe).name == recipe.stem
+
+
+def test_loading_the_definitions_leaves_heavy_libraries_out() -> None:
+    heavy = ["torch", "transformers", "trl", "peft", "vllm", "mlflow", "kubernetes", "lightkube", "matplotlib"]
+    code = f"import sys, jobs.definitions; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_imports_keep_to_their_contracts() -> None:
+    script = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
