@@ -1,5 +1,7 @@
 """Everything that Dagster sees. Heavy libraries stay out: they are imported where they run."""
 
+import warnings
+
 import dagster as dg
 
 from assets.resources import Records, deployment
@@ -9,6 +11,7 @@ from jobs.schedules import nightly
 from jobs.sensors import champion_changed, rollout_due
 
 settings = deployment()
+warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, about a parameter that nobody here sets
 
 definitions = dg.Definitions(
     assets=ASSETS,
