@@ -23,14 +23,13 @@ def main() -> int:
             return 1
     settings = deployment()
     settings.store().path("mlflow").mkdir(parents=True, exist_ok=True)
-    script = Path(sys.executable).parent
-    commands = [
-        [script / "dagster", "dev", "-h", HOST, "-p", str(PORTS["DAGSTER"])],
-        [script / "mlflow", "server", "--host", HOST, "--port", str(PORTS["MLFLOW"]), "--workers", "1"]
-        + ["--backend-store-uri", settings.tracking_uri()]
-        + ["--artifacts-destination", str(settings.store().path("mlflow", "artifacts"))],
-    ]
-    children = [subprocess.Popen([str(part) for part in c], preexec_fn=_take_interrupts) for c in commands]
+    artifacts = settings.store().path("mlflow", "artifacts")
+    dagster = f"dagster dev -h {HOST} -p {PORTS['DAGSTER']}".split()
+    mlflow = f"mlflow server --host {HOST} --port {PORTS['MLFLOW']} --workers 1".split()
+    mlflow += ["--backend-store-uri", settings.tracking_uri(), "--artifacts-destination", str(artifacts)]
+    bin_folder = Path(sys.executable).parent
+    commands = [[str(bin_folder / name), *arguments] for name, *arguments in (dagster, mlflow)]
+    children = [subprocess.Popen(command, preexec_fn=_take_interrupts) for command in commands]
     places = "    ".join(f"{name.capitalize()} http://{HOST}:{port}" for name, port in PORTS.items())
     print(f"{places}    Ctrl-C ends both", flush=True)
     try:

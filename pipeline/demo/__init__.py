@@ -8,5 +8,5 @@ from pathlib import Path
 MODEL_DIR: Path = Path(__file__).parent / "model"
 """Weights, tokenizer and configuration made by `python -m pipeline.demo.pretrain` with its default arguments."""
 
-MODEL_SHA256: str = "03dc0049b5612be28ee89742abc8bfaa49e7d3169d278e0f83a3d8d8cd02fde4"
+MODEL_SHA256: str = "8c2dbd9c3f7869796ab90adde92cd4bca7a57682649e8ce258e5714688376a8d"
 """sha256 of `model.safetensors`."""

@@ -174,6 +174,12 @@ def test_the_suite_is_held_out_fixed_and_clustered() -> None:
     assert changed.digest() != first.model_copy(update={"items": first.items[:1]}).digest()
 
 
+def test_both_arms_are_sampled_as_the_recipe_says() -> None:
+    section = Evaluation(samples_per_item=2, temperature=0.7, max_completion_tokens=9, seed=5)
+    plan = sampling(section)
+    assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (2, 0.7, 9, 5)
+
+
 def test_the_runner_refuses_answers_that_it_cannot_assign() -> None:
     items, plan, whole = suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
 

@@ -276,6 +276,29 @@ def test_one_sample_an_item_is_decided_with_mcnemar(kit: Any) -> None:
     assert gate.judge(report, section).verdict is Verdict.PASS
 
 
+def test_items_that_agree_within_their_cluster_count_once(kit: Any) -> None:
+    """Each result of 100 items, given again to a second item of its cluster, adds no evidence."""
+    few, many = kit.section(items=100), kit.section(items=200)
+    single, double = kit.suite(few, items_per_cluster=1), kit.suite(many, items_per_cluster=2)
+    alone = [kit.arm(name, few, single, skill) for name, skill in (("old", 0.4), ("new", 0.6))]
+    twice = [
+        arm.model_copy(
+            update={
+                "results": tuple(
+                    arm.results[i // 2].model_copy(update={"id": item.id}) for i, item in enumerate(double.items)
+                ),
+                "protocol": arm.protocol.model_copy(update={"suite_digest": double.digest()}),
+            }
+        )
+        for arm in alone
+    ]
+    once = kit.report(few, single, *alone).measurement.comparison
+    repeated = kit.report(many, double, *twice).measurement.comparison
+    assert (once.clusters, repeated.clusters, repeated.items) == (100, 100, 200)
+    assert repeated.difference == once.difference
+    assert (repeated.champion, repeated.candidate) == (once.champion, once.candidate)
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_the_order_of_results_changes_nothing(kit: Any, good: tuple[Any, ...], seed: int) -> None:

@@ -337,6 +337,6 @@ def test_driving_through_every_dwell_ends_in_a_promotion_and_another_run_changes
 def test_driving_stops_at_a_held_rollout(world):
     world.propose("new")
     world.metrics.spoil = lambda look: None
-    state, lines = run(world, Clock(), 1e9)
+    state, lines = run(world, Clock(), 1e4)
     assert state.phase is Phase.HELD
     assert "observing 5% -> held 5%: no metrics" in lines[-1]

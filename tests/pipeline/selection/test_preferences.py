@@ -20,15 +20,8 @@ THRESHOLDS = Selection()
 def row(trace: str, reward: float | None, prompt: str = "p", **fields: object) -> Labelled:
     chat = json.dumps([{"role": "user", "content": prompt}])
     correct = None if reward is None else float(reward > 0.5)
-    found = {
-        "user_id": trace,
-        "completion": f"c-{trace}",
-        "reference": "1",
-        "correct": correct,
-        "feedback": None,
-        **fields,
-    }
-    return Labelled(trace_id=trace, prompt=chat, final_reward=reward, **found)
+    usual = {"user_id": trace, "completion": f"c-{trace}", "reference": "1", "correct": correct, "feedback": None}
+    return Labelled(trace_id=trace, prompt=chat, final_reward=reward, **{**usual, **fields})
 
 
 def test_best_is_paired_with_worst() -> None:

@@ -1,0 +1,71 @@
+"""The whole loop on a shortened recipe, for the end-to-end tests: in process, or as the literal command."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+
+from assets.resources import Deployment, Records
+from jobs.definitions import ASSETS
+from pipeline.storage import digest_file
+
+ROOT = Path(__file__).parent.parent
+EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
+
+SHORT = (
+    "traces.source.days=2",
+    "traces.source.traces_per_day=400",
+    "traces.window_days=2",
+    "selection.min_prompts=20",
+    "selection.min_pairs=20",
+    "training.grpo.steps=16",
+    "training.checkpoint_every_steps=4",
+    "evaluation.items=150",
+    "evaluation.samples_per_item=2",
+    "evaluation.max_standard_error=0.1",
+    "evaluation.guard_margin=0.2",
+    "rollout.weights=[50,100]",
+    "rollout.dwell_s=[0.5,0.5]",
+    "rollout.replay_requests=120",
+    "rollout.min_canary_requests=20",
+    "rollout.max_p99_latency_ratio=50",
+)
+"""Overrides of the embedded recipe: every stage for real, in about a minute."""
+
+
+def deployment(root: Path, overrides: Sequence[str] = ()) -> Deployment:
+    return Deployment(recipe_path=str(EMBEDDED), overrides=[*SHORT, f"data_root={root}", *overrides])
+
+
+@contextmanager
+def instance(folder: Path) -> Iterator[dg.DagsterInstance]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with dg.DagsterInstance.local_temp(str(folder)) as found:
+        yield found
+
+
+def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """One run of every asset, in this process."""
+    resources = {"deployment": settings, "io_manager": Records(deployment=settings)}
+    return dg.materialize(ASSETS, instance=found, resources=resources, raise_on_error=False)
+
+
+def materialized(result: dg.ExecuteInProcessResult) -> list[str]:
+    return [event.asset_key.to_user_string() for event in result.get_asset_materialization_events()]
+
+
+def adapter_digest(root: Path, iteration: str) -> str:
+    return digest_file(root / "iterations" / iteration / "training" / "adapter" / "adapter_model.safetensors")
+
+
+def environment(folder: Path, root: Path, overrides: Sequence[str] = ()) -> dict[str, str]:
+    """What the literal command sees when it is typed in `folder`."""
+    words = " ".join([*SHORT, f"data_root={root}", *overrides])
+    return {
+        **os.environ,
+        "PWD": str(folder),
+        "PREFERENCE_TUNING_RECIPE": str(EMBEDDED),
+        "PREFERENCE_TUNING_OVERRIDES": words,
+    }

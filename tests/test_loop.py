@@ -1,0 +1,141 @@
+"""The loop closes: promoted and then iterated, refused, too little signal. Every stage is the real one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import dagster as dg
+import pytest
+
+from assets.outcome import outcome
+from assets.registry import advance
+from assets.resources import Deployment, read_record
+from pipeline.registry.record import Phase
+from tests.loop import adapter_digest, deployment, instance, materialized, run_loop
+
+pytestmark = pytest.mark.slow
+
+STAGES = [
+    "traces",
+    "reward_labels",
+    "preference_dataset",
+    "training_plan",
+    "policy_checkpoint",
+    "eval_report",
+    "gate_verdict",
+    "model_version",
+    "canary",
+]
+
+
+class Loop(NamedTuple):
+    settings: Deployment
+    instance: dg.DagsterInstance
+    root: Path
+    first: dg.ExecuteInProcessResult
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    """A data root after one run of the loop that ended in a rollout."""
+    folder = tmp_path_factory.mktemp("loop")
+    settings = deployment(folder / "data")
+    with instance(folder / "home") as found:
+        yield Loop(settings, found, folder / "data", run_loop(settings, found))
+
+
+def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
+    assert loop.first.success
+    assert materialized(loop.first) == STAGES
+    store, iteration = loop.settings.store(), loop.settings.latest()
+    traces = read_record(store, iteration.id, "traces")
+    assert traces.seen == traces.admitted + sum(traces.rejected.values())
+    assert {"consent", "error", "duplicate", "malformed"} <= {str(reason) for reason in traces.rejected}
+    compared = read_record(store, iteration.id, "eval_report").measurement.comparison
+    assert compared.candidate.value > compared.champion.value + 0.05
+    run = loop.instance.get_run_by_id(loop.first.run_id)
+    assert run is not None
+    assert run.tags["iteration"] == iteration.id
+
+
+def test_pictures_are_on_the_materializations(loop: Loop) -> None:
+    found = [e.step_materialization_data.materialization for e in loop.first.get_asset_materialization_events()]
+    events = {m.asset_key.to_user_string(): m.metadata for m in found}
+    wanted = {"traces": "gates", "reward_labels": "rewards", "policy_checkpoint": "curve", "eval_report": "intervals"}
+    for asset, name in wanted.items():
+        value = events[asset][name].value
+        assert isinstance(value, str)
+        assert value.startswith("![")
+        assert "data:image/png;base64," in value
+
+
+def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
+    def files() -> dict[str, int]:
+        ours = [p for p in loop.root.rglob("*") if p.is_file() and not p.name.startswith(("mlflow.db", "catalog.db"))]
+        return {str(p): p.stat().st_mtime_ns for p in ours}
+
+    before = files()
+    again = run_loop(loop.settings, loop.instance)
+    assert again.success
+    assert materialized(again) == []
+    assert files() == before
+    said = [e.user_message for e in loop.instance.all_logs(again.run_id)]
+    assert any("Nothing new since iteration" in message for message in said)
+
+
+def test_the_promoted_model_is_the_next_iterations_base(loop: Loop) -> None:
+    first = loop.settings.latest()
+    state = advance(loop.settings, 120.0, print)
+    assert state.phase is Phase.PROMOTED
+    assert state.champion is not None
+    again = run_loop(loop.settings, loop.instance)
+    assert again.success
+    second = loop.settings.latest()
+    assert second.id != first.id
+    assert second.number == 1
+    assert second.champion.digest == state.champion.model.digest
+    plan = read_record(loop.settings.store(), second.id, "training_plan")
+    assert plan.base == second.champion
+    days = {d.day for d in read_record(loop.settings.store(), second.id, "traces").days}
+    assert days.isdisjoint(d.day for d in read_record(loop.settings.store(), first.id, "traces").days)
+    assert {"policy_checkpoint", "eval_report", "gate_verdict"} <= set(materialized(again))
+
+
+def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(tmp_path: Path) -> None:
+    settings = deployment(tmp_path / "data", ["training.grpo.learning_rate=1e-9", "training.grpo.steps=2"])
+    with instance(tmp_path / "home") as found:
+        result = run_loop(settings, found)
+    assert result.success
+    assert materialized(result) == STAGES[:7]
+    ended = outcome(settings.store(), settings.latest())
+    assert ended is not None
+    assert ended.ending == "refused"
+    checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    assert not checks["candidate_is_better"].passed
+    assert settings.champion().promotions == 0
+
+
+def test_too_little_signal_is_not_trained_on(tmp_path: Path) -> None:
+    thresholds = ["selection.min_prompts=100000", "selection.min_pairs=100000", "traces.source.traces_per_day=80"]
+    settings = deployment(tmp_path / "data", thresholds)
+    with instance(tmp_path / "home") as found:
+        result = run_loop(settings, found)
+        assert result.success
+        assert materialized(result) == STAGES[:4]
+        ended = outcome(settings.store(), settings.latest())
+        assert ended is not None
+        assert ended.ending == "not trained"
+        assert "needs >= 100000" in ended.detail
+        assert materialized(run_loop(settings, found)) == []
+
+
+def test_dpo_trains_when_the_recipe_forces_it(tmp_path: Path) -> None:
+    settings = deployment(tmp_path / "data", ["selection.method=dpo", "training.dpo.steps=30"])
+    with instance(tmp_path / "home") as found:
+        result = run_loop(settings, found)
+    assert result.success
+    trained = read_record(settings.store(), settings.latest().id, "policy_checkpoint")
+    assert trained.checkpoint.step == 30
+    compared = read_record(settings.store(), settings.latest().id, "eval_report").measurement.comparison
+    assert compared.candidate.value > compared.champion.value
+    assert adapter_digest(tmp_path / "data", settings.latest().id)
