@@ -150,7 +150,10 @@ def _intact_manifest(path: Path) -> str:
         raise ValueError(f"{path / MANIFEST} was altered. Fetch the bundle again from where it was published.")
     present = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()} - {MANIFEST}
     if not set(FILES) == set(manifest.files) == present:
-        raise ValueError(f"{path} holds {sorted(present)}, not {sorted(FILES)}. Fetch the bundle again.")
+        raise ValueError(
+            f"{path} holds {sorted(present)} and lists {sorted(manifest.files)}; a bundle is {list(FILES)}. "
+            "Fetch the bundle again."
+        )
     for name in FILES:
         if digest_file(path / name) != manifest.files[name]:
             raise ValueError(f"{path / name} does not match its digest. Fetch the bundle again; do not edit it.")

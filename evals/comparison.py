@@ -6,7 +6,7 @@ A sample whose check failed or timed out is nobody's point: it counts against th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -130,9 +130,9 @@ GUARDS: dict[str, Callable[[Sample, float], float]] = {"no_answer": _no_answer, 
 def compare(suite: Suite, champion: Arm, candidate: Arm, section: Evaluation) -> Comparison:
     """Compare two complete runs over the same items (gate.problems says whether they are).
 
-    Rows are sorted by id first: no number depends on the order in which results arrived.
+    Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """
-    items = sorted(suite.items, key=lambda item: item.id)
+    items = suite.items
     clusters = [item.cluster for item in items]
     before, after = _rows(champion, items), _rows(candidate, items)
     k = section.samples_per_item
@@ -172,7 +172,7 @@ def difference(estimates: Paired, row: int) -> Difference:
     return Difference(**{f.name: float(getattr(estimates, f.name)[row]) for f in fields(Paired)})
 
 
-def _rows(arm: Arm, items: list[Item]) -> list[ItemResult]:
+def _rows(arm: Arm, items: Sequence[Item]) -> list[ItemResult]:
     by_id = {result.id: result for result in arm.results}
     return [by_id[item.id] for item in items]
 
@@ -186,7 +186,7 @@ def _accuracy(scores: Array, sizes: Array, clusters: list[str]) -> Interval:
     return Interval(value=value, low=low, high=high)
 
 
-def _slices(items: list[Item], before: Array, after: Array, k: int) -> tuple[Slice, ...]:
+def _slices(items: Sequence[Item], before: Array, after: Array, k: int) -> tuple[Slice, ...]:
     found: list[Slice] = []
     for name in sorted({item.slice for item in items}):
         mask = np.array([item.slice == name for item in items])

@@ -180,7 +180,7 @@ class Evaluation(Section):
     """One-sided level of the improvement test and of every guard."""
     guard_margin: Share = 0.03
     """Non-inferiority margin of the guard metrics: extraction failures and truncations."""
-    max_standard_error: PositiveFloat = 0.02
+    max_standard_error: PositiveFloat = 0.03
     """A wider standard error of the paired difference cannot carry a verdict: INCONCLUSIVE."""
 
 
@@ -218,8 +218,8 @@ class Recipe(Section):
     rollout: Rollout = Rollout()
 
     def digest(self) -> str:
-        """sha256 of what decides an iteration's result: not where it is stored, nor how it is rolled out."""
-        return digest_json(self.model_dump(mode="json", exclude={"data_root", "rollout", "name"}))
+        """sha256 of what decides an iteration's result: not where things lie, nor how it is rolled out."""
+        return digest_json(self.model_dump(mode="json", exclude={"name", "data_root", "base_model", "rollout"}))
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:

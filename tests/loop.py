@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
 
 SHORT = (
+    f"base_model.uri={ROOT / 'pipeline' / 'demo' / 'model'}",
     "traces.source.days=2",
     "traces.source.traces_per_day=400",
     "traces.window_days=2",

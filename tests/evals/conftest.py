@@ -84,6 +84,14 @@ def kit() -> Kit:
     return Kit()
 
 
+@pytest.fixture(scope="session")
+def good(kit: Kit) -> tuple[Evaluation, Suite, Arm, Arm]:
+    """Adequate evidence for a better candidate."""
+    section = kit.section()
+    suite = kit.suite(section)
+    return section, suite, kit.arm("old", section, suite, 0.4), kit.arm("new", section, suite, 0.6)
+
+
 @pytest.fixture
 def with_sample() -> Callable[..., Arm]:
     """Returns an arm with fields of its first `count` items' first samples changed."""

@@ -121,8 +121,16 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, published: tuple[Store,
         content[place] ^= 1
         (copy / name).write_bytes(content)
         with pytest.raises(ValueError, match=r"\."):
-            bundle.verify(copy, published[1].bundle.digest)
+            bundle.verify(copy)
     assert main(["verify", str(copy)]) == 1
+
+
+def test_a_manifest_that_says_the_same_in_other_bytes_is_refused(tmp_path: Path, published: tuple[Store, Any]) -> None:
+    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    with (copy / bundle.MANIFEST).open("a") as stream:
+        stream.write("\n")
+    with pytest.raises(ValueError, match="was altered"):
+        bundle.verify(copy)
 
 
 @pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST, "extra.jsonl"])
@@ -201,6 +209,11 @@ def test_the_chat_template_is_part_of_the_protocol(tmp_path: Path) -> None:
     (tmp_path / "c/chat_template.jinja").write_text("{{ y }}")
     a, b, c = map(template_digest, models)
     assert a == b != c
+    store, sampler = Store(tmp_path / "store"), StandIn({"a": 0.4, "b": 0.8, "c": 0.8})
+    for candidate, expected in ((models[1], Verdict.PASS), (models[2], Verdict.INCONCLUSIVE)):
+        prefix = f"it-{candidate.digest}"
+        report = evaluate(store, prefix, "abc", models[0], candidate, SECTION, sampler, check, lambda _: None)
+        assert decide(store, prefix, report, SECTION).verdict is expected
 
 
 def test_the_report_is_readable(published: tuple[Store, Any]) -> None:

@@ -27,6 +27,11 @@ ASCII = st.text(alphabet=sorted({*string.printable} - {"\x0b", "\x0c"})).filter(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)  # a second one is many times slower on a busy machine
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(MODEL_DIR)

@@ -1,12 +1,11 @@
 import pytest
 
-from pipeline.registry.drive import drive
 from pipeline.registry.policy import ArmMetrics
-from pipeline.registry.propose import abort, champion, propose, resume
-from pipeline.registry.record import Event, Phase, append, fold, read_events, read_state
+from pipeline.registry.propose import abort, champion, resume
+from pipeline.registry.record import Event, Phase, append, fold, read_events, read_state, step_event
 from pipeline.registry.rollout import is_intact, tick
 from pipeline.storage import ModelRef, Store, model_ref
-from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, model, version_of
+from tests.pipeline.registry.conftest import BASE, NAME, POLICY, model
 
 
 def test_a_good_canary_takes_every_weight_in_turn_and_becomes_champion(world):
@@ -129,6 +128,45 @@ def test_a_router_that_does_not_obey_is_never_taken_for_observing(world):
     world.tick_until("promoted")
 
 
+def test_a_weight_that_never_came_into_force_is_not_what_a_held_rollout_keeps(world):
+    world.propose("new")
+    applied = world.router.apply
+    world.router.apply = lambda split: applied(split) if split.canary_weight < 25 else None
+    state = world.tick_until("held")
+    world.router.apply = applied
+    world.tick(1.0)
+    assert (state.stage, state.settled, world.weight()) == (1, 0, 5)
+    assert resume(world.store, NAME, "again from 5%", world.now).stage == 0
+
+
+def test_a_controller_that_was_overtaken_by_a_rollback_raises_nothing(world):
+    """It decided on 5% and stood still; meanwhile another one went there, saw harm and rolled back."""
+    world.propose("bad")
+    world.metrics.canary = {"quality": 0.2}
+    world.tick_until("gated")
+    applied = world.router.apply
+
+    def stand_still(split):
+        world.router.apply = applied
+        world.tick_until("rolled_back")
+        applied(split)
+
+    world.router.apply = stand_still
+    world.tick(1.0)
+    assert (world.state.phase, world.weight()) == (Phase.ROLLED_BACK, 0)
+
+
+def test_of_two_controllers_that_write_the_same_epoch_the_first_one_counts(world):
+    world.propose("new")
+    state = world.state
+    won = [
+        append(world.store, NAME, state, step_event(state, 1.0, phase, ""))
+        for phase in (Phase.GATED, Phase.ROLLING_BACK)
+    ]
+    assert won == [True, False]
+    assert world.state.phase is Phase.GATED
+
+
 def test_traffic_that_somebody_else_moved_is_put_back_and_is_no_evidence(world):
     world.propose("new")
     world.tick_until("observing")
@@ -169,60 +207,6 @@ def test_an_abort_is_final_and_blames_nobody(world, phase):
     state = world.tick_until("aborted")
     assert (world.weight(), state.quarantined) == (0, {})
     assert not world.propose("new", data="other data").refused
-
-
-def test_only_a_pass_on_this_very_model_is_let_in(world):
-    assert world.propose("new", verdict="INCONCLUSIVE").refused == "the verdict is INCONCLUSIVE"
-    iteration = iteration_over(BASE)
-    with pytest.raises(ValueError, match="Evaluate the model that is proposed"):
-        propose(
-            world.store,
-            iteration,
-            version_of("new", 1, iteration),
-            verdict="PASS",
-            verdict_digest="other",
-            bundle_digest="bundle",
-            policy=POLICY,
-            now=0.0,
-        )
-    assert world.state.epoch == 0
-
-
-def test_proposing_again_changes_nothing_and_others_wait_their_turn(world):
-    world.propose("new")
-    assert world.propose("new") == world.propose("new")
-    assert "is proposed" in world.propose("other").refused
-    world.tick_until("promoted")
-    assert "over: promoted" in propose_after(world, "new", BASE).refused or world.state.phase is Phase.PROMOTED
-    assert "no longer the champion" in propose_after(world, "late", BASE).refused
-    assert world.state.phase is Phase.PROMOTED
-
-
-def propose_after(world: World, digest: str, against: ModelRef):
-    iteration = iteration_over(against)
-    return propose(
-        world.store,
-        iteration,
-        version_of(digest, 9, iteration),
-        verdict="PASS",
-        verdict_digest=digest,
-        bundle_digest="bundle",
-        policy=POLICY,
-        now=world.now,
-    )
-
-
-def test_a_rollout_that_is_over_is_not_opened_again(world):
-    world.metrics.canary = {"quality": 0.3}
-    world.propose("bad")
-    world.tick_until("rolled_back")
-    epoch = world.state.epoch
-    assert world.propose("bad").state.phase is Phase.ROLLED_BACK
-    world.metrics.canary = {}
-    world.propose("good", number=2)
-    world.tick_until("promoted")
-    assert "over: rolled_back" in propose_after(world, "bad", BASE).refused
-    assert world.state.epoch > epoch
 
 
 @pytest.mark.parametrize("broken", ["champion", "candidate"])
@@ -269,74 +253,3 @@ def test_the_state_is_a_fold_of_the_log(world):
     world.propose("new")
     world.tick_until("promoted")
     assert fold(read_events(world.store, NAME)) == fold(read_events(Store(world.store.root), NAME)) == world.state
-
-
-class Clock:
-    """Time that passes only by sleeping, and a little with each reading."""
-
-    def __init__(self):
-        self.t, self.slept = 0.0, []
-
-    def now(self):
-        self.t += 0.01
-        return self.t
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
-        self.t += seconds
-
-
-def run(world, clock, drive_for_s):
-    lines = []
-    state = drive(
-        world.store,
-        NAME,
-        world.router,
-        world.metrics,
-        world.registry,
-        drive_for_s=drive_for_s,
-        now=clock.now,
-        sleep=clock.sleep,
-        log=lines.append,
-        intact=lambda _: True,
-    )
-    return state, lines
-
-
-def test_driving_with_no_time_begins_a_dwell_and_then_takes_one_look_a_run(world):
-    clock = Clock()
-    assert run(world, clock, 0.0)[0].phase is Phase.IDLE
-    world.propose("new")
-    state, lines = run(world, clock, 0.0)
-    assert (state.phase, state.looks, clock.slept) == (Phase.OBSERVING, 0, [])
-    assert [line.split(": ")[1] for line in lines] == [
-        "proposed 0% -> gated 0%",
-        "gated 0% -> shifting 5%",
-        "shifting 5% -> observing 5%",
-    ]
-    state, lines = run(world, clock, 0.0)
-    assert (state.phase, state.looks, clock.slept, lines) == (Phase.OBSERVING, 1, [], [])
-
-
-def test_without_dwells_driving_takes_one_look_a_stage_and_no_time(world):
-    clock = Clock()
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (0.0, 0.0, 0.0)}))
-    state, _ = run(world, clock, 0.0)
-    assert (state.phase, state.looks, clock.slept) == (Phase.PROMOTED, 3, [])
-
-
-def test_driving_through_every_dwell_ends_in_a_promotion_and_another_run_changes_nothing(world):
-    clock = Clock()
-    world.propose("new")
-    assert run(world, clock, 1000.0)[0].phase is Phase.PROMOTED
-    assert max(clock.slept) <= 60.0
-    assert sum(clock.slept) == pytest.approx(400.0, abs=10)
-    assert run(world, clock, 1000.0)[1] == []
-
-
-def test_driving_stops_at_a_held_rollout(world):
-    world.propose("new")
-    world.metrics.spoil = lambda look: None
-    state, lines = run(world, Clock(), 1e4)
-    assert state.phase is Phase.HELD
-    assert "observing 5% -> held 5%: no metrics" in lines[-1]

@@ -25,6 +25,8 @@ class Crash(BaseException):
 
 
 NAN = float("nan")
+SLOW_S = 60.0
+"""How far the clocks of two controllers may be apart: as much of a dwell may be missing."""
 SPOILERS = {
     "good": lambda look: look,
     "missing": lambda look: None,
@@ -69,6 +71,7 @@ class RolloutMachine(RuleBasedStateMachine):
         self.registered = 0
         self.doomed: set[str] = set()
         self.in_force_since = 0.0
+        self.checked = -1
 
     def teardown(self):
         if hasattr(self, "folder"):
@@ -115,7 +118,7 @@ class RolloutMachine(RuleBasedStateMachine):
         assert looks[-1].window_end == decided.at, "the deciding look was not fresh"
         assert sum(look.window_end - look.window_start for look in looks) >= POLICY.dwell_s[stage - 1]
         assert sum(look.canary.graded for look in looks) >= POLICY.min_canary_requests
-        assert decided.at - since >= POLICY.dwell_s[stage - 1] or before.epoch != began.epoch
+        assert decided.at - since >= POLICY.dwell_s[stage - 1] - SLOW_S or before.epoch != began.epoch
 
     @rule(quality=st.sampled_from([0.7, 0.7, 0.75, 0.2]), verdict=st.sampled_from(["PASS", "PASS", "PASS", "FAIL"]))
     def propose(self, quality, verdict):
@@ -180,7 +183,12 @@ class RolloutMachine(RuleBasedStateMachine):
             self.blow = None
 
     @precondition(lambda self: self.world.state.active)
-    @rule(at=st.integers(1, 7), others=st.integers(1, 5), seconds=st.sampled_from([0.0, 110.0]), harm=st.booleans())
+    @rule(
+        at=st.sampled_from([1, 2, 3, 3, 3, 4, 5, 6]),
+        others=st.sampled_from([1, 4]),
+        seconds=st.sampled_from([0.0, 110.0, 110.0]),
+        harm=st.booleans(),
+    )
     def overtaken_tick(self, at, others, seconds, harm):
         """A second controller runs ticks of its own while the first one stands at one of its side effects."""
 
@@ -197,7 +205,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @rule()
     def tick_of_a_slow_clock(self):
-        self.tick(late_s=60.0)
+        self.tick(late_s=SLOW_S)
 
     @precondition(lambda self: self.world.state.proposal is not None)
     @rule()
@@ -230,40 +238,32 @@ class RolloutMachine(RuleBasedStateMachine):
         raise AssertionError(f"{self.world.state.phase} after 40 ticks")
 
     @invariant()
-    def at_most_one_rollout_is_active(self):
-        active = False
-        for event in read_events(self.store, NAME):
+    def the_record_is_sound(self):
+        events = read_events(self.store, NAME)
+        if len(events) == self.checked:
+            return
+        self.checked = len(events)
+        assert [e.epoch for e in events] == list(range(1, len(events) + 1))
+        active, doomed = False, set[str]()
+        for event in events:
             assert not (event.proposal and active), "two rollouts at once"
             active = event.phase not in TERMINAL
-
-    @invariant()
-    def a_rollback_is_never_taken_back(self):
-        self.doomed = set()
-        for event in read_events(self.store, NAME):
-            if event.rollout in self.doomed:
-                assert event.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.ABORTED)
+            over = (Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.ABORTED)
+            assert event.rollout not in doomed or event.phase in over, "a rollback was taken back"
             if event.phase is Phase.ROLLING_BACK:
-                self.doomed.add(event.rollout)
-
-    @invariant()
-    def the_champion_has_a_pass_bundle(self):
-        found = champion(self.store, NAME)
-        events = read_events(self.store, NAME)
+                doomed.add(event.rollout)
+        self.doomed = doomed
+        state, found = fold(events), champion(self.store, NAME)
+        assert state == self.world.state
         if found is not None:
             assert self.bundles[found.model.digest] == "bundle"
             assert 1 <= found.version <= self.registered
             assert found.promotions == sum(e.phase is Phase.PROMOTED for e in events)
-        assert found is None or found.model.digest not in self.world.state.quarantined
-
-    @invariant()
-    def the_state_is_the_log(self):
-        events = read_events(self.store, NAME)
-        assert fold(events) == self.world.state
-        assert [e.epoch for e in events] == list(range(1, len(events) + 1))
+            assert found.model.digest not in state.quarantined
 
 
 RolloutMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=60,
     stateful_step_count=40,
     deadline=None,
     phases=[

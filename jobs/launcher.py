@@ -1,0 +1,143 @@
+"""Where the work of a run happens on one machine: a worker process for each run, found again by its pid file.
+
+Owns starting, ending and burying it: a worker that was killed must not leave its run in progress, its steps at work or
+its pool slots taken. Named by `dagster.yaml`; a cluster has an instance file and a launcher of its own.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import dagster as dg
+from dagster._config import StringSource
+from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
+from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
+from dagster._grpc.types import ExecuteRunArgs
+from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
+
+
+class DetachedRunLauncher(RunLauncher, ConfigurableClass):
+    """Gives each run a worker in a session of its own, with its pid and its output in `directory`.
+
+    The session keeps the terminal's Ctrl-C and hang-up from the run, and makes one process group of the worker, its
+    steps and their children, so that all of them can be ended, also when the worker is gone already.
+    """
+
+    def __init__(self, directory: str, inst_data: ConfigurableClassData | None = None):
+        super().__init__()
+        self.directory, self._inst_data = Path(directory), inst_data
+
+    @property
+    def inst_data(self):
+        return self._inst_data
+
+    @classmethod
+    def config_type(cls):
+        return {"directory": StringSource}
+
+    @classmethod
+    def from_config_value(cls, inst_data, config_value):
+        return cls(inst_data=inst_data, **config_value)
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        run_id, origin = context.dagster_run.run_id, context.job_code_origin
+        assert origin is not None, "every launched run has code behind it"
+        work = ExecuteRunArgs(job_origin=origin, run_id=run_id, instance_ref=self._instance.get_ref())
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.output(run_id).open("ab") as output:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "dagster", "api", "execute_run", serialize_value(work)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._pid_file(run_id).write_text(str(worker.pid))
+
+    def terminate(self, run_id: str) -> bool:
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        self._instance.report_run_canceling(run)
+        pid = self.pid(run_id)
+        if pid is None or not self.is_alive(run_id):
+            return False
+        os.kill(pid, signal.SIGTERM)
+        return True
+
+    def output(self, run_id: str) -> Path:
+        return self.directory / f"{run_id}.log"
+
+    def _pid_file(self, run_id: str) -> Path:
+        return self.directory / f"{run_id}.pid"
+
+    def pid(self, run_id: str) -> int | None:
+        """The pid of the run's worker, also after its end; None for a run that is not of this launcher."""
+        with suppress(FileNotFoundError, ValueError):
+            return int(self._pid_file(run_id).read_text())
+        return None
+
+    def is_alive(self, run_id: str) -> bool:
+        pid = self.pid(run_id)
+        return pid is not None and run_id in _command_line(pid)
+
+    def kill(self, run_id: str) -> None:
+        """Kill what is left of a run: its worker, or the steps and trainers that a killed worker left behind."""
+        pid = self.pid(run_id)
+        # A process at that pid that is not the worker is somebody else's, under a number that is in use again.
+        if pid is not None and (self.is_alive(run_id) or not _command_line(pid)):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        return True
+
+    def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+        """What the daemon asks of a run in progress: a dead worker's run is failed, so its steps are ended here."""
+        if self.pid(run.run_id) is None or self.is_alive(run.run_id):
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        self.kill(run.run_id)
+        return CheckRunHealthResult(WorkerStatus.FAILED, self.get_run_worker_debug_info(run))
+
+    def get_run_worker_debug_info(self, run: dg.DagsterRun, include_container_logs: bool | None = True) -> str:
+        return f"The worker of the run crashed or was killed. Its output: {self.output(run.run_id)}"
+
+
+def bury_the_dead(instance: dg.DagsterInstance) -> None:
+    """End the runs whose worker is dead, and give back the pool slots of runs that are over or forgotten."""
+    for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE_RUN_STATUSES)):
+        bury_if_dead(instance, run.run_id)
+    log = instance.event_log_storage
+    pools = [log.get_concurrency_info(key) for key in log.get_concurrency_keys()]
+    for run_id in {step.run_id for pool in pools for step in (*pool.claimed_slots, *pool.pending_steps)}:
+        run = instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            instance.run_launcher.kill(run_id)
+            log.free_concurrency_slots_for_run(run_id)
+
+
+def bury_if_dead(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Mark the run failed, or canceled if that was asked for, when its worker is dead and has not said how it ended."""
+    run = instance.get_run_by_id(run_id)
+    if run is None or instance.run_launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING:
+        return
+    run = instance.get_run_by_id(run_id)  # again: a worker may have said it just before its end
+    if run is None or run.is_finished:
+        return
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, "The run was canceled.")
+    else:
+        instance.report_run_failed(run, instance.run_launcher.get_run_worker_debug_info(run))
+
+
+def _command_line(pid: int) -> str:
+    """The command line of a process; empty when there is none, or only a zombie."""
+    if sys.platform == "linux":
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return ""
+    return subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout

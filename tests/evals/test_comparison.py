@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evals.comparison import Comparison
+from evals.runner import Arm
+from pipeline.rewards.verifiers import Outcome
+
+
+def test_items_that_agree_within_their_cluster_count_once(kit: Any) -> None:
+    """Each result of 100 items, given again to a second item of its cluster, adds no evidence."""
+    few, many = kit.section(items=100), kit.section(items=200)
+    single, double = kit.suite(few, items_per_cluster=1), kit.suite(many, items_per_cluster=2)
+    alone = [kit.arm(name, few, single, skill) for name, skill in (("old", 0.4), ("new", 0.6))]
+    twice = [
+        arm.model_copy(
+            update={
+                "results": tuple(
+                    arm.results[i // 2].model_copy(update={"id": item.id}) for i, item in enumerate(double.items)
+                ),
+                "protocol": arm.protocol.model_copy(update={"suite_digest": double.digest()}),
+            }
+        )
+        for arm in alone
+    ]
+    once = kit.report(few, single, *alone).measurement.comparison
+    repeated = kit.report(many, double, *twice).measurement.comparison
+    assert (once.clusters, repeated.clusters, repeated.items) == (100, 100, 200)
+    assert repeated.difference == once.difference
+    assert (repeated.champion, repeated.candidate) == (once.champion, once.candidate)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_the_order_of_results_changes_nothing(kit: Any, good: tuple[Any, ...], seed: int) -> None:
+    section, suite, old, new = good
+    shuffled = [list(part) for part in (suite.items, old.results, new.results)]
+    for part in shuffled:
+        random.Random(seed).shuffle(part)
+        seed += 1
+    again = kit.report(
+        section,
+        suite.model_copy(update={"items": tuple(shuffled[0])}),
+        old.model_copy(update={"results": tuple(shuffled[1])}),
+        new.model_copy(update={"results": tuple(shuffled[2])}),
+    )
+    assert again == kit.report(*good)
+
+
+def test_swapping_the_arms_negates_every_difference(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    ours: Comparison = kit.report(section, suite, old, new).measurement.comparison
+    theirs: Comparison = kit.report(section, suite, new, old).measurement.comparison
+    assert (ours.champion, ours.candidate) == (theirs.candidate, theirs.champion)
+    for mine, other in zip(
+        [ours.difference, *(g.difference for g in ours.guards), *(s.difference for s in ours.slices)],
+        [theirs.difference, *(g.difference for g in theirs.guards), *(s.difference for s in theirs.slices)],
+        strict=True,
+    ):
+        assert (mine.value, mine.low, mine.high) == (-other.value, -other.high, -other.low)
+
+
+def test_a_failed_check_never_helps_the_candidate(
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., Arm]
+) -> None:
+    section, suite, old, new = good
+    gain = kit.report(section, suite, old, new).measurement.comparison.difference.value
+    for arms in (
+        (with_sample(old, 8, outcome=Outcome.timeout), new),
+        (old, with_sample(new, 8, outcome=Outcome.timeout)),
+    ):
+        assert kit.report(section, suite, *arms).measurement.comparison.difference.value < gain
+    rise = kit.report(section, suite, old, new).measurement.comparison.guards[0].difference.value
+    silent = kit.report(section, suite, old, with_sample(new, 8, outcome=Outcome.error)).measurement.comparison
+    assert silent.guards[0].difference.value > rise

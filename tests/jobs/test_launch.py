@@ -1,0 +1,187 @@
+"""The literal command, `dagster job launch -j JOB`, on the repository's own instance files and a toy job."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._daemon.types import DaemonHeartbeat
+
+REPOSITORY = Path(__file__).parents[2]
+TAKES_RUNS = "QUEUED_RUN_COORDINATOR"
+DEADLINE_S = 120
+
+pytestmark = pytest.mark.slow
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+@dataclass
+class Clone:
+    """A directory with what a fresh clone has: instance files, definitions, and where to find them."""
+
+    root: Path
+    outputs: Path
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def output(self) -> Path:
+        """What the command that was started last has printed."""
+        return self.outputs / f"{len(self.started)}.txt"
+
+    def start(self, *command: str) -> subprocess.Popen[bytes]:
+        """Start a console script as a terminal does: a process group of its own, in which SIGINT is not ignored."""
+        with (self.outputs / f"{len(self.started) + 1}.txt").open("wb") as output:
+            process = subprocess.Popen(
+                [Path(sys.executable).parent / command[0], *command[1:]],
+                cwd=self.root,
+                env={**os.environ, "PWD": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+        self.started.append(process)
+        return process
+
+    def start_launch(self, act: str) -> subprocess.Popen[bytes]:
+        return self.start("dagster", "job", "launch", "-j", "toy", "--tags", f'{{"act": "{act}"}}')
+
+    def launch(self, act: str) -> tuple[int, str]:
+        """The exit status and the output of one launch."""
+        status = self.start_launch(act).wait(timeout=DEADLINE_S)
+        return status, self.output.read_text()
+
+    def launch_and_hang(self) -> tuple[subprocess.Popen[bytes], list[int]]:
+        """A launch whose second step hangs now, and the pids of the run: worker, step, the step's child."""
+        pids = self.root / ".dagster" / "pids"
+        pids.unlink(missing_ok=True)
+        launch = self.start_launch("hang")
+        wait_for(lambda: pids.exists() or launch.poll() is not None)
+        assert pids.exists(), self.output.read_text()
+        with self.instance() as instance:
+            worker = instance.run_launcher.pid(self.last_run().run_id)
+        return launch, [worker, *map(int, pids.read_text().split())]
+
+    @contextmanager
+    def instance(self) -> Iterator[dg.DagsterInstance]:
+        with chdir(self.root), dg.DagsterInstance.from_config(str(self.root)) as instance:
+            yield instance
+
+    def last_run(self) -> dg.DagsterRun:
+        with self.instance() as instance:
+            return instance.get_runs(limit=1)[0]
+
+    def status_of(self, run: dg.DagsterRun) -> dg.DagsterRunStatus:
+        with self.instance() as instance:
+            return instance.get_run_by_id(run.run_id).status
+
+    def beat(self, age_s: float) -> None:
+        """Leave the heartbeat of a daemon that nobody hears of any more."""
+        with self.instance() as instance:
+            instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age_s, TAKES_RUNS, "a daemon", None))
+
+    def heartbeats(self) -> set[str]:
+        with self.instance() as instance:
+            return set(instance.get_daemon_heartbeats())
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
+    root = tmp_path_factory.mktemp("clone")
+    for source in (REPOSITORY / ".env", REPOSITORY / "dagster.yaml", Path(__file__).with_name("toy_definitions.py")):
+        shutil.copy(source, root)
+    (root / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "toy_definitions"\n')
+    clone = Clone(root, tmp_path_factory.mktemp("outputs"))
+    yield clone
+    for process in clone.started:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_launch_follows_its_run_to_the_end_and_stays_in_its_directory(clone: Clone):
+    before = {*clone.root.iterdir(), clone.root / ".dagster"}
+    status, output = clone.launch("succeed")
+    assert status == 0, output
+    assert clone.last_run().is_success
+    said = [line.split(maxsplit=2)[1:] for line in output.splitlines() if line[2:3] == ":"]
+    assert ["traces", "a line to see live"] in said
+    assert [text.split(" in ")[0] for step, text in said if step == "policy"] == ["started", "done"]
+    assert said[-1][0] == "run"
+    assert said[-1][1].startswith("SUCCESS")
+    assert set(clone.root.iterdir()) == before
+
+
+def test_a_daemon_takes_the_run_and_the_launch_says_why_it_failed(clone: Clone):
+    daemon = clone.start("dagster-daemon", "run")
+    wait_for(lambda: TAKES_RUNS in clone.heartbeats())
+    status, output = clone.launch("fail")
+    assert status == 1, output
+    assert clone.last_run().is_failure
+    assert "queued for the daemon" in output
+    assert "launched" not in output
+    assert "policy  ValueError: The reward is constant. Widen the prompts." in output
+    assert output.splitlines()[-1].endswith("-o policy+")
+    daemon.send_signal(signal.SIGINT)
+    daemon.wait(timeout=DEADLINE_S)
+    assert not clone.heartbeats(), "a daemon that was stopped is not waited for"
+
+
+def test_ctrl_c_cancels_the_run_and_ends_its_processes(clone: Clone):
+    launch, pids = clone.launch_and_hang()
+    run, output = clone.last_run(), clone.output
+    status, refused = clone.launch("hang")
+    assert status == 1, refused
+    assert f"Run {run.run_id} of toy is in progress" in refused
+    os.killpg(launch.pid, signal.SIGINT)  # as a terminal does: to the command and to its code server
+    assert launch.wait(timeout=DEADLINE_S) == 130, output.read_text()
+    assert clone.status_of(run) is dg.DagsterRunStatus.CANCELED
+    assert not any(map(is_running, pids))
+
+
+def test_a_killed_worker_fails_the_run(clone: Clone):
+    launch, pids = clone.launch_and_hang()
+    os.kill(pids[0], signal.SIGKILL)
+    assert launch.wait(timeout=DEADLINE_S) == 1, clone.output.read_text()
+    assert clone.last_run().is_failure
+    assert not any(map(is_running, pids))
+
+
+def test_when_everything_was_killed_the_same_command_completes(clone: Clone):
+    launch, pids = clone.launch_and_hang()
+    os.killpg(launch.pid, signal.SIGKILL)
+    lost = clone.last_run()
+    assert lost.status is dg.DagsterRunStatus.STARTED
+    assert all(map(is_running, pids)), "a run outlives the command that follows it"
+    os.kill(pids[0], signal.SIGKILL)  # with the slot of the pool in its hands
+    clone.beat(age_s=0)  # and the daemon a moment ago
+
+    launch = clone.start_launch("hang")
+    output = clone.output
+    wait_for(lambda: "queued for the daemon" in output.read_text())
+    assert clone.status_of(lost) is dg.DagsterRunStatus.FAILURE
+    assert not any(map(is_running, pids))
+    clone.beat(age_s=3600)
+    assert launch.wait(timeout=DEADLINE_S) == 0, output.read_text()
+    assert "launched without it" in output.read_text()
+    assert clone.last_run().is_success

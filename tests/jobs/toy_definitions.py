@@ -1,0 +1,40 @@
+"""Two stages that do what the run's tag `act` says, for the tests of launching: succeed, fail, or hang once."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import dagster as dg
+
+PIDS = Path(".dagster/pids")
+"""Written by the step that hangs: its own pid and that of its child. While the file is there, none hangs again."""
+
+
+@dg.asset
+def traces(context: dg.AssetExecutionContext) -> int:
+    context.log.info("a line to see live")
+    return 1
+
+
+@dg.asset(pool="training")
+def policy(context: dg.AssetExecutionContext, traces: int) -> int:
+    act = context.run.tags.get("act", "succeed")
+    if act == "fail":
+        raise ValueError("The reward is constant. Widen the prompts.")
+    if act == "hang" and not PIDS.exists():
+        child = subprocess.Popen(["sleep", "600"])
+        PIDS.with_suffix(".part").write_text(f"{os.getpid()} {child.pid}")
+        PIDS.with_suffix(".part").rename(PIDS)
+        time.sleep(600)
+    return traces + 1
+
+
+toy = dg.define_asset_job(
+    "toy",
+    executor_def=dg.multiprocess_executor.configured(
+        {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["toy_definitions"]}}}
+    ),
+)
+
+definitions = dg.Definitions(assets=[traces, policy], jobs=[toy])

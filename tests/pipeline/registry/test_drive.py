@@ -1,0 +1,76 @@
+import pytest
+
+from pipeline.registry.drive import drive
+from pipeline.registry.record import Phase
+from tests.pipeline.registry.conftest import NAME, POLICY
+
+
+class Clock:
+    """Time that passes only by sleeping, and a little with each reading."""
+
+    def __init__(self):
+        self.t, self.slept = 0.0, []
+
+    def now(self):
+        self.t += 0.01
+        return self.t
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.t += seconds
+
+
+def run(world, clock, drive_for_s):
+    lines = []
+    state = drive(
+        world.store,
+        NAME,
+        world.router,
+        world.metrics,
+        world.registry,
+        drive_for_s=drive_for_s,
+        now=clock.now,
+        sleep=clock.sleep,
+        log=lines.append,
+        intact=lambda _: True,
+    )
+    return state, lines
+
+
+def test_driving_with_no_time_begins_a_dwell_and_then_takes_one_look_a_run(world):
+    clock = Clock()
+    assert run(world, clock, 0.0)[0].phase is Phase.IDLE
+    world.propose("new")
+    state, lines = run(world, clock, 0.0)
+    assert (state.phase, state.looks, clock.slept) == (Phase.OBSERVING, 0, [])
+    assert [line.split(": ")[1] for line in lines] == [
+        "proposed 0% -> gated 0%",
+        "gated 0% -> shifting 5%",
+        "shifting 5% -> observing 5%",
+    ]
+    state, lines = run(world, clock, 0.0)
+    assert (state.phase, state.looks, clock.slept, lines) == (Phase.OBSERVING, 1, [], [])
+
+
+def test_without_dwells_driving_takes_one_look_a_stage_and_no_time(world):
+    clock = Clock()
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (0.0, 0.0, 0.0)}))
+    state, _ = run(world, clock, 0.0)
+    assert (state.phase, state.looks, clock.slept) == (Phase.PROMOTED, 3, [])
+
+
+def test_driving_through_every_dwell_ends_in_a_promotion_and_another_run_changes_nothing(world):
+    clock = Clock()
+    world.propose("new")
+    assert run(world, clock, 1000.0)[0].phase is Phase.PROMOTED
+    assert max(clock.slept) <= 60.0
+    assert sum(clock.slept) == pytest.approx(400.0, abs=10)
+    assert run(world, clock, 1000.0)[1] == []
+
+
+def test_driving_stops_at_a_held_rollout(world):
+    world.propose("new")
+    world.metrics.spoil = lambda look: None
+    state, lines = run(world, Clock(), 1e4)
+    assert state.phase is Phase.HELD
+    assert "observing 5% -> held 5%: no metrics" in lines[-1]

@@ -1,0 +1,59 @@
+import pytest
+
+from pipeline.registry.propose import propose
+from pipeline.registry.record import Phase
+from pipeline.storage import ModelRef
+from tests.pipeline.registry.conftest import BASE, POLICY, World, iteration_over, version_of
+
+
+def test_only_a_pass_on_this_very_model_is_let_in(world):
+    assert world.propose("new", verdict="INCONCLUSIVE").refused == "the verdict is INCONCLUSIVE"
+    iteration = iteration_over(BASE)
+    with pytest.raises(ValueError, match="Evaluate the model that is proposed"):
+        propose(
+            world.store,
+            iteration,
+            version_of("new", 1, iteration),
+            verdict="PASS",
+            verdict_digest="other",
+            bundle_digest="bundle",
+            policy=POLICY,
+            now=0.0,
+        )
+    assert world.state.epoch == 0
+
+
+def test_proposing_again_changes_nothing_and_others_wait_their_turn(world):
+    world.propose("new")
+    assert world.propose("new") == world.propose("new")
+    assert "is proposed" in world.propose("other").refused
+    world.tick_until("promoted")
+    assert "no longer the champion" in propose_after(world, "late", BASE).refused
+    assert world.state.phase is Phase.PROMOTED
+
+
+def propose_after(world: World, digest: str, against: ModelRef):
+    iteration = iteration_over(against)
+    return propose(
+        world.store,
+        iteration,
+        version_of(digest, 9, iteration),
+        verdict="PASS",
+        verdict_digest=digest,
+        bundle_digest="bundle",
+        policy=POLICY,
+        now=world.now,
+    )
+
+
+def test_a_rollout_that_is_over_is_not_opened_again(world):
+    world.metrics.canary = {"quality": 0.3}
+    world.propose("bad")
+    world.tick_until("rolled_back")
+    epoch = world.state.epoch
+    assert world.propose("bad").state.phase is Phase.ROLLED_BACK
+    world.metrics.canary = {}
+    world.propose("good", number=2)
+    world.tick_until("promoted")
+    assert "over: rolled_back" in propose_after(world, "bad", BASE).refused
+    assert world.state.epoch > epoch

@@ -1,0 +1,109 @@
+"""`dagster job launch -j preference_tuning` as it is typed: through two SIGKILLs to the same adapter, bit for bit."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from assets.resources import read_record
+from pipeline.storage import digest_file
+from pipeline.training.plan import TrainingResult
+from tests.loop import ROOT, adapter_digest, deployment, environment
+
+DAGSTER = str(Path(sys.executable).parent / "dagster")
+COMMAND = [DAGSTER, "job", "launch", "-j", "preference_tuning", "-m", "jobs.definitions"]
+AFTER_TRAINING = ("training/result.json", "outcome.json", "eval_report.json", "gate_verdict.json", "model_version.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A stand-in for the repository's root: the instance files, and nothing else that could be littered."""
+    for name in ("dagster.yaml", ".env"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def launch(folder: Path, at: str = "", act: Callable[[psutil.Process], None] | None = None) -> tuple[int, list[str]]:
+    """Type the command; when a line with `at` comes, do `act` to the command's process. Returns exit code and lines."""
+    said: list[str] = []
+    with subprocess.Popen(
+        COMMAND,
+        cwd=folder,
+        env=environment(folder, folder / "data"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as command:
+        assert command.stdout is not None
+        for line in command.stdout:
+            said.append(line.rstrip())
+            if act is not None and at in line:
+                act(psutil.Process(command.pid))
+                act = None
+        return command.wait(), said
+
+
+def kill(words: list[str]) -> Callable[[psutil.Process], None]:
+    """Kills the one process below the command whose command line holds all the words, with SIGKILL."""
+
+    def act(command: psutil.Process) -> None:
+        found = [c for c in command.children(recursive=True) if all(w in " ".join(c.cmdline()) for w in words)]
+        assert found, [c.cmdline() for c in command.children(recursive=True)]
+        found[0].send_signal(signal.SIGKILL)
+
+    return act
+
+
+@pytest.mark.slow
+def test_two_kills_change_nothing(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    code, said = launch(folder, at="step 6/16", act=kill(["-m", "pipeline.training"]))
+    assert code == 0, said  # the step retried by itself, from the last checkpoint
+    assert any("resuming at step-000004" in line for line in said)
+    assert any("policy_checkpoint" in line and "started" in line for line in said)
+    assert any("canary" in line and "done" in line for line in said)
+    settings = deployment(folder / "data")
+    iteration = settings.latest().id
+    killed_once = adapter_digest(folder / "data", iteration)
+
+    shutil.rmtree(folder / "data" / "iterations" / iteration / "training" / "checkpoints")
+    for record in AFTER_TRAINING:
+        (folder / "data" / "iterations" / iteration / record).unlink()
+    shutil.rmtree(folder / "data" / "iterations" / iteration / "evidence")
+    code, said = launch(folder, at="step 10/16", act=kill(["execute_run"]))
+    assert code == 1, said
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if str(folder / "data") in line]
+    code, said = launch(folder)
+    assert code == 0, said
+    assert any("resuming at step-000008" in line for line in said)
+    assert settings.latest().id == iteration
+
+    plan = folder / "data" / "iterations" / iteration / "training" / "plan.json"
+    undisturbed = tmp_path_factory.mktemp("undisturbed")
+    shutil.copy(plan, undisturbed)
+    subprocess.run([sys.executable, "-m", "pipeline.training", str(undisturbed / "plan.json")], check=True)
+    expected = digest_file(undisturbed / "adapter" / "adapter_model.safetensors")
+    assert adapter_digest(folder / "data", iteration) == killed_once == expected
+    result: TrainingResult = read_record(settings.store(), iteration, "policy_checkpoint")
+    assert 8 in result.resumed_from
+    assert {p.name for p in folder.iterdir()} == {"dagster.yaml", ".env", ".dagster", "data"}
+
+
+@pytest.mark.slow
+def test_a_broken_recipe_fails_with_the_reason(folder: Path) -> None:
+    (folder / "data").mkdir()
+    done = subprocess.run(
+        COMMAND,
+        cwd=folder,
+        env=environment(folder, folder / "data", ["training.grpo.stepz=1"]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "training.grpo.stepz: Extra inputs are not permitted" in done.stdout + done.stderr
