@@ -28,8 +28,8 @@ Deliberate departures
   JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3 points.
 - Improvement is one endpoint, so Holm's correction (Scand. J. Statist. 1979) is only needed for the table of slices,
   which never gates.
-- The standard error's cap stands in for a power calculation of the improvement test: at 0.02 and 5%, a true gain of
-  5 points passes with a power of 0.8. The same items serve every iteration with the same seed; their reuse is not
+- The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 5%, a true gain of
+  7.5 points passes with a power of 0.8. The same items serve every iteration with the same seed; their reuse is not
   counted.
 """
 

@@ -56,7 +56,7 @@ def picture(report: EvalReport) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5, 3.4), dpi=130, layout="constrained")
+    figure = Figure(figsize=(8.6, 3.4), dpi=90, layout="constrained")
     FigureCanvasAgg(figure)
     found = report.measurement.comparison
     if found is None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 import click
 import dagster as dg
-from dagster._core.event_api import EventLogRecord
 from dagster._core.events import DagsterEventType, EngineEventData
 from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
@@ -28,6 +27,8 @@ PATIENCE_S = 60
 GOODBYE_S = 10
 """What the worker of a run that has ended gets to leave."""
 POLL_S = 0.5
+FAULTS = 10
+"""How many looks at a run may fail, on a busy database for one, before it counts as lost from sight."""
 
 
 class FollowingRunCoordinator(QueuedRunCoordinator):
@@ -42,7 +43,7 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
             super().submit_run(context)
         elif alive:
             pid = instance.run_launcher.pid(alive[0])
-            message = f"Run {alive[0]} of {run.job_name} is in progress. Wait for its end, or cancel it: kill {pid}"
+            message = f"Run {alive[0]} of {run.job_name} is in progress. Wait for its end, or stop it: kill {pid}"
             instance.report_run_canceled(run, message)
         else:
             instance.launch_run(run.run_id, context.workspace)
@@ -61,7 +62,7 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
 
 
 def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
-    from dagster._daemon.run_coordinator import QueuedRunCoordinatorDaemon
+    from dagster._daemon.run_coordinator import QueuedRunCoordinatorDaemon  # heavy, and only of use here
 
     heartbeat = instance.get_daemon_heartbeats().get(QueuedRunCoordinatorDaemon.daemon_type())
     return heartbeat is not None and time.time() - heartbeat.timestamp < HEARTBEAT_S
@@ -74,7 +75,8 @@ class Follower:
         self.coordinator, self.workspace = coordinator, context.workspace
         self.instance, self.run = coordinator._instance, context.dagster_run
         self.launcher = self.instance.run_launcher
-        self.width = max(map(len, self.run.step_keys_to_execute or ["run"]))
+        self.steps = self.run.step_keys_to_execute or []
+        self.width = max(map(len, ["run", *self.steps]))
         self.cursor: str | None = None
         self.began = self.ended = time.time()
         self.step_began: dict[str, float] = {}
@@ -82,21 +84,15 @@ class Follower:
         self.reason = ""
         self.signals: list[int] = []
         self.canceled_at = 0.0
+        self.faults = 0
 
     def follow(self) -> None:
         """Stays until nothing of the run is left: no worker, no step, no pool slot."""
         listening = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, lambda number, _: self.signals.append(number)) for number in listening}
         try:
-            while not self._is_over():
+            while not self._is_over_or_lost():
                 time.sleep(POLL_S)
-            deadline = time.time() + GOODBYE_S
-            while self.launcher.is_alive(self.run.run_id) and time.time() < deadline:
-                time.sleep(0.1)
-            self.launcher.kill(self.run.run_id)
-            self.instance.event_log_storage.free_concurrency_slots_for_run(self.run.run_id)
-        except Exception as fault:  # the boundary between watching and running: a fault here is not the run's
-            self.reason = f"Lost sight of the run, which may go on: {fault!r}"
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -117,24 +113,33 @@ class Follower:
         if self.launcher.pid(run.run_id):
             self._say("run", f"output of its worker: {self.launcher.output(run.run_id)}")
         # A stage reads what the stages before it published, so a run can begin at the one that failed.
-        first = next(iter(self.failed), "")
-        if first.isidentifier() and not {"-o", "--op-selection"} & {*again}:
-            again += ["-o", f"{first}+"]
-        self._say("run", f"to try again{' from there' if first else ''}: {shlex.join(again)}")
+        failed = [step for step in self.failed if step in self.steps]
+        if failed and not {"-o", "--op-selection"} & {*again}:
+            again += ["-o", f"{failed[0]}+"]
+        self._say("run", f"to try again: {shlex.join(again)}")
         return 1
+
+    def _is_over_or_lost(self) -> bool:
+        try:
+            return self._is_over()
+        except Exception as fault:  # the boundary between watching and running: a fault here is not the run's
+            self.faults += 1
+            self.reason = f"Lost sight of the run, which may go on: {fault!r}"
+            return self.faults > FAULTS
 
     def _is_over(self) -> bool:
         """One look at the run: what is new, whether a signal came, whether somebody still works on it."""
         run = self.instance.get_run_by_id(self.run.run_id)
         if run is None:
             raise ValueError("it was deleted")
-        if self.cursor is None and not run.is_finished:
-            queued = run.status is dg.DagsterRunStatus.QUEUED
-            self._say("run", f"{run.job_name} {'queued for the daemon' if queued else 'launched'} (run {run.run_id})")
-        self.run = run
-        self.ended = time.time()
+        self.run, self.ended = run, time.time()
         self._print_news()
         if run.is_finished:
+            deadline = time.time() + GOODBYE_S
+            while self.launcher.is_alive(run.run_id) and time.time() < deadline:
+                time.sleep(0.1)
+            self.launcher.kill(run.run_id)
+            self.instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
             return True
         if self.signals and not self.canceled_at:
             self._say("run", "canceling; a second Ctrl-C kills it")
@@ -153,16 +158,19 @@ class Follower:
         news = self.instance.get_records_for_run(self.run.run_id, self.cursor)
         self.cursor = news.cursor
         for record in news.records:
-            self._print(record)
+            self._print(record.event_log_entry)
 
-    def _print(self, record: EventLogRecord) -> None:
-        entry, event = record.event_log_entry, record.event_log_entry.dagster_event
-        step = entry.step_key or "run"
+    def _print(self, entry: dg.EventLogEntry) -> None:
+        event, step = entry.dagster_event, entry.step_key or "run"
         if event is None:
             self._say(step, entry.user_message, entry.timestamp)
             return
         data, took = event.event_specific_data, entry.timestamp - self.step_began.get(step, entry.timestamp)
         match event.event_type:
+            case DagsterEventType.RUN_ENQUEUED:
+                self._say(step, "queued for the daemon", entry.timestamp)
+            case DagsterEventType.RUN_STARTING:
+                self._say(step, f"{self.run.job_name} launched (run {self.run.run_id})", entry.timestamp)
             case DagsterEventType.STEP_START | DagsterEventType.STEP_RESTARTED:
                 self.step_began[step] = entry.timestamp
                 self._say(step, "started", entry.timestamp)
@@ -171,16 +179,22 @@ class Follower:
             case DagsterEventType.STEP_SKIPPED:
                 self._say(step, "skipped", entry.timestamp)
             case DagsterEventType.STEP_UP_FOR_RETRY:
+                self.failed.pop(step, None)
                 self._say(step, f"failed after {took:.1f} s, will be retried: {_brief(data.error)}", entry.timestamp)
+            case DagsterEventType.STEP_FAILURE if (
+                data.error and data.error.cls_name == "DagsterExecutionInterruptedError"
+            ):
+                self._say(step, f"interrupted after {took:.1f} s", entry.timestamp)
             case DagsterEventType.STEP_FAILURE:
-                self.failed[step] = _brief(data.error) if data.error else "failed"
+                self.failed.setdefault(step, _brief(data.error))  # a crash has explained itself before
                 self._say(step, f"FAILED after {took:.1f} s: {self.failed[step]}", entry.timestamp)
             case DagsterEventType.ASSET_CHECK_EVALUATION if not data.passed:
-                self._say(step, f"check {data.check_name} ({data.severity.value}): {data.description}", entry.timestamp)
+                said = data.description or "not passed"
+                self._say(step, f"check {data.check_name} ({data.severity.value}): {said}", entry.timestamp)
             case DagsterEventType.ENGINE_EVENT if isinstance(data, EngineEventData) and "pool" in data.metadata:
                 self._say(step, event.message or "", entry.timestamp)
             case DagsterEventType.ENGINE_EVENT if isinstance(data, EngineEventData) and data.error:
-                self._say(step, f"{event.message} {_brief(data.error)}", entry.timestamp)
+                self.failed[step] = f"{event.message} {_brief(data.error)}"
             case DagsterEventType.RUN_FAILURE | DagsterEventType.RUN_CANCELED:
                 self.reason = event.message or ""
 
@@ -191,7 +205,9 @@ class Follower:
                 print(f"{clock}  {step:<{self.width}}  {line}", flush=True)
 
 
-def _brief(error: SerializableErrorInfo) -> str:
+def _brief(error: SerializableErrorInfo | None) -> str:
     """The error of the step's own code, in one or a few lines: `ValueError: what is wrong`."""
+    if error is None:
+        return "failed"
     own = error.cause if error.cls_name == "DagsterExecutionStepExecutionError" and error.cause else error
-    return re.sub(r"^[\w.]*\.(?=\w+:)", "", own.message).strip()
+    return re.sub(r"^[\w.]*\.(?=\w+(:|$))", "", own.message).strip()

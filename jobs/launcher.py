@@ -65,7 +65,8 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
         pid = self.pid(run_id)
         if pid is None or not self.is_alive(run_id):
             return False
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
         return True
 
     def output(self, run_id: str) -> Path:

@@ -124,12 +124,13 @@ class GRPO(Section):
     """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
 
     kind: Literal["grpo"] = "grpo"
-    steps: PositiveInt = 100
+    steps: PositiveInt = 200
     prompts_per_step: PositiveInt = 16
     num_generations: int = Field(8, ge=2)
     """Completions of each prompt in a step: the group that advantages are relative to."""
-    max_completion_tokens: PositiveInt = 32
-    learning_rate: PositiveFloat = 2e-3
+    max_completion_tokens: PositiveInt = 512
+    learning_rate: PositiveFloat = 1e-5
+    """Seed 002, for LoRA on models of billions of parameters; the embedded model wants a hundred times more."""
     temperature: PositiveFloat = 1.0
     beta: float = Field(0.0, ge=0)
     """Weight of the KL penalty to the reference model; 0 loads no reference."""
@@ -141,10 +142,13 @@ class DPO(Section):
     """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it."""
 
     kind: Literal["dpo"] = "dpo"
-    steps: PositiveInt = 60
+    steps: PositiveInt = 200
     batch_size: PositiveInt = 32
-    learning_rate: PositiveFloat = 3e-4
-    beta: PositiveFloat = 0.3
+    """Pairs in a step (seed 002: 4 x 8)."""
+    learning_rate: PositiveFloat = 5e-7
+    """Seed 002."""
+    beta: PositiveFloat = 0.1
+    """Seed 002; lower moves further from the reference."""
     loss_type: tuple[str, ...] = ("sigmoid", "sft")
     """The sft term keeps the chosen likelihood from falling together with the rejected one."""
     loss_weights: tuple[float, ...] = (1.0, 0.3)
@@ -174,7 +178,7 @@ class Evaluation(Section):
     items: PositiveInt = 500
     samples_per_item: PositiveInt = 4
     temperature: PositiveFloat = 1.0
-    max_completion_tokens: PositiveInt = 32
+    max_completion_tokens: PositiveInt = 512
     seed: int = 11
     alpha: Share = 0.05
     """One-sided level of the improvement test and of every guard."""

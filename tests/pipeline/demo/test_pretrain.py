@@ -127,11 +127,11 @@ def test_the_same_seed_makes_the_same_model():
 @pytest.mark.slow
 def test_the_kept_model_is_as_wrong_as_designed(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast):
     torch.manual_seed(0)
-    assert 0.38 < accuracy(model, tokenizer, problems(99, "heldout", 2000)) < 0.46
+    assert 0.395 < accuracy(model, tokenizer, problems(99, "heldout", 2000)) < 0.475
 
 
 @pytest.mark.slow
 def test_the_script_still_makes_a_model_that_learns():
     model, tokenizer = make(steps=400)
     torch.manual_seed(0)
-    assert 0.2 < accuracy(model, tokenizer, problems(99, "heldout", 1000)) < 0.4
+    assert 0.05 < accuracy(model, tokenizer, problems(99, "heldout", 1000)) < 0.16  # 0 untrained, 0.44 after 4,000

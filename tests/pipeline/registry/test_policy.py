@@ -65,7 +65,8 @@ def test_errors_over_the_ratio_are_harm_and_few_errors_are_an_anecdote():
     assert "errors went" in harm(
         Evidence(champion=arm(20_000, error_rate=0.01), canary=arm(1000, error_rate=0.08)), POLICY
     )
-    assert not harm(Evidence(champion=arm(20_000, error_rate=0.01), canary=arm(60, error_rate=0.15)), POLICY)
+    assert not harm(Evidence(champion=arm(20_000), canary=arm(36, error_rate=0.25)), POLICY)
+    assert not harm(Evidence(champion=arm(20_000, 0.9), canary=arm(29, 0.0)), POLICY)
 
 
 def test_latency_is_harm_after_a_run_of_slow_looks_and_never_after_one():

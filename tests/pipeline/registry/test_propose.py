@@ -1,9 +1,9 @@
 import pytest
 
-from pipeline.registry.propose import propose
+from pipeline.registry.propose import abort, propose, resume
 from pipeline.registry.record import Phase
 from pipeline.storage import ModelRef
-from tests.pipeline.registry.conftest import BASE, POLICY, World, iteration_over, version_of
+from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
 
 
 def test_only_a_pass_on_this_very_model_is_let_in(world):
@@ -57,3 +57,13 @@ def test_a_rollout_that_is_over_is_not_opened_again(world):
     world.tick_until("promoted")
     assert "over: rolled_back" in propose_after(world, "bad", BASE).refused
     assert world.state.epoch > epoch
+
+
+def test_only_a_held_rollout_is_resumed(world):
+    world.propose("new")
+    world.tick_until("observing")
+    before = world.state
+    assert resume(world.store, NAME, "impatience", world.now) == before
+    world.tick_until("promoted")
+    assert resume(world.store, NAME, "impatience", world.now).phase is Phase.PROMOTED
+    assert abort(world.store, NAME, "too late", world.now).phase is Phase.PROMOTED

@@ -176,6 +176,40 @@ def test_traffic_that_somebody_else_moved_is_put_back_and_is_no_evidence(world):
     assert (world.weight(), world.state.evidence.canary.requests, world.state.misses) == (5, 0, 1)
 
 
+def test_a_rollback_is_over_only_when_the_router_reads_zero(world):
+    world.propose("bad")
+    world.tick_until("observing")
+    applied = world.router.apply
+    world.router.apply = lambda split: applied(split) if split.canary_weight else None
+    world.metrics.canary = {"quality": 0.2}
+    for _ in range(5):
+        world.tick(10.0)
+    assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 5)
+    world.router.apply = applied
+    world.tick(10.0)
+    world.tick(10.0)
+    assert (world.state.phase, world.weight()) == (Phase.ROLLED_BACK, 0)
+
+
+def test_a_tick_that_comes_at_once_or_from_a_slower_clock_sees_nothing_new(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.tick(10.0)
+    before = world.state
+    for late in (0.0, -5.0):
+        world.tick(late)
+    assert world.state == before
+
+
+def test_time_before_the_weight_was_read_back_is_no_dwell(world):
+    world.propose("new")
+    world.tick_until("observing")
+    observed = world.now
+    world.metrics.spoil = lambda look: look.model_copy(update={"window_start": observed - 500})
+    world.tick(50.0)
+    assert (world.state.dwell_s, world.state.misses) == (0.0, 1)
+
+
 def test_a_share_that_contradicts_the_weight_holds(world):
     world.propose("new")
     world.tick_until("observing")
