@@ -23,9 +23,7 @@ from jobs.launcher import bury_if_dead, bury_the_dead
 HEARTBEAT_S = 60
 """A daemon writes a heartbeat every 30 s; with two of them missing it counts as gone."""
 PATIENCE_S = 60
-"""What a canceled run gets to end by itself: a trainer writes a last checkpoint."""
-GOODBYE_S = 10
-"""What the worker of a run that has ended gets to leave."""
+"""What a canceled run gets to end by itself, for a trainer's last checkpoint, and an ended one's worker to leave."""
 POLL_S = 0.5
 FAULTS = 10
 """How many looks at a run may fail, on a busy database for one, before it counts as lost from sight."""
@@ -133,9 +131,12 @@ class Follower:
         if run is None:
             raise ValueError("it was deleted")
         self.run, self.ended = run, time.time()
-        self._print_news()
+        news = self.instance.get_records_for_run(run.run_id, self.cursor)
+        self.cursor = news.cursor
+        for record in news.records:
+            self._print(record.event_log_entry)
         if run.is_finished:
-            deadline = time.time() + GOODBYE_S
+            deadline = time.time() + PATIENCE_S
             while self.launcher.is_alive(run.run_id) and time.time() < deadline:
                 time.sleep(0.1)
             self.launcher.kill(run.run_id)
@@ -153,12 +154,6 @@ class Follower:
             self._say("run", "the daemon that was to take it is gone: launched without it")
             self.instance.launch_run(run.run_id, self.workspace)
         return False
-
-    def _print_news(self) -> None:
-        news = self.instance.get_records_for_run(self.run.run_id, self.cursor)
-        self.cursor = news.cursor
-        for record in news.records:
-            self._print(record.event_log_entry)
 
     def _print(self, entry: dg.EventLogEntry) -> None:
         event, step = entry.dagster_event, entry.step_key or "run"

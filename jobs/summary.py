@@ -4,6 +4,7 @@ Reads records only. Whatever an iteration does not have yet is left out, not gue
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -114,7 +115,7 @@ def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
 
 def _elapsed(iteration: Iteration) -> Iterator[str]:
     """Seconds that each stage took in the runs of this iteration, and of the rollouts since."""
-    with dg.DagsterInstance.get() as instance:
+    with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:  # the one that the commands typed here use
         tagged = instance.get_runs(dg.RunsFilter(tags={ITERATION_TAG: iteration.id}))
         runs = [*reversed(tagged), *instance.get_runs(dg.RunsFilter(job_name="canary_rollout"), limit=1)]
         stats = [step for run in runs for step in instance.get_run_step_stats(run.run_id)]

@@ -30,6 +30,7 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def is_running(pid: int) -> bool:
+    """Not gone, and not a zombie that waits for its parent (Linux)."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     return False

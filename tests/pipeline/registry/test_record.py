@@ -1,0 +1,40 @@
+import pytest
+
+from pipeline.registry.record import Event, Phase, append, fold, read_events, read_state, step_event
+from pipeline.storage import Store
+from tests.pipeline.registry.conftest import NAME
+
+
+def test_of_two_controllers_that_write_the_same_epoch_the_first_one_counts(world):
+    world.propose("new")
+    state = world.state
+    won = [
+        append(world.store, NAME, state, step_event(state, 1.0, phase, ""))
+        for phase in (Phase.GATED, Phase.ROLLING_BACK)
+    ]
+    assert won == [True, False]
+    assert world.state.phase is Phase.GATED
+
+
+def test_the_log_refuses_steps_that_are_not_legal_and_gaps(world):
+    world.propose("new")
+    state = world.state
+    for phase, stage in ((Phase.PROMOTED, 0), (Phase.OBSERVING, 0), (Phase.GATED, 0)):
+        event = Event(
+            epoch=state.epoch + 1 + (phase is Phase.GATED), at=0, rollout=state.rollout, phase=phase, stage=stage
+        )
+        with pytest.raises(AssertionError):
+            append(world.store, NAME, state, event)
+    world.tick_until("observing")
+    with pytest.raises(AssertionError, match="skipped"):
+        event = Event(epoch=world.state.epoch + 1, at=0, rollout="r", phase=Phase.SHIFTING, stage=2)
+        append(world.store, NAME, world.state, event)
+    world.store.path("rollout", NAME, "events", "000002.json").unlink()
+    with pytest.raises(ValueError, match="Restore"):
+        read_state(world.store, NAME)
+
+
+def test_the_state_is_a_fold_of_the_log(world):
+    world.propose("new")
+    world.tick_until("promoted")
+    assert fold(read_events(world.store, NAME)) == fold(read_events(Store(world.store.root), NAME)) == world.state
