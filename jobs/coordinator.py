@@ -37,17 +37,19 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
         bury_the_dead(instance)
         others = instance.get_runs(dg.RunsFilter(job_name=run.job_name, statuses=ACTIVE_RUN_STATUSES))
         alive = [other.run_id for other in others if instance.run_launcher.is_alive(other.run_id)]
+        followed = run
         if daemon_is_alive(instance):
             super().submit_run(context)
-        elif alive:
-            pid = instance.run_launcher.pid(alive[0])
-            message = f"Run {alive[0]} of {run.job_name} is in progress. Wait for its end, or stop it: kill {pid}"
+        elif alive:  # a launch that was killed leaves its run at work: the same command again goes on with it
+            message = f"Run {alive[0]} of {run.job_name} is in progress already: following it"
             instance.report_run_canceled(run, message)
+            print(message, flush=True)
+            followed = instance.get_run_by_id(alive[0]) or run
         else:
             instance.launch_run(run.run_id, context.workspace)
         command = click.get_current_context(silent=True)
         if command and command.command_path.endswith("job launch"):
-            follower = Follower(self, context)
+            follower = Follower(self, context, followed)
             follower.follow()
             # Not here: to the instance, whatever is raised in this method is a failure of the run.
             command.call_on_close(lambda: sys.exit(follower.conclude()))
@@ -69,9 +71,9 @@ def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
 class Follower:
     """Prints what a run does until it has ended; SIGINT or SIGTERM cancels it, a second one kills it."""
 
-    def __init__(self, coordinator: FollowingRunCoordinator, context: SubmitRunContext):
+    def __init__(self, coordinator: FollowingRunCoordinator, context: SubmitRunContext, run: dg.DagsterRun):
         self.coordinator, self.workspace = coordinator, context.workspace
-        self.instance, self.run = coordinator._instance, context.dagster_run
+        self.instance, self.run = coordinator._instance, run
         self.launcher = self.instance.run_launcher
         self.steps = self.run.step_keys_to_execute or []
         self.width = max(map(len, ["run", *self.steps]))

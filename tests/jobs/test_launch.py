@@ -151,9 +151,6 @@ def test_a_daemon_takes_the_run_and_the_launch_says_why_it_failed(clone: Clone):
 def test_ctrl_c_cancels_the_run_and_ends_its_processes(clone: Clone):
     launch, pids = clone.launch_and_hang()
     run, output = clone.last_run(), clone.output
-    status, refused = clone.launch("hang")
-    assert status == 1, refused
-    assert f"Run {run.run_id} of toy is in progress" in refused
     os.killpg(launch.pid, signal.SIGINT)  # as a terminal does: to the command and to its code server
     assert launch.wait(timeout=DEADLINE_S) == 130, output.read_text()
     assert clone.status_of(run) is dg.DagsterRunStatus.CANCELED
@@ -166,6 +163,20 @@ def test_a_killed_worker_fails_the_run(clone: Clone):
     assert launch.wait(timeout=DEADLINE_S) == 1, clone.output.read_text()
     assert clone.last_run().is_failure
     assert not any(map(is_running, pids))
+
+
+def test_a_second_launch_follows_the_run_that_a_killed_one_left(clone: Clone):
+    launch, pids = clone.launch_and_hang()
+    left = clone.last_run()
+    os.killpg(launch.pid, signal.SIGKILL)
+    second = clone.start_launch("succeed")
+    output = clone.output
+    wait_for(lambda: f"Run {left.run_id} of toy is in progress already: following it" in output.read_text())
+    wait_for(lambda: "policy" in output.read_text())
+    os.kill(pids[1], signal.SIGKILL)  # the step that hangs: its run ends, and the second launch with it
+    assert second.wait(timeout=DEADLINE_S) == 1, output.read_text()
+    assert clone.status_of(left) is dg.DagsterRunStatus.FAILURE
+    assert clone.last_run().status is dg.DagsterRunStatus.CANCELED
 
 
 def test_when_everything_was_killed_the_same_command_completes(clone: Clone):
