@@ -72,5 +72,5 @@ def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval
         check_name="candidate_is_better",
         passed=verdict.verdict is Verdict.PASS,
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"verdict": str(verdict.verdict), "reasons": "; ".join(verdict.reasons)},
+        description=f"{verdict.verdict}: {'; '.join(verdict.reasons)}",
     )

@@ -42,5 +42,6 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
         check_name="coverage",
         passed=labels.coverage >= weights.min_coverage,
         severity=dg.AssetCheckSeverity.WARN,
+        description=f"{labels.coverage:.0%} of the traces have a label; the recipe asks for {weights.min_coverage:.0%}",
         metadata={"coverage": labels.coverage, "floor": weights.min_coverage},
     )

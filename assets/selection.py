@@ -61,7 +61,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         check_name="enough_signal",
         passed=decision.method != "none",
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"reasons": "; ".join(decision.reasons)},
+        description="; ".join(decision.reasons),
     )
 
 

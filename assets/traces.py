@@ -52,7 +52,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     yield dg.AssetCheckResult(
         check_name="every_row_accounted_for",
         passed=found.seen == found.admitted + sum(rejected.values()),
-        metadata={"seen": found.seen, "admitted": found.admitted, "rejected": sum(rejected.values())},
+        description=f"{found.seen} rows seen, {found.admitted} admitted, {sum(rejected.values())} rejected",
     )
     ended = outcome(store, found.iteration)
     if ended is not None:

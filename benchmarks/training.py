@@ -64,7 +64,11 @@ def run(name: str, root: Path, steps: int) -> tuple[float, Path]:
 
 def write_plan(root: Path, steps: int) -> Path:
     """A GRPO plan over fresh problems of the demo task, as the selection stage would leave it."""
-    store, base, settings = Store(root), model_ref(MODEL_DIR), GRPO(steps=steps, learning_rate=1.2e-3, max_completion_tokens=32)
+    store, base, settings = (
+        Store(root),
+        model_ref(MODEL_DIR),
+        GRPO(steps=steps, learning_rate=1.2e-3, max_completion_tokens=32),
+    )
     rows = [
         {"prompt": [{"role": "user", "content": p.prompt}], "reference": p.answer, "mixed": True}
         for p in problems(5, "train", steps * settings.prompts_per_step)

@@ -11,13 +11,21 @@ from jobs.preference_tuning import preference_tuning
 from pipeline.registry.record import Phase, read_state
 
 
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
 @dg.sensor(job=canary_rollout, minimum_interval_seconds=60)
 def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment):
     """Asks for a look at the active rollout. How long it dwelt is in its record, not here."""
     state = read_state(deployment.store(), deployment.recipe().base_model.name)
     if not state.active or state.phase is Phase.HELD:
         return dg.SkipReason(f"No rollout to look after: {state.phase}.")
-    unfinished = dg.RunsFilter(job_name="canary_rollout", statuses=[*dg.IN_PROGRESS_RUN_STATUSES])
+    unfinished = dg.RunsFilter(job_name="canary_rollout", statuses=UNFINISHED)
     if context.instance.get_runs_count(unfinished):
         return dg.SkipReason("A look is under way.")
     return dg.RunRequest(tags={"rollout": state.rollout})

@@ -55,7 +55,7 @@ def drive(
 
 
 def _where(state: RolloutState) -> str:
-    return f"{state.phase} {state.canary_weight}%" if state.proposal else str(state.phase)
+    return f"{state.phase} {state.canary_weight}%" if state.active else str(state.phase)
 
 
 def _pause(state: RolloutState, look_every_s: float, begun: bool) -> float:

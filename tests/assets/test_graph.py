@@ -1,0 +1,56 @@
+"""The asset graph as it stands: a change of shape is a decision, and this snapshot is where it is made."""
+
+from jobs.definitions import definitions
+
+GRAPH = {
+    "traces": ("traces", []),
+    "reward_labels": ("rewards", ["traces"]),
+    "preference_dataset": ("selection", ["reward_labels"]),
+    "training_plan": ("selection", ["preference_dataset"]),
+    "policy_checkpoint": ("training", ["training_plan"]),
+    "eval_report": ("evaluation", ["policy_checkpoint"]),
+    "gate_verdict": ("evaluation", ["eval_report"]),
+    "model_version": ("registry", ["gate_verdict"]),
+    "canary": ("registry", ["gate_verdict", "model_version"]),
+}
+CHECKS = {
+    ("traces", "every_row_accounted_for"),
+    ("reward_labels", "coverage"),
+    ("training_plan", "enough_signal"),
+    ("gate_verdict", "candidate_is_better"),
+}
+
+
+def test_the_graph_is_the_pipeline() -> None:
+    graph = definitions.resolve_asset_graph()
+    nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
+    found = {n.key.to_user_string(): (n.group_name, sorted(p.to_user_string() for p in n.parent_keys)) for n in nodes}
+    assert found == GRAPH
+
+
+def test_every_asset_has_a_description_an_owner_and_a_kind() -> None:
+    for node in definitions.resolve_asset_graph().asset_nodes:
+        assert node.description, node.key
+        assert node.owners, node.key
+        assert node.kinds, node.key
+
+
+def test_the_checks_are_where_a_person_looks() -> None:
+    keys = definitions.resolve_asset_graph().asset_check_keys
+    assert {(key.asset_key.to_user_string(), key.name) for key in keys} == CHECKS
+
+
+def test_the_training_pool_serialises_trainings() -> None:
+    graph = definitions.resolve_asset_graph()
+    pools = {node.key.to_user_string(): node.pools for node in graph.asset_nodes if node.pools}
+    assert pools == {"policy_checkpoint": {"training"}}
+
+
+def test_jobs_sensors_and_schedules_exist_and_start_stopped() -> None:
+    repository = definitions.get_repository_def()
+    assert {"preference_tuning", "canary_rollout"} <= set(repository.job_names)
+    assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
+        "champion_changed": "STOPPED",
+        "rollout_due": "STOPPED",
+    }
+    assert {s.name: s.default_status.value for s in repository.schedule_defs} == {"nightly": "STOPPED"}

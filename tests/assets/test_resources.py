@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+
+from assets.resources import Deployment, deployment, read_record
+from pipeline.storage import Store
+
+EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
+
+
+def test_the_environment_names_the_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFERENCE_TUNING_RECIPE", raising=False)
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "training.seed=3 selection.method=dpo")
+    found = deployment()
+    assert Path(found.recipe_path) == EMBEDDED
+    assert (found.recipe().training.seed, found.recipe().selection.method) == (3, "dpo")
+
+
+def test_mlflow_is_embedded_unless_the_environment_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"])
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert settings.tracking_uri() == f"sqlite:///{tmp_path}/mlflow/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5001")
+    assert settings.tracking_uri() == "http://127.0.0.1:5001"
+
+
+def test_a_base_model_without_a_tokenizer_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    overrides = [f"data_root={tmp_path}", f"base_model.uri={tmp_path / 'model'}"]
+    with pytest.raises(ValueError, match=r"no a tokenizer|no tokenizer"):
+        Deployment(recipe_path=str(EMBEDDED), overrides=overrides).champion()
+
+
+def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"dagster job launch -j preference_tuning -o 'eval_report\+'"):
+        read_record(Store(tmp_path), "abc", "eval_report")
+    with pytest.raises(ValueError, match="no iteration yet"):
+        Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]).latest()
