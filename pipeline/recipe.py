@@ -76,11 +76,11 @@ class Traces(Section):
 class Rewards(Section):
     """Weights of `final_reward`, renormalised over the components that apply to a trace."""
 
-    correct: float = Field(1.0, ge=0)
+    correct: float = Field(default=1.0, ge=0)
     """Verified answer (seed 001: 1.0)."""
-    format: float = Field(0.1, ge=0)
+    format: float = Field(default=0.1, ge=0)
     """The answer stands after `####` (seed 001: 0.1)."""
-    feedback: float = Field(0.25, ge=0)
+    feedback: float = Field(default=0.25, ge=0)
     """Mean user score scaled to [0, 1] (seed 000 has 0.2 beside a judge)."""
     min_coverage: Share = 0.5
     """Share of admitted traces that need a label before anything is trained on them."""
@@ -126,13 +126,13 @@ class GRPO(Section):
     kind: Literal["grpo"] = "grpo"
     steps: PositiveInt = 200
     prompts_per_step: PositiveInt = 16
-    num_generations: int = Field(8, ge=2)
+    num_generations: int = Field(default=8, ge=2)
     """Completions of each prompt in a step: the group that advantages are relative to."""
     max_completion_tokens: PositiveInt = 512
     learning_rate: PositiveFloat = 1e-5
     """Seed 002, for LoRA on models of billions of parameters; the embedded model wants a hundred times more."""
     temperature: PositiveFloat = 1.0
-    beta: float = Field(0.0, ge=0)
+    beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty to the reference model; 0 loads no reference."""
     trainer_args: dict[str, Any] = {}
     """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded."""
