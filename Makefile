@@ -43,7 +43,7 @@ clean:
 	@test $$(df -Pk . | awk 'NR==2 {print $$4}') -gt 6000000 || { echo "Less than 6 GB are free here. The environment needs about 4: make room."; exit 1; }
 	@echo "Setting up .venv (a few minutes, once)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@echo "  torch";  $(BIN)/pip install --quiet -c constraints-cpu.txt torch
-	@echo "  everything else";  $(BIN)/pip install --quiet -c constraints-cpu.txt -e '.[train,dev]'
+	@$(BIN)/python -m pip install -qq --upgrade pip
+	@echo "  torch";  $(BIN)/pip install -qq -c constraints-cpu.txt torch
+	@echo "  everything else";  $(BIN)/pip install -qq -c constraints-cpu.txt -e '.[train,dev]'
 	@touch $@

@@ -24,6 +24,22 @@ class IterationRecords:
     def rejected(self) -> dict[str, int]:
         return {str(reason): count for reason, count in self.traces.rejected.items()}
 
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """Metrics over the steps of the training, and the held-out figures at its last step."""
+        compared = self.report.measurement.comparison
+        if compared is None:
+            return list(self.trained.metrics)
+        held_out = {
+            "step": float(self.trained.checkpoint.step),
+            "held_out/accuracy_champion": compared.champion.value,
+            "held_out/accuracy_candidate": compared.candidate.value,
+            "held_out/difference": compared.difference.value,
+            "held_out/difference_low": compared.difference.low,
+            "held_out/difference_high": compared.difference.high,
+        }
+        return [*self.trained.metrics, held_out]
+
 
 def card_sections(told: IterationRecords, verdict: GateVerdict) -> dict[str, str]:
     """The sections of the model card, in Markdown."""

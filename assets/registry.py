@@ -36,7 +36,7 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
         verdict=str(gate_verdict.verdict),
         bundle_digest=gate_verdict.bundle_digest,
         params=deployment.recipe().model_dump(mode="json"),
-        metrics=told.trained.metrics,
+        metrics=told.metrics,
         plots={
             "gates": pictures.funnel(told.traces.seen, told.rejected, told.traces.admitted),
             "rewards": pictures.reward_distribution(told.labels.histogram, told.labels.mean_reward),

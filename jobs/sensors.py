@@ -10,7 +10,6 @@ from jobs.canary_rollout import canary_rollout
 from jobs.preference_tuning import preference_tuning
 from pipeline.registry.record import Phase, read_state
 
-
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.STARTING,

@@ -58,7 +58,9 @@ def record(
     lineage = _lineage(iteration, checkpoint, verdict, bundle_digest, code_version)
     text = model_card(iteration.model_name, lineage, card)
     client = _client(tracking_uri)
-    run = _run(client, store, iteration)
+    # A tracking server knows where its artifacts go; a database does not.
+    remote = tracking_uri.startswith("http")
+    run = _run(client, None if remote else store.path("mlflow", iteration.model_name), iteration)
     run_id = run.info.run_id
     _log_params(client, run, params)
     _log_metrics(client, run, metrics)
@@ -121,13 +123,15 @@ def _client(tracking_uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
-def _run(client: MlflowClient, store: Store, iteration: Iteration) -> Run:
+def _run(client: MlflowClient, artifacts: Path | None, iteration: Iteration) -> Run:
     name = iteration.model_name
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        location = store.path("mlflow", name)
-        location.mkdir(parents=True, exist_ok=True)
-        identity = client.create_experiment(name, artifact_location=location.as_uri())
+        location = None
+        if artifacts is not None:
+            artifacts.mkdir(parents=True, exist_ok=True)
+            location = artifacts.as_uri()
+        identity = client.create_experiment(name, artifact_location=location)
     else:
         identity = experiment.experiment_id
     found = client.search_runs([identity], f"tags.iteration = '{iteration.id}'", order_by=["attribute.start_time"])
