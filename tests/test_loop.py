@@ -10,6 +10,8 @@ import pytest
 from assets.outcome import outcome
 from assets.registry import advance
 from assets.resources import Deployment, read_record
+from evals import __main__ as verify
+from jobs import summary
 from pipeline.registry.record import Phase
 from tests.loop import adapter_digest, deployment, instance, materialized, run_loop
 
@@ -67,6 +69,23 @@ def test_pictures_are_on_the_materializations(loop: Loop) -> None:
         assert isinstance(value, str)
         assert value.startswith("![")
         assert "data:image/png;base64," in value
+
+
+def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = "\n".join(summary.lines(loop.settings))
+    traces = read_record(loop.settings.store(), loop.settings.latest().id, "traces")
+    assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in told
+    for words in ("rejected: consent", "coverage", "GRPO", "held-out before", "held-out after", "PASS", "version 1"):
+        assert words in told
+
+
+def test_the_evidence_supports_the_verdict_offline(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
+    iteration = loop.settings.latest().id
+    verdict = read_record(loop.settings.store(), iteration, "gate_verdict")
+    bundle = loop.root / "iterations" / iteration / "evidence"
+    assert verify.main(["verify", str(bundle), verdict.bundle_digest]) == 0
+    assert "PASS" in capsys.readouterr().out
 
 
 def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
