@@ -18,11 +18,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 def reward(completions: list[list[dict[str, str]]], reference: list[str], **_: object) -> list[float]:
-    """1.0 for the right number after `####` and 0.1 for having one, over 1.1: what the composite gives."""
-    answers = [c[-1]["content"].rpartition("####") for c in completions]
-    formed = [bool(marker and tail.strip()) for _, marker, tail in answers]
-    right = [ok and tail.strip() == gold for ok, (_, _, tail), gold in zip(formed, answers, reference, strict=True)]
-    return [(1.0 * r + 0.1 * f) / 1.1 for r, f in zip(right, formed, strict=True)]
+    """1.0 for the right number after `####` and 0.1 for an answer there, over 1.1: what the composite gives."""
+    found: list[float] = []
+    for completion, gold in zip(completions, reference, strict=True):
+        _, _, answer = completion[-1]["content"].rpartition("####")
+        answered = bool(answer.strip()) and "####" in completion[-1]["content"]
+        right = answered and answer.strip().isdecimal() and int(answer) == int(gold)
+        found.append((1.0 * right + 0.1 * answered) / 1.1)
+    return found
 
 
 def main(plan_path: str, out: str) -> None:
