@@ -24,7 +24,7 @@ run: .venv/installed
 	@echo; echo "Look at it with: make ui       Run the next iteration with: make run"
 
 test: .venv/installed lint
-	@python -m pytest
+	@python -m pytest -n 2 --dist loadfile
 
 lint: .venv/installed
 	@ruff check . && ruff format --check . && lint-imports --no-cache | tail -n 6 && pyright
