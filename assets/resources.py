@@ -124,7 +124,7 @@ def read_record(store: Store, iteration: str, asset: str) -> Any:
     if found is None:
         raise ValueError(
             f"Iteration {iteration} has no {asset} yet. Launch the job from that stage: "
-            f"dagster job launch -j preference_tuning -o '{asset}+'"
+            f"dagster job launch -j preference_tuning -o '{asset}*'"
         )
     return found
 

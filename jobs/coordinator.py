@@ -115,7 +115,7 @@ class Follower:
         # A stage reads what the stages before it published, so a run can begin at the one that failed.
         failed = [step for step in self.failed if step in self.steps]
         if failed and not {"-o", "--op-selection"} & {*again}:
-            again += ["-o", f"{failed[0]}+"]
+            again += ["-o", f"{failed[0]}*"]
         self._say("run", f"to try again: {shlex.join(again)}")
         return 1
 

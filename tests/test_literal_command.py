@@ -22,18 +22,23 @@ COMMAND = [DAGSTER, "job", "launch", "-j", "preference_tuning", "-m", "jobs.defi
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A stand-in for the repository's root: the instance files, and nothing else that could be littered."""
+    root = tmp_path / "root"
+    root.mkdir()
+    root.with_name("home").mkdir()
     for name in ("dagster.yaml", ".env"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
+        shutil.copy(ROOT / name, root / name)
+    return root
 
 
-def launch(folder: Path, at: str = "", act: Callable[[psutil.Process], None] | None = None) -> tuple[int, list[str]]:
+def launch(
+    folder: Path, *arguments: str, at: str = "", act: Callable[[psutil.Process], None] | None = None
+) -> tuple[int, list[str]]:
     """Type the command; when a line with `at` comes, do `act` to the command's process. Returns exit code and lines."""
     said: list[str] = []
     with subprocess.Popen(
-        COMMAND,
+        [*COMMAND, *arguments],
         cwd=folder,
-        env=environment(folder, folder / "data"),
+        env={**environment(folder, folder / "data"), "HOME": str(folder.with_name("home"))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -82,7 +87,13 @@ def test_two_kills_change_nothing(folder: Path, tmp_path_factory: pytest.TempPat
     assert adapter_digest(folder / "data", iteration) == expected
     result: TrainingResult = read_record(settings.store(), iteration, "policy_checkpoint")
     assert result.resumed_from == (4, 8)
+
+    code, said = launch(folder, "-o", "eval_report*")
+    assert code == 0, said
+    done = [line.split()[1] for line in said if " done in " in line]
+    assert done == ["eval_report", "gate_verdict", "model_version", "canary"]
     assert {p.name for p in folder.iterdir()} == {"dagster.yaml", ".env", ".dagster", "data"}
+    assert list(folder.with_name("home").iterdir()) == []
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def test_a_base_model_without_a_tokenizer_is_refused_before_anything_runs(tmp_pa
 
 
 def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"dagster job launch -j preference_tuning -o 'eval_report\+'"):
+    with pytest.raises(ValueError, match=r"dagster job launch -j preference_tuning -o 'eval_report\*'"):
         read_record(Store(tmp_path), "abc", "eval_report")
     with pytest.raises(ValueError, match="no iteration yet"):
         Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]).latest()

@@ -142,7 +142,7 @@ def test_a_daemon_takes_the_run_and_the_launch_says_why_it_failed(clone: Clone):
     assert "queued for the daemon" in output
     assert "without it" not in output
     assert "policy  ValueError: The reward is constant. Widen the prompts." in output
-    assert output.splitlines()[-1].endswith("-o policy+")
+    assert output.splitlines()[-1].endswith("-o 'policy*'")
     daemon.send_signal(signal.SIGINT)
     daemon.wait(timeout=DEADLINE_S)
     assert not clone.heartbeats(), "a daemon that was stopped is not waited for"
