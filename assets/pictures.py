@@ -10,6 +10,8 @@ from typing import Any
 
 import dagster as dg
 
+from pipeline.traces.records import DayReport, total
+
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
 
 
@@ -42,6 +44,26 @@ def funnel(seen: int, rejected: Mapping[str, int], admitted: int) -> bytes:
         axes.set_xlim(0, seen * 1.12 or 1)
         axes.set_xlabel("rows of the source")
         axes.set_title("What the gates let through")
+
+    return _png(draw)
+
+
+def reasons_over_time(days: Sequence[DayReport]) -> bytes:
+    """Stacked bars per day: the admitted rows below, above them the rejected ones by reason."""
+
+    def draw(axes: Any) -> None:
+        names = [day.day for day in days]
+        reasons = list(total(day.rejected for day in days))
+        stacks = {"admitted": [day.admitted for day in days]}
+        stacks |= {str(reason): [day.rejected.get(reason, 0) for day in days] for reason in reasons}
+        bottom = [0] * len(days)
+        for number, (name, counts) in enumerate(stacks.items()):
+            colour = GREEN if number == 0 else f"C{(number - 1) % 10}"
+            axes.bar(names, counts, bottom=bottom, color=colour, label=name, hatch="//" if number > 10 else None)
+            bottom = [below + count for below, count in zip(bottom, counts, strict=True)]
+        axes.tick_params(axis="x", rotation=30 if len(days) <= 10 else 90)
+        axes.set(ylabel="rows of the source", title="Rows by day: admitted, and why not")
+        axes.legend(frameon=False, fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
 
     return _png(draw)
 

@@ -92,7 +92,11 @@ def canary(
 def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], None]) -> RolloutState:
     """Take the model's rollout as far as its policy allows now, with the embedded router and replayed traffic."""
     recipe, store, name = deployment.recipe(), deployment.store(), deployment.recipe().base_model.name
-    rows = read(store, deployment.latest().dataset, ["messages", "reference"]).to_pylist()
+    try:
+        rows = read(store, deployment.lake(), deployment.latest().dataset, ["messages", "reference"]).to_pylist()
+    except ValueError as gone:  # erased meanwhile: without traffic to replay, a rollout waits and the split still follows
+        log(f"No traffic to replay: {gone}")
+        rows = []
     requests = [
         ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
         for row in rows

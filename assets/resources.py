@@ -17,11 +17,13 @@ from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe, load
+from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
 from pipeline.rewards.label import RewardLabels
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store, model_ref
+from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan, TrainingResult
 
@@ -75,6 +77,31 @@ class Deployment(dg.ConfigurableResource):
         base = self.recipe().base_model
         promoted = champion(self.store(), base.name)
         return promoted or ChampionState(model=model_ref(Path(base.uri).absolute()), version=0, promotions=0)
+
+    def lake(self) -> LakeConfig:
+        """The governed table's catalogue and warehouse. What is no one's business but the operator's is environment."""
+        lake, store = self.recipe().traces.lake, self.store()
+        local = local_lake(store)
+        uri = local.uri if lake.catalogue == "sqlite" else os.environ.get("LAKE_CATALOGUE_URI", "")
+        if not uri and lake.catalogue in ("postgres", "rest"):
+            raise ValueError(f"The lake's catalogue is {lake.catalogue}: set LAKE_CATALOGUE_URI to its address.")
+        warehouse = lake.warehouse if "://" in lake.warehouse else f"file://{Path(lake.warehouse).absolute()}"
+        return LakeConfig(
+            catalogue=lake.catalogue,
+            uri=uri,
+            warehouse=warehouse if lake.warehouse else local.warehouse,
+        )
+
+    def source_uri(self) -> str:
+        """Where the traces come from; for a database the address is in TRACES_DATABASE_URL."""
+        source = self.recipe().traces.source
+        if not isinstance(source, LangfusePostgresSource):
+            return getattr(source, "uri", str(self.store().path("production")))
+        if "TRACES_DATABASE_URL" not in os.environ:
+            raise ValueError(
+                "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
+            )
+        return os.environ["TRACES_DATABASE_URL"]
 
     def code_version(self) -> str:
         """The commit that runs, or the package's version outside a checkout."""

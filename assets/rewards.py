@@ -5,6 +5,7 @@ import dagster as dg
 from assets import pictures
 from assets.resources import Deployment
 from pipeline.rewards.label import COLUMNS, RewardLabels, label_traces
+from pipeline.traces.erased import publishing
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
 
@@ -18,8 +19,9 @@ from pipeline.traces.records import GovernedTraces
 def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, traces: GovernedTraces):
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
     weights, store = deployment.recipe().rewards, deployment.store()
-    rows = read(store, traces.iteration.dataset, COLUMNS)
-    labels: RewardLabels = label_traces(store, traces.iteration, rows, weights, context.log.info)
+    with publishing(store):
+        rows = read(store, deployment.lake(), traces.iteration.dataset, COLUMNS)
+        labels: RewardLabels = label_traces(store, traces.iteration, rows, weights, context.log.info)
     context.log.info(
         f"{labels.labelled} of {labels.dataset.rows} traces labelled, mean reward {labels.mean_reward:.3f}"
     )

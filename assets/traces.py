@@ -1,15 +1,20 @@
 """The traces stage: production traces in, a governed table and the iteration's identity out."""
 
+from datetime import UTC, datetime
+
 import dagster as dg
 
 from assets import pictures
 from assets.outcome import outcome
 from assets.resources import Deployment
 from pipeline.demo.traffic import ensure_days
-from pipeline.recipe import DemoSource
+from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
+from pipeline.storage import Store
+from pipeline.traces.account import rejected_samples, watermark_line
 from pipeline.traces.materialize import materialize
-from pipeline.traces.records import GovernedTraces
+from pipeline.traces.records import DayReport, GovernedTraces, Reason
+from pipeline.traces.sources.protocol import Address
 
 
 @dg.asset(
@@ -25,7 +30,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     champion = deployment.champion()
     source = recipe.traces.source
     if isinstance(source, DemoSource):
-        export = ensure_days(
+        ensure_days(
             store.path("production"),
             champion.model,
             days=source.days,
@@ -34,18 +39,17 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
             sample=sampler(context.log.info),
             log=context.log.info,
         )
-        export_uri = str(export)
-    else:
-        export_uri = source.uri
     found = materialize(
         store,
-        source,
+        deployment.lake(),
+        Address(source, deployment.source_uri()),
         recipe.traces,
-        export_uri=export_uri,
+        recipe.compute,
         champion=champion.model,
         model_name=recipe.base_model.name,
         number=champion.promotions,
         recipe_digest=recipe.digest(),
+        now=datetime.now(UTC),
         log=context.log.info,
     )
     rejected = {str(reason): count for reason, count in found.rejected.items()}
@@ -60,19 +64,33 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         return
     governed = store.once(found.iteration.path("traces.json"), GovernedTraces, lambda: found)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")
-    days = [(d.day, d.seen, d.admitted, d.seen - d.admitted) for d in governed.days]
-    yield dg.Output(
-        governed,
-        metadata={
-            "iteration": governed.iteration.id,
-            "seen": governed.seen,
-            "admitted": governed.admitted,
-            "gates": pictures.shown(pictures.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
-            "rejected": pictures.table(["reason", "rows"], sorted(rejected.items())),
-            "days": pictures.table(["day", "seen", "admitted", "rejected"], days),
-            "champion": champion.model.digest[:12],
-            "snapshot": governed.iteration.dataset.snapshot,
-            "digest": governed.iteration.dataset.digest,
-            "table": dg.MetadataValue.path(governed.iteration.dataset.uri),
-        },
-    )
+    yield dg.Output(governed, metadata=_shown(store, governed))
+
+
+def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue | int | str]:
+    """What a person looks for: where the rows went, day by day, what was read, and samples of what stayed out."""
+    rejected = {str(reason): count for reason, count in governed.rejected.items()}
+    reasons = list(rejected)
+    days = [
+        (d.day, d.seen, d.admitted, *(d.rejected.get(Reason(r), 0) for r in reasons), d.near_duplicates, _mb(d))
+        for d in governed.days
+    ]
+    samples = rejected_samples(store, [day.day for day in governed.days])
+    return {
+        "iteration": governed.iteration.id,
+        "seen": governed.seen,
+        "admitted": governed.admitted,
+        "gates": pictures.shown(pictures.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
+        "over time": pictures.shown(pictures.reasons_over_time(governed.days), "Rows by reason and day"),
+        "days": pictures.table(["day", "seen", "admitted", *reasons, "near duplicates", "MB"], days),
+        "rejected, for example": pictures.table(["reason", "file", "line", "seen"], samples),
+        "watermark": pictures.table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
+        "champion": governed.iteration.champion.digest[:12],
+        "snapshot": governed.iteration.dataset.snapshot,
+        "digest": governed.iteration.dataset.digest,
+        "table": dg.MetadataValue.path(governed.iteration.dataset.uri),
+    }
+
+
+def _mb(day: DayReport) -> str:
+    return f"{sum(file.bytes for file in day.files) / 1e6:.1f}"

@@ -9,14 +9,15 @@ from jobs.canary_rollout import canary_rollout
 from jobs.preference_tuning import ASSETS, preference_tuning
 from jobs.schedules import nightly
 from jobs.sensors import champion_changed, rollout_due
+from jobs.upkeep import forget, lake_upkeep, weekly
 
 settings = deployment()
 warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, about a parameter that nobody here sets
 
 definitions = dg.Definitions(
     assets=ASSETS,
-    jobs=[preference_tuning, canary_rollout],
-    schedules=[nightly],
+    jobs=[preference_tuning, canary_rollout, forget, lake_upkeep],
+    schedules=[nightly, weekly],
     sensors=[champion_changed, rollout_due],
     resources={"deployment": settings, "io_manager": Records(deployment=settings)},
 )

@@ -1,9 +1,14 @@
-"""What several rooms need: the reference data beside the checkout, and the embedded model."""
+"""What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
 import os
+import tempfile
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .servers import postgres, s3
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -17,3 +22,35 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no reference data at {SHARED}")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """An empty database of a real PostgreSQL."""
+    # Not below pytest's own folder, which another user than the test's cannot enter.
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder, postgres(Path(folder)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    with s3() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a new bucket; the AWS environment points to it."""
+    import boto3
+
+    environment = {
+        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    return name

@@ -6,6 +6,7 @@ Owns who is let in. Refuses to move traffic: the next tick does that, from the r
 from __future__ import annotations
 
 from pipeline.iteration import Iteration
+from pipeline.registry.blocks import blocked
 from pipeline.registry.policy import Policy
 from pipeline.registry.record import (
     Event,
@@ -69,7 +70,7 @@ def propose(
         state = read_state(store, name)
         if rollout == state.rollout:
             return Proposed(state=state)
-        if refused := _refusal(state, rollout, iteration, verdict, digest):
+        if refused := blocked(store, version) or _refusal(state, rollout, iteration, verdict, digest):
             return Proposed(state=state, refused=refused)
         proposal = Proposal(
             rollout=rollout,

@@ -1,28 +1,34 @@
 """A candidate's way into production: who may enter, and one step at a time with traffic following the record.
 
 The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
-rolled back. Its files and the champion's are hashed (GATED); then it gets each weight in turn (SHIFTING until the
-router reads it back, OBSERVING from then on). Every look tests for harm, anytime-valid (policy.py): proven harm takes
-the canary to 0 at once, is final, and quarantines the digest. Time counts towards a stage's dwell only while fresh,
-complete metrics cover it; three looks in a row without them hold the rollout. When dwell and requests suffice, one
-test of point estimates per stage advances the rollout or holds it. A held rollout keeps its last settled weight and
-its harm test; a person resumes it (its stage starts over) or aborts it. No rule reads a clock: time is an argument.
+rolled back or is blocked (blocks.py); a block that comes later aborts the rollout. Its files and the champion's are
+hashed (GATED); then it gets each weight in turn (SHIFTING until the router reads it back, OBSERVING from then on).
+Every look tests for harm, anytime-valid (policy.py): proven harm takes the canary to 0 at once, is final, and
+quarantines the digest. Time counts towards a stage's dwell only while fresh, complete metrics cover it; three looks in
+a row without them hold the rollout. When dwell and requests suffice, one test of point estimates per stage advances
+the rollout or holds it. A held rollout keeps its last settled weight and its harm test; a person resumes it (its stage
+starts over) or aborts it. No rule reads a clock: time is an argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from pipeline import audit
+from pipeline.registry.blocks import blocked
 from pipeline.registry.policy import LiveMetrics, Policy, harm, shortfall, skew, unusable
 from pipeline.registry.record import (
+    TERMINAL,
     Event,
     Phase,
     Proposal,
     RolloutState,
     append,
     covered_s,
+    read_events,
     read_state,
     step_event,
 )
@@ -49,7 +55,7 @@ Projection = Callable[[RolloutState], None]
 
 
 class Tick(Record):
-    """The state after one tick, and what could not be projected onto the registry this time."""
+    """The state after one tick, and what could not be projected onto the registry or the audit log this time."""
 
     state: RolloutState
     errors: tuple[str, ...] = ()
@@ -72,10 +78,14 @@ def tick(
     state = read_state(store, model_name)
     if state.proposal is None:
         return Tick(state=state)
-    step = _step(state, state.proposal, split, metrics, now, intact or is_intact)
+    reason = blocked(store, state.proposal.version)
+    if reason and state.active and state.phase is not Phase.ROLLING_BACK:
+        step = step_event(state, now, Phase.ROLLING_BACK, reason)
+    else:
+        step = _step(state, state.proposal, split, metrics, now, intact or is_intact)
     if step is not None:
         append(store, model_name, state, step)
-    return _reconcile(store, model_name, split, project)
+    return _reconcile(store, model_name, split, project, now)
 
 
 def is_intact(model: ModelRef) -> bool:
@@ -170,14 +180,32 @@ def _missed(state: RolloutState, now: float, reason: str) -> Event | None:
     return step_event(state, now, phase, reason, missed=True)
 
 
-def _reconcile(store: Store, model_name: str, split: TrafficSplit, project: Projection) -> Tick:
-    """Traffic first, then the registry, both from the record as it is by now, whoever wrote its last event."""
+def _reconcile(store: Store, model_name: str, split: TrafficSplit, project: Projection, now: float) -> Tick:
+    """Traffic first, then registry and audit log, all from the record as it is by now, whoever wrote its last event."""
     state = read_state(store, model_name)
     wanted = wanted_split(state)
     if split.read() != wanted:
         split.apply(wanted)
+    errors: list[str] = []
     try:
         project(state)
     except Exception as error:  # boundary: a registry that is down must not keep traffic where it is
-        return Tick(state=state, errors=(f"registry: {error}",))
-    return Tick(state=state)
+        errors.append(f"registry: {error}")
+    try:
+        _audit(store, model_name, state, now)
+    except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
+        errors.append(f"audit: {error}")
+    return Tick(state=state, errors=tuple(errors))
+
+
+def _audit(store: Store, model_name: str, state: RolloutState, now: float) -> None:
+    """Each promotion once, also one whose own tick died before it got here."""
+    if state.phase not in TERMINAL:
+        return
+    promoted = {rollout for rollout, phase in state.finished.items() if phase is Phase.PROMOTED}
+    at = datetime.fromtimestamp(now, UTC)
+    for rollout in sorted(promoted - {e.subject for e in audit.entries(store) if e.kind == "promotion"}):
+        events = [e for e in read_events(store, model_name) if e.rollout == rollout]
+        version = next(e.proposal.version for e in events if e.proposal is not None)
+        detail = {"model": model_name, "version": version.version, "digest": version.model.digest}
+        audit.record(store, "promotion", rollout, {**detail, "epoch": events[-1].epoch}, at, once=True)

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.iteration import Iteration
 from pipeline.registry.card import model_card
@@ -34,6 +34,15 @@ class Recorded(Record):
 
     run_id: str
     version: ModelVersion | None
+
+
+class ModelRegistration(NamedTuple):
+    """A version as MLflow has it: `digest` is its model's."""
+
+    name: str
+    version: int
+    iteration: str
+    digest: str
 
 
 def record(
@@ -110,6 +119,22 @@ def project(tracking_uri: str, state: RolloutState) -> None:
                 client.set_model_version_tag(candidate.name, str(number), key, value)
     if lost:
         raise ValueError(f"{candidate.name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
+
+
+def registered(tracking_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
+    """The versions of `name` that came out of these iterations, in order."""
+    found = _client(tracking_uri).search_model_versions(f"name='{name}'")
+    ours = [v for v in found if v.tags.get("iteration") in iterations]
+    rows = [ModelRegistration(name, int(v.version), v.tags["iteration"], v.tags.get("digest", "")) for v in ours]
+    return sorted(rows, key=lambda row: row.version)
+
+
+def tag_blocked(tracking_uri: str, registrations: Sequence[ModelRegistration], proof: str, reason: str) -> None:
+    """Show on each version that it may not be promoted, and why."""
+    client = _client(tracking_uri)
+    for each in registrations:
+        client.set_model_version_tag(each.name, str(each.version), "blocked", f"erasure {proof}")
+        client.set_model_version_tag(each.name, str(each.version), "blocked_reason", reason)
 
 
 def _client(tracking_uri: str) -> MlflowClient:

@@ -18,6 +18,7 @@ from pipeline.iteration import Iteration
 from pipeline.recipe import Selection
 from pipeline.selection.evidence import Evidence, Labelled, always_right, measure
 from pipeline.storage import DatasetRef, Record, Store, digest_file
+from pipeline.traces.erased import publishing
 
 MAX_CONTAMINATION = 0.01
 
@@ -90,7 +91,8 @@ def build(
             capped_pairs=len(built) - len(kept),
         )
 
-    return store.once(iteration.path("preference_dataset.json"), PreferenceDataset, make)
+    with publishing(store):
+        return store.once(iteration.path("preference_dataset.json"), PreferenceDataset, make)
 
 
 def read_labels(labels: DatasetRef) -> list[Labelled]:

@@ -1,120 +1,176 @@
-"""One day of traces, from the rows that bear its date to the rows that are admitted: a pure function.
+"""Days: judged, written, committed and accounted for, one after the other, each in one step that a reader sees whole.
 
-Owns what only a comparison of rows can tell: which export of an observation is the newest, which model call stands for
-its trace, which rows say the same. Refuses to look beyond the day, so that each day can be made again alone.
+Owns the order in which a day becomes true: data files, the commit that names them, the audit entry, the ledger of
+rejected rows, the report. Refuses to read sources. Days are judged and written in parallel and committed alone.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime, timedelta
+from pathlib import Path
 
-import msgspec
-
-from pipeline.recipe import Traces
-from pipeline.traces.gates import check
-from pipeline.traces.records import DayReport, FileReport, Reason, Rejection, Score, Trace, total
-
-EARLIEST = datetime.min.replace(tzinfo=UTC)
-
-
-def govern(
-    traces: Iterable[Trace], scores: Mapping[str, list[Score]], settings: Traces
-) -> tuple[list[Trace], list[Rejection]]:
-    """The admitted traces in the order of time, and every other one with its reason."""
-    rejected: list[Rejection] = []
-    newest = _newest(traces, rejected)
-    admitted: dict[bytes, Trace] = {}
-    for trace in sorted(_last_calls(newest, rejected), key=_order):
-        verdict = check(with_feedback(trace, scores.get(trace.trace_id, [])), settings)
-        if isinstance(verdict, Reason):
-            rejected.append(_out(trace, verdict))
-        elif admitted.setdefault(content_key(verdict), verdict) is not verdict:
-            rejected.append(_out(trace, Reason.DUPLICATE))
-    return list(admitted.values()), rejected
+from pipeline import audit
+from pipeline.recipe.traces import Traces
+from pipeline.storage import digest_json, write_atomically
+from pipeline.traces.engine import Engine
+from pipeline.traces.gates import VERSION
+from pipeline.traces.judge import Case, Judged, judge
+from pipeline.traces.lake import LakeConfig
+from pipeline.traces.publish import Share, publish_share
+from pipeline.traces.reading import Reading, Session
+from pipeline.traces.records import UNKNOWN_DAY, DayReport, FileReport, Reason, day_digest, total
+from pipeline.traces.staging import staged_files
 
 
-def content_key(trace: Trace) -> bytes:
-    """What makes two rows the same answer: one user, one moment, one prompt, one completion.
-
-    The same answer at another moment is a second sample of the model, and signal for its group.
-    """
-    parts = [trace.user_id, trace.timestamp, trace.messages, trace.completion]
-    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
+def rules_digest(settings: Traces) -> str:
+    """Digest of everything in the recipe that decides whether a row is admitted."""
+    rules = settings.model_dump(mode="json", exclude={"source", "window_days", "lake", "retention"})
+    rules["regulated_regions"] = sorted(rules["regulated_regions"])
+    return digest_json([VERSION, rules])
 
 
-def with_feedback(trace: Trace, scores: Iterable[Score]) -> Trace:
-    """The trace with the scores on it or on its last model call; those on other observations are not about it."""
-    own = {s.id: s for s in sorted(scores, key=lambda s: s.updated_at or EARLIEST)}  # the newest export of each
-    kept = [s for s in own.values() if s.observation_id in (None, trace.observation_id)]
-    return msgspec.structs.replace(trace, feedback=sorted(kept, key=lambda s: s.id))
+def kept_from(settings: Traces, now: datetime) -> str:
+    """The oldest day that the retention of governed data leaves."""
+    days = settings.retention.governed_days
+    return "" if days is None else (now.date() - timedelta(days=days)).isoformat()
 
 
-def report(
-    day: str, digest: str, files: Mapping[str, str], admitted: Iterable[Trace], rejected: Iterable[Rejection]
-) -> DayReport:
-    """The account of a day, per file (`files`: name to sha256) and in all."""
-    kept = Counter(trace.file for trace in admitted)
-    reasons: defaultdict[str, Counter[Reason]] = defaultdict(Counter)
-    for rejection in rejected:
-        reasons[rejection.file][rejection.reason] += 1
-    reports = tuple(
-        FileReport(
-            name=name,
-            sha256=sha256,
-            seen=kept[name] + reasons[name].total(),
-            admitted=kept[name],
-            rejected=total([reasons[name]]),
+class DayMaker:
+    """Makes days of what was read."""
+
+    def __init__(self, session: Session, engine: Engine, lake: LakeConfig, rules: str) -> None:
+        self._session, self._engine, self._lake, self._rules = session, engine, lake, rules
+
+    def make(self, reading: Reading, days: Iterable[str]) -> dict[int, set[str]]:
+        """Bring each day up to date: its rows in the table, its account and its ledger.
+
+        Returns, for each part of scores or attributes, the days that it was found to be about.
+        """
+        kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
+        cases = [case for day in kept if (case := _case(reading, day, self._session.settings)).keys]
+        judged = list(self._engine.map(judge, cases, self._session.log))
+        due: list[tuple[Judged, DayReport]] = []
+        for verdict in judged:
+            if verdict.day in reading.sealed:
+                self._late(reading, verdict)
+                continue
+            report = self._report(reading, verdict)
+            if self._is_current(report):
+                self._session.log(f"traces: {report.day} is up to date ({report.admitted:,} of {report.seen:,} rows)")
+            else:
+                due.append((verdict, report))
+        shares = [share for verdict, report in due for share in self._shares(reading, verdict, report)]
+        written = self._engine.map(publish_share, shares, self._session.log)
+        for verdict, report in due:
+            files = [uri for _ in self._shares(reading, verdict, report) for uri in next(written)]
+            self._publish(verdict, report, files)
+        about: dict[int, set[str]] = {}
+        for verdict in judged:
+            for index in verdict.said_by:
+                about.setdefault(index, set()).add(verdict.day)
+        return about
+
+    def _publish(self, verdict: Judged, report: DayReport, files: list[str]) -> None:
+        store, lake, day = self._session.store, self._session.lake, report.day
+        if day != UNKNOWN_DAY:  # rows of no known day are never in the table
+            lake.replace_day(day, files, report.digest)
+        counts = {"seen": report.seen, "admitted": report.admitted, "digest": report.digest, "snapshot": lake.snapshot}
+        audit.record(store, "admission", day, counts, self._session.now)
+        write_atomically(store.path("traces", "rejected", f"{day}.jsonl"), verdict.ledger.read_bytes())
+        store.write(f"traces/days/{day}.json", report)  # last: a day without its report is made again
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.rejected.items())
+        self._session.log(
+            f"traces: {day} governed: {report.admitted:,} of {report.seen:,} rows; rejected: {reasons or 'none'}"
         )
-        for name, sha256 in sorted(files.items())
+
+    def _is_current(self, report: DayReport) -> bool:
+        known = self._session.store.read(f"traces/days/{report.day}.json", DayReport)
+        governed = report.day == UNKNOWN_DAY or self._session.lake.digests().get(report.day) == report.digest
+        return known is not None and known.digest == report.digest and governed
+
+    def _report(self, reading: Reading, verdict: Judged) -> DayReport:
+        indices = {n for n, done in reading.governed.items() if verdict.day in done.days} | set(verdict.said_by)
+        files = {reading.parts[n].name: n for n in sorted(indices)}
+        sha256 = {name: reading.governed[n].sha256 for name, n in files.items()}
+        reports = [
+            _file_report(name, sha256[name], reading.parts[n].size, verdict.counts.get(n, Counter()))
+            for name, n in files.items()
+        ]
+        erased = tuple(sorted(self._session.erased[mark].proof for mark in verdict.erased))
+        return _day_report(verdict.day, self._rules, sha256, erased, reports, verdict.near_duplicates)
+
+    def _shares(self, reading: Reading, verdict: Judged, report: DayReport) -> list[Share]:
+        """Of each part that gives rows to the day."""
+        return [
+            Share(
+                lake=self._lake,
+                day=report.day,
+                name=f"{report.digest[:16]}-{index}",
+                folder=reading.folder,
+                place=index,
+                files=reading.governed[index].days[report.day],
+                admitted=verdict.admitted,
+                feedback=verdict.feedback,
+            )
+            for index in sorted(verdict.counts)
+            if verdict.counts[index][None]
+        ]
+
+    def _late(self, reading: Reading, verdict: Judged) -> None:
+        """Rows that came after their day's raw data was deleted stay out, and are told."""
+        name = f"traces/days/{verdict.day}.json"
+        known = self._session.store.read(name, DayReport)
+        assert known is not None, f"{verdict.day} is sealed and has no report"
+        files = {file.name: file for file in known.files}
+        for index, counts in verdict.counts.items():
+            part = reading.parts[index]
+            if part.name in files:  # exported once more: its rows are accounted for
+                continue
+            late: Counter[Reason | None] = Counter({Reason.LATE: counts.total()})
+            files[part.name] = _file_report(part.name, reading.governed[index].sha256, part.size, late)
+        self._session.log(f"traces: {verdict.day} is sealed, its raw data is past retention; late rows stay out")
+        made = _day_report(verdict.day, known.rules, {}, known.erased, list(files.values()), known.near_duplicates)
+        self._session.store.write(name, made.model_copy(update={"digest": known.digest}))
+
+
+def _case(reading: Reading, day: str, settings: Traces) -> Case:
+    """What is known of a day; of a sealed one, only what is new."""
+    keys: list[Path] = []
+    for index, done in sorted(reading.governed.items()):
+        keys += [key for _, key in staged_files(reading.folder, index, day, done.days.get(day, 0))]
+    names = {n: part.name for n, part in reading.parts.items()}
+    return Case(
+        day=day,
+        keys=tuple(keys),
+        names=names,
+        folder=reading.folder / "days" / day,
+        scores=reading.scores,
+        attributes=reading.attributes,
+        near=settings.near_duplicates,
+        similarity=settings.near_duplicate_similarity,
     )
+
+
+def _file_report(name: str, sha256: str, size: int, counts: Counter[Reason | None]) -> FileReport:
+    rejected = total([{reason: rows for reason, rows in counts.items() if reason is not None}])
+    return FileReport(
+        name=name, sha256=sha256, bytes=size, seen=counts.total(), admitted=counts[None], rejected=rejected
+    )
+
+
+def _day_report(
+    day: str, rules: str, sha256: Mapping[str, str], erased: tuple[str, ...], files: list[FileReport], near: int
+) -> DayReport:
     return DayReport(
         day=day,
-        digest=digest,
-        files=reports,
-        seen=sum(f.seen for f in reports),
-        admitted=sum(f.admitted for f in reports),
-        rejected=total(f.rejected for f in reports),
+        rules=rules,
+        digest=day_digest(rules, sha256, erased),
+        files=tuple(files),
+        seen=sum(f.seen for f in files),
+        admitted=sum(f.admitted for f in files),
+        rejected=total(f.rejected for f in files),
+        near_duplicates=near,
+        erased=erased,
     )
-
-
-def _newest(traces: Iterable[Trace], rejected: list[Rejection]) -> list[Trace]:
-    newest: dict[str, Trace] = {}
-    for trace in traces:
-        known = newest.get(trace.observation_id)
-        if known is None:
-            newest[trace.observation_id] = trace
-            continue
-        older, newer = (known, trace) if _age(known) <= _age(trace) else (trace, known)
-        newest[trace.observation_id] = newer
-        rejected.append(_out(older, Reason.SUPERSEDED))
-    return list(newest.values())
-
-
-def _last_calls(traces: Iterable[Trace], rejected: list[Rejection]) -> list[Trace]:
-    calls: defaultdict[str, list[Trace]] = defaultdict(list)
-    for trace in traces:
-        calls[trace.trace_id].append(trace)
-    last: list[Trace] = []
-    for each in calls.values():
-        *others, final = sorted(each, key=lambda t: (t.timestamp, *_age(t)))
-        last.append(final)
-        for other in others:
-            same = (other.messages, other.completion) == (final.messages, final.completion)
-            rejected.append(_out(other, Reason.DUPLICATE if same else Reason.INTERMEDIATE))
-    return last
-
-
-def _age(trace: Trace) -> tuple[Any, ...]:
-    return trace.updated_at or EARLIEST, trace.file, trace.line
-
-
-def _order(trace: Trace) -> tuple[Any, ...]:
-    return trace.timestamp, trace.trace_id, trace.observation_id
-
-
-def _out(trace: Trace, reason: Reason) -> Rejection:
-    return Rejection(trace.trace_id, reason, trace.file, trace.line, trace.day)

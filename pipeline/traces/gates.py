@@ -1,115 +1,227 @@
-"""The gates that a trace passes before anything may learn from it.
+"""The gates that a batch of traces passes before anything may learn from it.
 
-In order: schema, personal data (masked; discarded where it cannot be), consent, region, confidentiality, quality. The
-first gate that objects gives the one reason. Owns these rules, each a pure function. Refuses to compare traces with
-each other (`pipeline.traces.days` does) and fails closed: a gate that raises rejects with `gate_error`.
+In order: schema, future, erased users, personal data (masked; discarded where it cannot be), consent, region,
+confidentiality, quality. The first gate that objects gives a row its one reason. Owns these rules, each a pure function
+over a batch. Refuses to compare rows (`pipeline.traces.judge` does) and fails closed: rows on which a gate raises are
+rejected with `gate_error`, and only those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
-import msgspec
+import numpy as np
+import pyarrow as pa
 
-from pipeline.recipe import Traces
-from pipeline.traces.pii import Unmaskable, mask, mask_tree, pseudonym
-from pipeline.traces.records import Reason, Trace
+from pipeline.recipe.traces import Traces
+from pipeline.traces.arrow import pc
+from pipeline.traces.batch import UNREADABLE
+from pipeline.traces.erased import mark
+from pipeline.traces.pii_columns import (
+    mask_calls_column,
+    mask_column,
+    mask_json_column,
+    mask_messages,
+    pseudonym_column,
+)
+from pipeline.traces.records import Reason
 
-VERSION = 1
+VERSION = 3
 """Raise it when a gate's rule changes: every day is then made again."""
 
-ROLES = frozenset({"system", "user", "assistant", "tool"})
-CUT = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete"})
+ROLES = pa.array(["system", "user", "assistant", "tool"])
+YES = pa.array(["true", "1", "yes"])
+NO = pa.array(["", "false", "0", "no", "none", "null"])
+CUT = pa.array(["length", "max_tokens", "max_output_tokens", "incomplete"])
 """Finish reasons of a completion that hit the token limit, in lower case."""
-
-Gate = Callable[[Trace, Traces], Trace | Reason]
-
-
-def schema(trace: Trace, settings: Traces) -> Trace | Reason:
-    """A trace has an id, a model and a prompt from somebody."""
-    if not trace.trace_id or not trace.observation_id or not trace.model:
-        return Reason.SCHEMA
-    roles = [message["role"] for message in trace.messages]
-    return trace if "user" in roles and ROLES.issuperset(roles) else Reason.SCHEMA
+AHEAD = timedelta(days=1)
+"""Clocks differ; a trace dated later than this after now is an error of its clock."""
 
 
-def pii(trace: Trace, settings: Traces) -> Trace | Reason:
-    """Masks every text that is kept; identities that hold personal data become pseudonyms."""
-    if trace.has_payload:
-        return Reason.PII
-    try:
-        return msgspec.structs.replace(
-            trace,
-            messages=[{key: mask(text) for key, text in message.items()} for message in trace.messages],
-            completion=mask(trace.completion),
-            reference=None if trace.reference is None else mask(trace.reference),
-            error=None if trace.error is None else mask(trace.error),
-            model=mask(trace.model),
-            user_id=pseudonym(trace.user_id),
-            session_id=pseudonym(trace.session_id),
-            metadata=mask_tree(trace.metadata),
-            feedback=[msgspec.structs.replace(s, name=mask(s.name), source=mask(s.source)) for s in trace.feedback],
-        )
-    except Unmaskable:
-        return Reason.PII
+class Rules(NamedTuple):
+    """What the gates go by. `erased`: mark of a forgotten user to the moment from which, None for all."""
+
+    settings: Traces
+    now: datetime
+    erased: Mapping[str, datetime | None] = {}
 
 
-def consent(trace: Trace, settings: Traces) -> Trace | Reason:
+Gate = Callable[[pa.RecordBatch, Rules], Any]
+"""The rows that it objects to, as booleans; a null counts as an objection."""
+
+
+def schema(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """A trace has an id, a model and a prompt from somebody, and knows only the roles of a chat."""
+    lacks = pc.equal(batch["trace_id"], "")
+    for name in ("observation_id", "model"):
+        lacks = pc.or_(lacks, pc.equal(batch[name], ""))
+    roles = batch["messages"].flatten().field("role")
+    parents = pc.list_parent_indices(batch["messages"]).to_numpy()
+    asked = _any(parents, pc.equal(roles, "user"), batch.num_rows)
+    strange = _any(parents, pc.invert(pc.is_in(roles, ROLES)), batch.num_rows)
+    return pc.or_(lacks, pa.array(~asked | strange))
+
+
+def future(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """A trace is not dated ahead of the clock."""
+    return pc.greater(batch["timestamp"], pa.scalar(rules.now + AHEAD, pa.timestamp("us", tz="UTC")))
+
+
+def erased(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """A forgotten user stays forgotten when the source brings the rows again."""
+    if not rules.erased:
+        return _nobody(batch)
+    users = batch["user_id"].dictionary_encode()
+    marks = [None if user is None else mark(user) for user in users.dictionary.to_pylist()]
+    found = [n for n, m in enumerate(marks) if m in rules.erased]
+    objections = _nobody(batch)
+    for n in found:
+        since = rules.erased[str(marks[n])]
+        own = pc.fill_null(pc.equal(users.indices, n), False)
+        if since is not None:
+            own = pc.and_(own, pc.greater_equal(batch["timestamp"], pa.scalar(since, pa.timestamp("us", tz="UTC"))))
+        objections = pc.or_(objections, own)
+    return objections
+
+
+def consent(batch: pa.RecordBatch, rules: Rules) -> Any:
     """Only an explicit yes is a yes."""
-    if not says_yes(trace.metadata.get(settings.consent_key)):
-        return Reason.CONSENT
-    return msgspec.structs.replace(trace, consent=True)
+    return pc.invert(says_yes(batch["consent_said"]))
 
 
-def region(trace: Trace, settings: Traces) -> Trace | Reason:
+def region(batch: pa.RecordBatch, rules: Rules) -> Any:
     """A regulated region's trace stays out unless this deployment runs inside the same boundary."""
-    value = trace.metadata.get(settings.region_key)
-    if value is None or value == "":
-        return trace
-    if not isinstance(value, str):  # a region that we cannot read may be a regulated one
-        return Reason.REGION
-    name = value.strip().lower()
-    regulated = {r.lower() for r in settings.regulated_regions}
-    return Reason.REGION if name in regulated and name != settings.job_region.lower() else trace
+    name = pc.fill_null(_word(batch["region_said"]), "")
+    own = rules.settings.job_region.lower()
+    closed = [r.lower() for r in rules.settings.regulated_regions if r.lower() != own]
+    # A region that cannot be read may be a regulated one.
+    return pc.is_in(name, pa.array([UNREADABLE, *closed]))
 
 
-def confidential(trace: Trace, settings: Traces) -> Trace | Reason:
+def confidential(batch: pa.RecordBatch, rules: Rules) -> Any:
     """Anything but an explicit no keeps a marked trace out."""
-    value = trace.metadata.get(settings.confidential_key)
-    return trace if _says_no(value) else Reason.CONFIDENTIAL
+    return pc.invert(pc.is_in(pc.fill_null(_word(batch["confidential_said"]), ""), NO))
 
 
-def quality(trace: Trace, settings: Traces) -> Trace | Reason:
-    """Errors, completions cut at the token limit, latency outliers and empty answers are no samples of the model."""
-    if trace.level.upper() == "ERROR":
-        return Reason.ERROR
-    if (trace.finish_reason or "").lower() in CUT:
-        return Reason.TRUNCATED
-    if trace.latency_s is not None and not 0 <= trace.latency_s <= settings.max_latency_s:
-        return Reason.LATENCY
-    return trace if trace.completion.strip() else Reason.EMPTY_OUTPUT
+def error(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """A failed call is no sample of the model."""
+    return pc.equal(pc.utf8_upper(pc.fill_null(batch["level"], "")), "ERROR")
 
 
-GATES: tuple[Gate, ...] = (schema, pii, consent, region, confidential, quality)
+def truncated(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """Nor is a completion that was cut at the token limit."""
+    return pc.is_in(pc.utf8_lower(batch["finish_reason"]), CUT)
 
 
-def check(trace: Trace, settings: Traces, gates: Sequence[Gate] = GATES) -> Trace | Reason:
-    """The trace as the table may hold it, or the first reason against it."""
-    for gate in gates:
-        try:
-            verdict = gate(trace, settings)
-        except Exception:  # the boundary of one gate: a rule that cannot be applied is a no
-            return Reason.GATE_ERROR
-        if isinstance(verdict, Reason):
-            return verdict
-        trace = verdict
-    return trace
+def latency(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """Nor an answer that took out of all proportion."""
+    seconds = batch["latency_s"]
+    inside = pc.and_(pc.greater_equal(seconds, 0.0), pc.less_equal(seconds, rules.settings.max_latency_s))
+    return pc.invert(pc.fill_null(inside, True))
 
 
-def says_yes(value: Any) -> bool:
-    return value is True or (isinstance(value, (int, str)) and str(value).strip().lower() in ("true", "1", "yes"))
+def empty_output(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """Nor silence."""
+    return pc.equal(pc.utf8_trim_whitespace(batch["completion"]), "")
 
 
-def _says_no(value: Any) -> bool:
-    return value is None or str(value).strip().lower() in ("", "false", "0", "no", "none", "null")
+GATES: tuple[tuple[Reason, Gate | None], ...] = (
+    (Reason.SCHEMA, schema),
+    (Reason.FUTURE, future),
+    (Reason.ERASED, erased),
+    (Reason.PII, None),
+    (Reason.CONSENT, consent),
+    (Reason.REGION, region),
+    (Reason.CONFIDENTIAL, confidential),
+    (Reason.ERROR, error),
+    (Reason.TRUNCATED, truncated),
+    (Reason.LATENCY, latency),
+    (Reason.EMPTY_OUTPUT, empty_output),
+)
+"""Reasons in order with their gates. None stands for `pii`, which also changes the batch."""
+
+
+def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
+    """Masks every text that is kept; identities that hold personal data become pseudonyms."""
+    objections = batch["has_payload"]
+    masked: dict[str, Any] = {}
+    masked["messages"], unmaskable = mask_messages(batch["messages"])
+    objections = pc.or_(objections, unmaskable)
+    masked["tool_calls"], unmaskable = mask_calls_column(batch["tool_calls"])
+    objections = pc.or_(objections, unmaskable)
+    for name in ("completion", "reference", "error"):
+        masked[name], unmaskable = mask_column(batch[name])
+        objections = pc.or_(objections, unmaskable)
+    models = batch["model"].dictionary_encode()
+    names, unmaskable = mask_column(models.dictionary)
+    masked["model"], objections = names.take(models.indices), pc.or_(objections, unmaskable.take(models.indices))
+    for name in ("user_id", "session_id"):
+        found = batch[name].dictionary_encode()
+        masked[name] = pseudonym_column(found.dictionary).take(found.indices)
+    masked["metadata"] = mask_json_column(batch["metadata"])
+    if len(scores := batch["feedback"].flatten()):
+        names, unmaskable = mask_column(scores.field("name"))
+        sources, worse = mask_column(scores.field("source"))
+        parents = pc.list_parent_indices(batch["feedback"]).to_numpy()
+        objections = pc.or_(objections, pa.array(_any(parents, pc.or_(unmaskable, worse), batch.num_rows)))
+        struct = pa.StructArray.from_arrays([names, scores.field("value"), sources], fields=list(scores.type))
+        lengths = np.concatenate([[0], np.cumsum(pc.list_value_length(batch["feedback"]).to_numpy())])
+        masked["feedback"] = pa.ListArray.from_arrays(pa.array(lengths, pa.int32()), struct)
+    columns = [masked.get(name, batch[name]) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema), objections
+
+
+def check(
+    batch: pa.RecordBatch, rules: Rules, gates: Sequence[tuple[Reason, Gate | None]] = GATES
+) -> tuple[pa.RecordBatch, list[Reason | None]]:
+    """The batch as the table may hold it, and for each row the first reason against it, or None.
+
+    Rows with a reason may be unmasked: they are for counting, and go nowhere.
+    """
+    try:
+        return _check(batch, rules, gates)
+    except Exception:  # the boundary of the gates: a rule that cannot be applied is a no, for the rows that it fails on
+        if batch.num_rows <= 1:
+            return batch, [Reason.GATE_ERROR] * batch.num_rows
+    middle = batch.num_rows // 2
+    halves = [check(part, rules, gates) for part in (batch.slice(0, middle), batch.slice(middle))]
+    table = pa.Table.from_batches([part for part, _ in halves]).combine_chunks()
+    return table.to_batches()[0], halves[0][1] + halves[1][1]
+
+
+def says_yes(said: Any) -> Any:
+    """Booleans, never null: whether a column of texts says yes."""
+    return pc.is_in(_word(said), YES)
+
+
+def _check(
+    batch: pa.RecordBatch, rules: Rules, gates: Sequence[tuple[Reason, Gate | None]]
+) -> tuple[pa.RecordBatch, list[Reason | None]]:
+    verdicts = np.full(batch.num_rows, len(gates))
+    for order, (_, gate) in enumerate(gates):
+        if gate is None:
+            batch, objections = pii(batch)
+        else:
+            objections = gate(batch, rules)
+        objects = pc.fill_null(objections, True).to_numpy(zero_copy_only=False)
+        verdicts[objects & (verdicts == len(gates))] = order
+    agreed = says_yes(batch["consent_said"])
+    batch = batch.set_column(batch.schema.get_field_index("consent"), batch.schema.field("consent"), agreed)
+    reasons: list[Reason | None] = [*(reason for reason, _ in gates), None]
+    return batch, [reasons[n] for n in verdicts.tolist()]
+
+
+def _word(said: Any) -> Any:
+    return pc.utf8_lower(pc.utf8_trim_whitespace(said))
+
+
+def _any(parents: Any, flags: Any, rows: int) -> Any:
+    """Per row: whether any of its list's elements is flagged."""
+    hits = parents[pc.fill_null(flags, True).to_numpy(zero_copy_only=False)]
+    return np.bincount(hits, minlength=rows) > 0
+
+
+def _nobody(batch: pa.RecordBatch) -> Any:
+    return pa.array(np.zeros(batch.num_rows, dtype=bool))

@@ -1,36 +1,55 @@
-"""The governed table: Apache Iceberg through PyIceberg, its catalogue in SQLite, all under `<store>/lake`.
+"""The governed table: Apache Iceberg through PyIceberg. Every change of it is one commit that swaps data files.
 
-Owns the table's partitions and the one commit that replaces a day. Refuses to judge rows. The table's metadata holds
-absolute paths, so the store is not moved; files that a failed write left behind are named by no snapshot.
+Owns the commits, who wins when two processes make one, and what is read at a snapshot. Refuses to judge rows; writing
+and reading files is `lake_files`, where the table lies `lake_catalogue`, deletion of what nothing names `lake_sweep`.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.storage import Store
-from pipeline.traces.records import SCHEMA
+from pipeline.storage import Record
+from pipeline.traces.lake_catalogue import MANIFESTS, LakeConfig, local_lake, open_table
+from pipeline.traces.lake_commits import Change, DayReplaced, SharedTable, day_of
+from pipeline.traces.lake_files import count_rows, read_files, write_files
+from pipeline.traces.lake_sweep import Swept, sweep
+from pipeline.traces.rows import SCHEMA
 
-if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loading the definitions does without
-    from pyiceberg.catalog.sql import SqlCatalog
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-NAMESPACE, NAME = "governed", "traces"
-PARTITIONS = ("day", "model", "consent")
-DIGEST = "traces.digest."
-"""Table property per day: the digest of what the day was made from, set in the commit that replaced it."""
+__all__ = ["Compacted", "DayReplaced", "Lake", "LakeConfig", "Swept", "local_lake", "open_lake"]
+
+ORDER = ("timestamp", "trace_id", "observation_id")
+
+
+class Compacted(Record):
+    """Data files before and after, over the days that had several small ones."""
+
+    files_before: int = 0
+    files_after: int = 0
+    days: tuple[str, ...] = ()
 
 
 class Lake:
-    """The open table. One writer at a time: a second one's commit fails and leaves the first one's."""
+    """The open table, as it was when it was opened; `read` finds later snapshots too.
 
-    def __init__(self, table: Table) -> None:
+    Processes may write at once: whoever replaces another day than the others wins with them, of those who replace
+    the same day the first wins and the rest raise DayReplaced (or find their own digest there, and are content).
+    """
+
+    def __init__(self, table: Table, config: LakeConfig) -> None:
         self._table = table
+        self._config = config
+        self._shared = SharedTable(table, config)
 
     @property
     def uri(self) -> str:
@@ -38,75 +57,182 @@ class Lake:
 
     @property
     def snapshot(self) -> str:
-        """Id of the current snapshot; empty before the first row."""
-        current = self._table.current_snapshot()
-        return str(current.snapshot_id) if current else ""
+        """Id of the current snapshot; empty before the first commit."""
+        return self._shared.snapshot
 
     def has(self, snapshot: str) -> bool:
-        return not snapshot or self._table.snapshot_by_id(int(snapshot)) is not None
+        return self._shared.has(snapshot)
 
     def digests(self) -> dict[str, str]:
         """Day to the digest under which it was last replaced."""
-        return {k.removeprefix(DIGEST): v for k, v in self._table.properties.items() if k.startswith(DIGEST)}
+        return self._shared.digests()
 
-    def replace_day(self, day: str, rows: pa.Table, digest: str) -> None:
-        """Put `rows` in the place of all that the table holds of `day`, in one commit: a reader sees either, whole.
+    def replace_day(self, day: str, files: Sequence[str], digest: str) -> None:
+        """Put the rows of `files` (from `write_files`) in the place of all that the table holds of `day`: one commit.
 
-        Raises OSError when the rows cannot be written; the table then stays as it was.
+        Raises DayReplaced when another run did with another digest, OSError when a file or the catalogue fails; the
+        table then stays as it was.
         """
-        properties = {"traces.day": day, "traces.digest": digest}
-        # The day may hold no row to delete, which PyIceberg warns about.
-        with warnings.catch_warnings(action="ignore", category=UserWarning), self._table.transaction() as transaction:
-            if day in self.digests():
-                transaction.delete(f"day == '{day}'", snapshot_properties=properties)
-            if rows.num_rows:
-                transaction.append(rows, snapshot_properties=properties)
-            transaction.set_properties({DIGEST + day: digest})
+        added = [self._shared.data_file(uri) for uri in files]
+        assert all(day_of(file) == day for file in added), f"files of other days than {day}"
+
+        def change() -> Change:
+            removed = self._shared.files([day])
+            if again := {file.file_path for file in removed} & set(files):
+                raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files anew.")
+            return Change(removed, added)
+
+        self._shared.commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
+
+    def files(self, days: Iterable[str], snapshot: str) -> list[str]:
+        """URIs of the Parquet files that hold `days` at `snapshot`: whole days, nothing else."""
+        return [file.file_path for file in self._shared.files(days, snapshot)]
 
     def read(self, days: Iterable[str], snapshot: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of `days` at `snapshot` in the order of time, with all columns or the named ones."""
         names = list(columns) if columns is not None else SCHEMA.names
-        wanted = list(days)
-        if unknown := sorted(set(names) - set(SCHEMA.names)):
+        order = [name for name in ORDER if name not in names]
+        found = list(self.batches(days, snapshot, [*names, *order]))
+        table = pa.Table.from_batches(found, pa.schema([SCHEMA.field(name) for name in (*names, *order)]))
+        return table.sort_by([(name, "ascending") for name in ORDER]).select(names)
+
+    def batches(self, days: Iterable[str], snapshot: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of `days` at `snapshot`, day by day in no further order; a few row groups in memory at a time."""
+        if unknown := sorted(set(columns) - set(SCHEMA.names)):
             raise ValueError(f"The governed table has no column {', '.join(unknown)}. Choose from {SCHEMA.names}.")
-        if not wanted or not snapshot:
-            return pa.schema([SCHEMA.field(name) for name in names]).empty_table()
-        order = [name for name in ("timestamp", "trace_id") if name not in names]
-        quoted = ", ".join(f"'{day}'" for day in wanted)
-        scan = self._table.scan(f"day IN ({quoted})", (*names, *order), snapshot_id=int(snapshot))
-        found = scan.to_arrow().sort_by([("timestamp", "ascending"), ("trace_id", "ascending")])
-        return found.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
+        return read_files(self._config, self.files(days, snapshot), columns)
+
+    def rows_of(
+        self,
+        users: Collection[str],
+        since: datetime | None,
+        snapshot: str | None = None,
+        days: Collection[str] | None = None,
+    ) -> dict[str, int]:
+        """Day to its number of rows of `users` (at or after `since`, UTC unless it says otherwise); no zeros."""
+        files = self._shared.files(days, snapshot)
+        counts = count_rows(self._config, [file.file_path for file in files], _of(users, since))
+        found: dict[str, int] = {}
+        for file in files:
+            if rows := counts.get(file.file_path):
+                found[day_of(file)] = found.get(day_of(file), 0) + rows
+        return found
+
+    def erase(self, users: Collection[str], since: datetime | None, digests: Mapping[str, str]) -> None:
+        """Delete the rows of `users` (at or after `since`) from every day and set the days' digests: one commit.
+
+        Older snapshots hold the rows until `expire`, the disk until `sweep`. Raises as `replace_day` does.
+        """
+        gone = _of(users, since)
+        rewritten: dict[str, list[DataFile]] = {}
+        clean: set[str] = set()
+
+        def change() -> Change:
+            files = {file.file_path: file for file in self._shared.files()}
+            unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
+            affected = count_rows(self._config, unknown, gone)
+            clean.update(uri for uri in unknown if uri not in affected)
+            for uri in affected:
+                rest = read_files(self._config, [uri], where=~gone)
+                rewritten[uri] = self._written(day_of(files[uri]), "erased", rest)
+            removed = [file for uri, file in files.items() if uri in rewritten]
+            return Change(removed, [new for file in removed for new in rewritten[file.file_path]])
+
+        self._shared.commit(change, digests, {"traces.erasure": "true"})
+
+    def drop_days(self, days: Iterable[str]) -> None:
+        """Delete the rows and the digests of `days` in one commit. Days that the table doesn't have are no matter."""
+        wanted = dict.fromkeys(days)
+        if wanted:
+            self._shared.commit(
+                lambda: Change(self._shared.files(wanted), []), wanted, {"traces.dropped": ",".join(wanted)}
+            )
+
+    def expire(self, older_than: datetime | None, keep: Collection[str] = ()) -> list[str]:
+        """Forget the snapshots made before `older_than` (None: all) but the current one and `keep`; returns their ids.
+
+        Their files stay on disk until `sweep`.
+        """
+        limit = _utc(older_than).timestamp() * 1000 if older_than is not None else float("inf")
+
+        def expire() -> list[str]:
+            protected = {ref.snapshot_id for ref in self._table.refs().values()}
+            old = [s.snapshot_id for s in self._table.snapshots() if s.timestamp_ms < limit]
+            ids = [i for i in old if i not in protected and str(i) not in keep]
+            if ids:
+                self._table.maintenance.expire_snapshots().by_ids(ids).commit()
+            return [str(i) for i in ids]
+
+        return self._shared.attempts(expire)
+
+    def sweep(self, grace_s: float) -> Swept:
+        """Delete every file under the table that no retained snapshot reaches.
+
+        What an expired snapshot named goes at once. What none ever did, left by a run that was killed, goes when it is
+        older than `grace_s`: it may be of a commit in flight. So 0 is for when no run is on.
+        """
+        return sweep(self._config, self._table, grace_s)
+
+    def compact(self, target_mb: int = 128, days: Collection[str] | None = None) -> Compacted:
+        """Rewrite several files under half of `target_mb` of one partition into few; same rows, same digests.
+
+        One commit a day. A day that another run replaces meanwhile is left to the next compaction.
+        """
+        small: dict[str, list[str]] = {}
+        for (day, *_), group in groupby(sorted(self._shared.files(days), key=_partition), key=_partition):
+            few = [file.file_path for file in group if file.file_size_in_bytes < target_mb << 19]
+            if len(few) > 1:
+                small.setdefault(day, []).extend(few)
+        after = {day: rows for day, uris in small.items() if (rows := self._compact_day(day, uris)) is not None}
+        current = self._table.current_snapshot()
+        if current is not None and len(current.manifests(self._table.io)) >= MANIFESTS:
+            self._shared.attempts(self._merge_manifests)
+        before = sum(len(small[day]) for day in after)
+        return Compacted(files_before=before, files_after=sum(after.values()), days=tuple(after))
+
+    def _compact_day(self, day: str, uris: Sequence[str]) -> int | None:
+        added = self._written(day, "compacted", read_files(self._config, uris))
+
+        def change() -> Change:
+            removed = [file for file in self._shared.files([day]) if file.file_path in set(uris)]
+            if len(removed) < len(uris):
+                raise DayReplaced(f"{day} was replaced while it was compacted; compact again.")
+            return Change(removed, added)
+
+        try:
+            digest = self.digests().get(day)
+            self._shared.commit(change, {day: digest} if digest is not None else {}, {"traces.compacted": day})
+        except DayReplaced:
+            return None
+        return len(added)
+
+    def _merge_manifests(self) -> None:
+        """An append of nothing: it merges the manifests and drops those that only tell of deleted files."""
+        with self._table.transaction() as transaction, transaction.update_snapshot().merge_append():
+            pass
+
+    def _written(self, day: str, name: str, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
+        return [self._shared.data_file(uri) for uri in write_files(self._config, day, name, rows)]
 
 
 @contextmanager
-def open_lake(store: Store) -> Generator[Lake]:
-    """The governed table of a store, made on first use."""
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    folder = store.path("lake")
-    folder.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
-    catalog = SqlCatalog("governed", **options)
-    try:
-        yield Lake(_table(catalog))
-    finally:
-        catalog.close()
+def open_lake(config: LakeConfig) -> Generator[Lake]:
+    """The governed table of a catalogue, made on first use."""
+    with open_table(config) as table:
+        yield Lake(table, config)
 
 
-def _table(catalog: SqlCatalog) -> Table:
-    from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
-    from pyiceberg.transforms import IdentityTransform
+def _partition(file: DataFile) -> tuple[str, str, bool]:
+    return day_of(file), file.partition[1], file.partition[2]
 
-    name = (NAMESPACE, NAME)
-    try:
-        return catalog.load_table(name)
-    except NoSuchTableError:
-        pass
-    try:
-        catalog.create_namespace_if_not_exists(NAMESPACE)
-        with catalog.create_table_transaction(name, SCHEMA) as creation, creation.update_spec() as spec:
-            for column in PARTITIONS:
-                spec.add_field(column, IdentityTransform(), column)
-    except TableAlreadyExistsError:  # another process was faster
-        pass
-    return catalog.load_table(name)
+
+def _of(users: Collection[str], since: datetime | None) -> pc.Expression:
+    """Whether a row is of one of `users` and not older than `since`; false, never null, for a row without a user."""
+    theirs = pc.field("user_id").isin(pa.array(sorted(users), pa.string()))
+    if since is None:
+        return theirs
+    return theirs & (pc.field("timestamp") >= pa.scalar(_utc(since), SCHEMA.field("timestamp").type))
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

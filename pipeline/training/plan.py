@@ -17,6 +17,7 @@ from pipeline.recipe import DPO, GRPO, Algorithm, Lora, Rewards, Selection, Trai
 from pipeline.selection.choose import Decision, choose
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Record, Store, digest_file, digest_json
+from pipeline.traces.erased import publishing
 
 
 class TrainingPlan(Record):
@@ -85,7 +86,8 @@ def plan_training(
             threads=training.threads,
         )
 
-    return store.once(iteration.path("training", "plan.json"), TrainingPlan, make)
+    with publishing(store):
+        return store.once(iteration.path("training", "plan.json"), TrainingPlan, make)
 
 
 def _schedule(

@@ -48,9 +48,12 @@ def test_the_training_pool_serialises_trainings() -> None:
 
 def test_jobs_sensors_and_schedules_exist_and_start_stopped() -> None:
     repository = definitions.get_repository_def()
-    assert {"preference_tuning", "canary_rollout"} <= set(repository.job_names)
+    assert {"preference_tuning", "canary_rollout", "forget", "lake_upkeep"} <= set(repository.job_names)
     assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
         "champion_changed": "STOPPED",
         "rollout_due": "STOPPED",
     }
-    assert {s.name: s.default_status.value for s in repository.schedule_defs} == {"nightly": "STOPPED"}
+    assert {s.name: s.default_status.value for s in repository.schedule_defs} == {
+        "nightly": "STOPPED",
+        "weekly": "STOPPED",
+    }

@@ -4,17 +4,21 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from pipeline.demo.task import problems
 from pipeline.demo.traffic import Claim, ensure_days
-from pipeline.recipe import DemoSource, Traces
+from pipeline.recipe import Compute
+from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.serving.sample import Completion, Messages, Sampling
 from pipeline.storage import ModelRef, Store
+from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize, read
 from pipeline.traces.records import GovernedTraces, Reason
+from pipeline.traces.sources.protocol import Address
 
 FIRST = ModelRef(uri="/models/a", digest="a" * 64)
 SECOND = ModelRef(uri="/models/b", digest="b" * 64)
@@ -52,13 +56,15 @@ def govern(root: Path, store: Path) -> GovernedTraces:
     source = DemoSource()
     return materialize(
         Store(store),
-        source,
+        local_lake(Store(store)),
+        Address(source, str(root)),
         Traces(source=source),
-        export_uri=str(root),
+        Compute(workers=1),
         champion=FIRST,
         model_name="tiny",
         number=0,
         recipe_digest="r",
+        now=datetime(2026, 2, 1, tzinfo=UTC),
         log=lambda line: None,
     )
 
@@ -111,7 +117,9 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
         assert 0 < share[reason] < 0.06
     assert 0 < share[Reason.MALFORMED] < 0.015
     assert Reason.SCHEMA not in share and Reason.GATE_ERROR not in share
-    rows = read(Store(tmp_path / "store"), governed.iteration.dataset).to_pylist()
+    rows = read(
+        Store(tmp_path / "store"), local_lake(Store(tmp_path / "store")), governed.iteration.dataset
+    ).to_pylist()
     prompts = Counter(r["messages"][0]["content"] for r in rows)
     assert 900 < len(prompts) <= 1000
     assert 2.5 < len(rows) / len(prompts) <= 4
@@ -134,7 +142,7 @@ def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
     ensure_days(tmp_path / "e", FIRST, days=1, traces_per_day=800, seed=7, sample=right, log=lambda line: None)
     governed = govern(tmp_path / "e", tmp_path / "s")
     means: dict[bool, list[float]] = {True: [], False: []}
-    for row in read(Store(tmp_path / "s"), governed.iteration.dataset).to_pylist():
+    for row in read(Store(tmp_path / "s"), local_lake(Store(tmp_path / "s")), governed.iteration.dataset).to_pylist():
         if row["feedback_mean"] is not None and row["reference"] is not None:
             means[row["completion"] == f"#### {row['reference']}"].append(row["feedback_mean"])
     assert sum(means[True]) / len(means[True]) > 0.75

@@ -5,16 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.recipe import LangfuseExportSource, Traces
+from pipeline.recipe import Compute
+from pipeline.recipe.traces import LangfuseExportSource, Traces
 from pipeline.storage import ModelRef, Store
+from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.sources.protocol import Address
 
+NOW = datetime(2026, 1, 12, tzinfo=UTC)
+ALONE = Compute(workers=1)
 CHAMPION = ModelRef(uri="/models/champion", digest="c" * 64)
 
 
@@ -70,17 +76,19 @@ def store(tmp_path: Path) -> Store:
 def run(store: Store, export: Path) -> Run:
     """Materialise the export into the store; keywords change the section."""
 
-    def once(**settings: Any) -> GovernedTraces:
+    def once(now: datetime = NOW, compute: Compute = ALONE, **settings: Any) -> GovernedTraces:
         source = LangfuseExportSource(uri=str(export))
         return materialize(
             store,
-            source,
+            local_lake(store),
+            Address(source, str(export)),
             Traces(source=source, **settings),
-            export_uri=str(export),
+            compute,
             champion=CHAMPION,
             model_name="tiny",
             number=0,
             recipe_digest="r",
+            now=now,
             log=lambda line: None,
         )
 

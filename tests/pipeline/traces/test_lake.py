@@ -1,110 +1,215 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.storage import Store
-from pipeline.traces.lake import Lake, open_lake
-from pipeline.traces.records import Trace, table_of
+from pipeline.traces.lake import Lake, LakeConfig, local_lake, open_lake
+from pipeline.traces.lake_files import path_of, write_files
+from pipeline.traces.rows import SCHEMA
+
+from .lakes import DAY, NEXT_DAY, batch, ids, put, row
 
 
-def trace(number: int, day: str = "2026-01-05", model: str = "m", completion: str = "Yes") -> Trace:
-    return Trace(
-        trace_id=f"t{number}",
-        observation_id=f"o{number}",
-        timestamp=datetime.fromisoformat(day).replace(tzinfo=UTC),
-        day=day,
-        model=model,
-        user_id=None,
-        session_id=None,
-        messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": "[]"}],
-        completion=completion,
-        file="f",
-        line=number,
-        consent=True,
-        metadata={"k": ["v", 1]},
-    )
+@pytest.fixture
+def config(tmp_path: Path) -> LakeConfig:
+    return local_lake(Store(tmp_path / "store with space"))
 
 
-def ids(lake: Lake, *days: str, snapshot: str | None = None) -> list[str]:
-    return lake.read(days, snapshot or lake.snapshot, ["trace_id"])["trace_id"].to_pylist()
-
-
-def test_a_day_is_replaced_and_its_neighbours_stay(store: Store) -> None:
-    with open_lake(store) as lake:
+def test_a_day_is_replaced_and_its_neighbours_stay(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
         assert (lake.snapshot, lake.digests()) == ("", {})
-        lake.replace_day("2026-01-05", table_of([trace(1), trace(2)]), "a")
-        lake.replace_day("2026-01-06", table_of([trace(3, "2026-01-06")]), "b")
+        put(lake, config, DAY, [row(1), row(2)], "a")
+        put(lake, config, NEXT_DAY, [row(3, NEXT_DAY)], "b")
         before = lake.snapshot
-        lake.replace_day("2026-01-05", table_of([trace(4)]), "c")
-        assert ids(lake, "2026-01-05", "2026-01-06") == ["t4", "t3"]
-        assert ids(lake, "2026-01-05", "2026-01-06", snapshot=before) == ["t1", "t2", "t3"]
-        assert lake.digests() == {"2026-01-05": "c", "2026-01-06": "b"}
-    with open_lake(store) as again:
-        assert ids(again, "2026-01-05") == ["t4"]
-        again.replace_day("2026-01-05", table_of([]), "d")
-        assert ids(again, "2026-01-05") == []
-        again.replace_day("2026-01-05", table_of([]), "e")
-        assert again.digests()["2026-01-05"] == "e"
+        put(lake, config, DAY, [row(4)], "c")
+        assert ids(lake, DAY, NEXT_DAY) == ["t4", "t3"]
+        assert ids(lake, DAY, NEXT_DAY, snapshot=before) == ["t1", "t2", "t3"]
+        assert lake.digests() == {DAY: "c", NEXT_DAY: "b"}
+    with open_lake(config) as again:
+        assert ids(again, DAY) == ["t4"]
+        again.replace_day(DAY, [], "d")
+        assert ids(again, DAY) == []
+        again.replace_day(DAY, [], "e")
+        assert again.digests()[DAY] == "e"
 
 
-def test_rows_come_back_as_they_went_in_whatever_the_model_is_called(store: Store) -> None:
-    models = ["org/model:v1.0", "a b=c%2F&d?e#f", "../../up", "ü\n'\"", "None", " "]
-    rows = table_of([trace(n, model=model) for n, model in enumerate(models)])
-    with open_lake(store) as lake:
-        lake.replace_day("2026-01-05", rows, "a")
-        assert lake.read(["2026-01-05"], lake.snapshot).equals(rows)
-        lake.replace_day("2026-01-05", rows.slice(0, 1), "b")
-        assert ids(lake, "2026-01-05") == ["t0"]
-    outside = set(store.root.parent.rglob("*.parquet")) - set(store.path("lake").rglob("*.parquet"))
-    assert not outside
+def test_rows_come_back_as_they_went_in_whatever_the_model_is_called(config: LakeConfig) -> None:
+    models = ["org/model:v1.0", "a b=c%2F&d?e#f", "../../up", "ü\n'\"", "None", " ", "", "long" * 2000, "long" * 2001]
+    rows = [row(n, model=model, consent=n % 2 == 0) for n, model in enumerate(models)]
+    with open_lake(config) as lake:
+        put(lake, config, DAY, rows, "a")
+        assert lake.read([DAY], lake.snapshot).to_pylist() == rows
+        assert lake.read([DAY], lake.snapshot).schema.equals(SCHEMA)
+        assert {task.file.partition[1] for task in lake._table.scan().plan_files()} == set(models)
+        put(lake, config, DAY, rows[:1], "b")
+        assert ids(lake, DAY) == ["t0"]
+    folder = Path(path_of(config.location)) / "data" / DAY
+    found = {path for path in folder.parents[4].rglob("*") if path.suffix == ".parquet"}
+    assert found == set(folder.glob("*.parquet"))
+    assert all(path.name.isascii() and "model" not in path.name for path in found)
 
 
-def test_the_digest_of_the_source_is_on_the_snapshot(store: Store) -> None:
-    with open_lake(store) as lake:
-        lake.replace_day("2026-01-05", table_of([trace(1)]), "a")
-        lake.replace_day("2026-01-05", table_of([trace(2)]), "b")
+def test_each_replacement_is_one_snapshot_that_names_day_and_digest(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+        put(lake, config, DAY, [row(2)], "b")
+        lake.replace_day(NEXT_DAY, [], "c")
         summaries = [s.summary for s in lake._table.snapshots()]
-        assert [(s["traces.day"], s["traces.digest"]) for s in summaries if s] == [
-            ("2026-01-05", d) for d in ("a", "b", "b")
-        ]
+        found = [(s["traces.day"], s["traces.digest"]) for s in summaries if s]
+        assert found == [(DAY, "a"), (DAY, "b"), (NEXT_DAY, "c")]
 
 
-def test_an_unknown_column_is_named(store: Store) -> None:
-    with open_lake(store) as lake, pytest.raises(ValueError, match=r"no column answer.*Choose from"):
-        lake.read(["2026-01-05"], lake.snapshot, ["answer"])
+def test_an_unknown_column_is_named(config: LakeConfig) -> None:
+    with open_lake(config) as lake, pytest.raises(ValueError, match=r"no column answer.*Choose from"):
+        lake.read([DAY], lake.snapshot, ["answer"])
 
 
-FULL_DISK = """
-import resource, signal, sys
-sys.path.insert(0, sys.argv[2])
-import test_lake
-from pipeline.storage import Store
-from pipeline.traces.lake import open_lake
-from pipeline.traces.records import table_of
-import os
-with open_lake(Store(sys.argv[1])) as lake:
-    rows = table_of([test_lake.trace(9, completion=os.urandom(1_000_000).hex())])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-    try:
-        lake.replace_day("2026-01-05", rows, "b")
-    except OSError as error:
-        print("refused", error)
-"""
+def test_a_file_is_added_once(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        files = put(lake, config, DAY, [row(1)], "a")
+        with pytest.raises(ValueError, match=r"already; write the day's files anew"):
+            lake.replace_day(DAY, files, "b")
+        assert (ids(lake, DAY), lake.digests()) == (["t1"], {DAY: "a"})
 
 
-def test_a_write_that_fails_half_way_leaves_the_day_as_it_was(store: Store) -> None:
-    with open_lake(store) as lake:
-        lake.replace_day("2026-01-05", table_of([trace(1)]), "a")
-    command = [sys.executable, "-c", FULL_DISK, str(store.root), str(Path(__file__).parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("refused"), done.stderr
-    with open_lake(store) as lake:
-        assert ids(lake, "2026-01-05") == ["t1"]
-        assert lake.digests() == {"2026-01-05": "a"}
-        lake.replace_day("2026-01-05", table_of([trace(2)]), "b")
-        assert ids(lake, "2026-01-05") == ["t2"]
+def test_a_file_that_is_not_there_or_is_cut_off_changes_nothing(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+        (whole,) = write_files(config, DAY, "x", [batch([row(2)])])
+        path = Path(path_of(whole))
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises((OSError, pa.ArrowInvalid)):
+            lake.replace_day(DAY, [whole], "b")
+        path.unlink()
+        with pytest.raises(OSError):
+            lake.replace_day(DAY, [whole], "b")
+        assert (ids(lake, DAY), lake.digests()) == (["t1"], {DAY: "a"})
+
+
+def test_batches_are_of_the_days_and_columns_asked_for(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(n) for n in range(5000)], "a")
+        put(lake, config, "2026-01-07", [row(9, "2026-01-07")], "b")
+        put(lake, config, "2026-01-09", [row(10, "2026-01-09")], "c")
+        got = list(lake.batches([DAY, "2026-01-09"], lake.snapshot, ["day", "trace_id"]))
+        assert all(b.schema.names == ["day", "trace_id"] and b.num_rows <= 4096 for b in got)
+        assert sum(b.num_rows for b in got) == 5001
+        assert {str(d) for b in got for d in b["day"].unique().to_pylist()} == {DAY, "2026-01-09"}
+        assert list(lake.batches([], lake.snapshot, ["day"])) == []
+
+
+def of_users(config: LakeConfig, lake: Lake) -> None:
+    morning = datetime(2026, 1, 5, 1, tzinfo=UTC)
+    put(lake, config, DAY, [row(1, user_id="x", timestamp=morning), row(2, user_id="x"), row(3, user_id="y")], "a")
+    put(lake, config, NEXT_DAY, [row(4, NEXT_DAY, user_id="x"), row(5, NEXT_DAY)], "b")
+    put(lake, config, "2026-01-07", [row(6, "2026-01-07", user_id="z")], "c")
+
+
+def test_rows_of_users_are_counted_by_day(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        of_users(config, lake)
+        before = lake.snapshot
+        assert lake.rows_of(["x"], None) == {DAY: 2, NEXT_DAY: 1}
+        assert lake.rows_of(["x", "z"], datetime(2026, 1, 5, 12, tzinfo=UTC)) == {DAY: 1, NEXT_DAY: 1, "2026-01-07": 1}
+        assert lake.rows_of(["x"], datetime(2026, 1, 5, 12)) == {DAY: 1, NEXT_DAY: 1}
+        assert lake.rows_of(["nobody"], None) == {}
+        assert lake.rows_of(["x"], None, days=[NEXT_DAY]) == {NEXT_DAY: 1}
+        lake.drop_days([DAY])
+        assert lake.rows_of(["x"], None) == {NEXT_DAY: 1}
+        assert lake.rows_of(["x"], None, snapshot=before) == {DAY: 2, NEXT_DAY: 1}
+
+
+def test_an_erasure_is_one_commit_over_all_days(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        of_users(config, lake)
+        commits, untouched = len(lake._table.snapshots()), lake.files(["2026-01-07"], lake.snapshot)
+        lake.erase(["x"], datetime(2026, 1, 5, 12, tzinfo=UTC), {DAY: "a2", NEXT_DAY: "b2"})
+        assert len(lake._table.snapshots()) == commits + 1
+        assert ids(lake, DAY, NEXT_DAY, "2026-01-07") == ["t1", "t3", "t5", "t6"]
+        assert lake.digests() == {DAY: "a2", NEXT_DAY: "b2", "2026-01-07": "c"}
+        assert lake.files(["2026-01-07"], lake.snapshot) == untouched
+        lake.erase(["x", "y"], None, {DAY: "a3"})
+        assert ids(lake, DAY, NEXT_DAY, "2026-01-07") == ["t5", "t6"]
+
+
+def test_dropped_days_are_gone_with_their_digests(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        of_users(config, lake)
+        lake.drop_days([DAY, "2026-01-07", "2025-12-31"])
+        assert ids(lake, DAY, NEXT_DAY, "2026-01-07") == ["t4", "t5"]
+        assert lake.digests() == {NEXT_DAY: "b"}
+        put(lake, config, DAY, [row(7)], "again")
+        assert ids(lake, DAY) == ["t7"]
+
+
+def test_an_expired_snapshot_says_what_to_do(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+        first = lake.snapshot
+        put(lake, config, DAY, [row(2)], "b")
+        kept = lake.snapshot
+        put(lake, config, DAY, [row(3)], "c")
+        assert lake.expire(datetime(2020, 1, 1, tzinfo=UTC)) == []
+        assert lake.expire(None, keep=[kept]) == [first]
+        assert (lake.has(first), lake.has(kept), lake.has(lake.snapshot)) == (False, True, True)
+        assert ids(lake, DAY, snapshot=kept) == ["t2"]
+        with pytest.raises(ValueError, match="has expired; materialise"):
+            lake.read([DAY], first)
+
+
+def test_a_reader_finds_a_snapshot_made_after_it_opened_the_lake(config: LakeConfig) -> None:
+    with open_lake(config) as reader, open_lake(config) as writer:
+        put(writer, config, DAY, [row(1)], "a")
+        assert ids(reader, DAY, snapshot=writer.snapshot) == ["t1"]
+
+
+def test_compaction_makes_few_files_of_many_and_changes_no_row(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        for day in (DAY, NEXT_DAY):
+            files = [
+                uri
+                for n in range(6)
+                for uri in write_files(config, day, "part", [batch([row(n, day, model=f"m{n % 2}")])])
+            ]
+            lake.replace_day(day, files, f"digest of {day}")
+        put(lake, config, "2026-01-07", [row(9, "2026-01-07")], "one file")
+        before, old, digests = lake.read([DAY, NEXT_DAY], lake.snapshot), lake.snapshot, lake.digests()
+        done = lake.compact(days=[DAY])
+        assert (done.files_before, done.files_after, done.days) == (6, 2, (DAY,))
+        done = lake.compact()
+        assert (done.files_before, done.files_after, done.days) == (6, 2, (NEXT_DAY,))
+        assert lake.compact().days == ()
+        assert lake.read([DAY, NEXT_DAY], lake.snapshot).equals(before)
+        assert lake.read([DAY, NEXT_DAY], old).equals(before)
+        assert lake.digests() == digests
+        put(lake, config, DAY, [row(7)], "after")
+        assert ids(lake, DAY) == ["t7"]
+
+
+def test_compaction_merges_the_manifests_of_many_commits(config: LakeConfig) -> None:
+    days = [f"2026-01-{n:02d}" for n in range(1, 22)]
+    with open_lake(config) as lake:
+        for n, day in enumerate(days):
+            put(lake, config, day, [row(n, day)], "a")
+        put(lake, config, days[0], [row(99, days[0])], "b")
+        assert len(lake._table.current_snapshot().manifests(lake._table.io)) == 22
+        lake.compact()
+        assert len(lake._table.current_snapshot().manifests(lake._table.io)) == 1
+        assert ids(lake, *days) == ["t99", *(f"t{n}" for n in range(1, 21))]
+
+
+def test_no_user_is_named_in_the_metadata(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1, user_id="jane", completion="secret words", session_id="s-jane")], "a")
+        (task,) = lake._table.scan().plan_files()
+    bounds = {**task.file.lower_bounds, **task.file.upper_bounds}
+    named = {lake._table.schema().find_column_name(field) for field in bounds}
+    assert named == {"day", "model", "consent", "timestamp"}
+    for path in Path(path_of(config.location)).rglob("metadata/*"):
+        assert b"jane" not in path.read_bytes()
+    assert pq.read_metadata(path_of(task.file.file_path)).row_group(0).column(0).compression == "ZSTD"

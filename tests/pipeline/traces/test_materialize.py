@@ -1,29 +1,34 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.recipe.traces import LangfuseUiSource, Traces
 from pipeline.storage import DatasetRef, Store
-from pipeline.traces import materialize as stage
-from pipeline.traces.lake import open_lake
-from pipeline.traces.materialize import read
+from pipeline.traces import days as stage
+from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.materialize import materialize
+from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import Reason
+from pipeline.traces.sources.protocol import Address
 
-from .conftest import Run, observation, score, write
+from .conftest import ALONE, CHAMPION, Run, observation, score, write
 
 FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
 NEXT_DAY = "2026-01-06 10:00:00.000000"
 
 
 def snapshots(store: Store) -> int:
-    with open_lake(store) as lake:
+    with open_lake(local_lake(store)) as lake:
         return len(lake._table.snapshots())
 
 
 def ids(store: Store, dataset: DatasetRef) -> list[str]:
-    return read(store, dataset, ["trace_id"])["trace_id"].to_pylist()
+    return read_dataset(store, local_lake(store), dataset, ["trace_id"])["trace_id"].to_pylist()
 
 
 def test_days_are_governed_and_read_back(run: Run, store: Store, export: Path) -> None:
@@ -34,15 +39,16 @@ def test_days_are_governed_and_read_back(run: Run, store: Store, export: Path) -
     assert (governed.seen, governed.admitted, governed.source) == (4, 2, str(export))
     assert governed.rejected == {Reason.MALFORMED: 1, Reason.CONSENT: 1}
     assert [d.day for d in governed.days] == ["2026-01-05", "2026-01-06"]
-    rows = read(store, governed.iteration.dataset).to_pylist()
+    rows = read_dataset(store, local_lake(store), governed.iteration.dataset).to_pylist()
     assert [r["trace_id"] for r in rows] == ["t1", "t3"]
     assert (rows[0]["feedback_mean"], rows[0]["feedback_count"], len(rows[0]["feedback"])) == (0.5, 2, 3)
     assert (rows[1]["feedback_mean"], rows[1]["feedback_count"]) == (None, 0)
     assert rows[0]["messages"] == [{"role": "user", "content": "What is 1 + 1?", "tool_calls": None}]
     ledger = store.path("traces/rejected/2026-01-05.jsonl").read_text().splitlines()
+    detail = json.loads(ledger[1])["detail"]
     assert [json.loads(line) for line in ledger] == [
-        {"trace_id": "t2", "reason": "consent", "file": FIRST, "line": 2},
-        {"trace_id": None, "reason": "malformed", "file": FIRST, "line": 3},
+        {"trace_id": "t2", "reason": "consent", "file": FIRST, "line": 2, "detail": "user_consent is absent"},
+        {"trace_id": None, "reason": "malformed", "file": FIRST, "line": 3, "detail": detail},
     ]
 
 
@@ -84,7 +90,9 @@ def test_late_feedback_reopens_the_day_of_its_trace(run: Run, store: Store, expo
     write(export, "scores/2026-01-09.jsonl", [score(1, 1, 1.0), score(2, 99, 1.0), "{"])
     second = run()
     assert second.iteration.id != first.iteration.id
-    assert read(store, second.iteration.dataset, ["feedback_mean"]).to_pylist() == [{"feedback_mean": 1.0}]
+    assert read_dataset(store, local_lake(store), second.iteration.dataset, ["feedback_mean"]).to_pylist() == [
+        {"feedback_mean": 1.0}
+    ]
     assert second.rejected == {Reason.MALFORMED: 1}
 
 
@@ -110,7 +118,7 @@ def test_a_source_without_a_single_admitted_trace_is_a_result(run: Run, store: S
     assert (governed.seen, governed.admitted) == (2, 0)
     assert {d.day: d.seen for d in governed.days} == {"2026-01-05": 1, "unknown": 1}
     assert [f.name for f in governed.days[1].files] == ["observations_v2/part-1.jsonl", "observations_v2/part-2.jsonl"]
-    assert read(store, governed.iteration.dataset).num_rows == 0
+    assert read_dataset(store, local_lake(store), governed.iteration.dataset).num_rows == 0
     assert run() == governed
 
 
@@ -132,7 +140,7 @@ def test_a_day_that_left_the_source_left_the_dataset(run: Run, store: Store, exp
     assert ids(store, run().iteration.dataset) == ["t2"]
 
 
-@pytest.mark.parametrize("broken", ["table_of", "write_atomically"])
+@pytest.mark.parametrize("broken", ["publish_share", "write_atomically"])
 def test_a_crash_before_or_after_the_commit_is_made_good_by_the_next_run(
     run: Run, store: Store, export: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -165,10 +173,10 @@ def test_going_back_after_a_crash_does_not_trust_the_old_report(
         patched.setattr(stage, "write_atomically", crash)  # the table holds t2, the report still speaks of t1
         run()
     write(export, FIRST, [observation(1)])
-    with open_lake(store) as lake:
+    with open_lake(local_lake(store)) as lake:
         assert lake.read(["2026-01-05"], lake.snapshot, ["trace_id"])["trace_id"].to_pylist() == ["t2"]
     assert run().iteration == first.iteration
-    with open_lake(store) as lake:
+    with open_lake(local_lake(store)) as lake:
         assert lake.read(["2026-01-05"], lake.snapshot, ["trace_id"])["trace_id"].to_pylist() == ["t1"]
 
 
@@ -176,11 +184,9 @@ def test_a_dataset_that_is_not_there_says_so(run: Run, store: Store, export: Pat
     write(export, FIRST, [observation(1)])
     dataset = run().iteration.dataset
     with pytest.raises(ValueError, match=r"Materialise the traces again\.$"):
-        read(store, dataset.model_copy(update={"digest": "0" * 64}))
-    with pytest.raises(ValueError, match=r"Materialise the traces again\.$"):
-        read(store, dataset.model_copy(update={"snapshot": "7"}))
+        read_dataset(store, local_lake(store), dataset.model_copy(update={"digest": "0" * 64}))
     with pytest.raises(ValueError, match=r"materialise the traces again\.$"):
-        read(store, dataset.model_copy(update={"rows": 5}))
+        read_dataset(store, local_lake(store), dataset.model_copy(update={"rows": 5}))
 
 
 def test_personal_data_reaches_no_file_of_the_store(run: Run, store: Store, export: Path) -> None:
@@ -191,8 +197,78 @@ def test_personal_data_reaches_no_file_of_the_store(run: Run, store: Store, expo
     write(export, FIRST, [*rows, json.dumps(rows[0])[:200]])
     governed = run()
     assert governed.admitted == 1
-    (row,) = read(store, governed.iteration.dataset).to_pylist()
+    (row,) = read_dataset(store, local_lake(store), governed.iteration.dataset).to_pylist()
     assert row["messages"][0]["content"] == "I am [EMAIL]"
     assert mail not in json.dumps(row, default=str)
     for path in store.root.rglob("*"):
         assert path.is_dir() or mail.encode() not in path.read_bytes()
+
+
+def test_a_dataset_whose_snapshot_expired_says_so_and_comes_back_with_the_same_identity(
+    run: Run, store: Store, export: Path
+) -> None:
+    write(export, FIRST, [observation(1)])
+    first = run().iteration
+    write(export, SECOND, [observation(2, start_time=NEXT_DAY)])
+    run()
+    with open_lake(local_lake(store)) as lake:
+        lake.expire(None)
+    with pytest.raises(ValueError, match=r"no snapshot \d+ any more. Materialise the traces again\.$"):
+        ids(store, first.dataset)
+    (export / SECOND).unlink()
+    again = run().iteration
+    assert again.id == first.id
+    assert ids(store, first.dataset) == ids(store, again.dataset) == ["t1"]
+
+
+def long_answer(number: int, ending: str = "") -> dict[str, Any]:
+    """Observations of one number say nearly the same, those of two numbers nothing in common."""
+    words = " ".join(f"word{number}x{place}" for place in range(80))
+    return observation(number + len(ending) * 10, output=f"{words} {ending}", input=f"Tell me of {words}")
+
+
+@pytest.mark.parametrize(("near", "admitted", "counted"), [("off", 5, 0), ("report", 5, 2), ("drop", 3, 0)])
+def test_near_duplicates_are_counted_or_kept_out(
+    run: Run, store: Store, export: Path, near: str, admitted: int, counted: int
+) -> None:
+    write(export, FIRST, [long_answer(1), long_answer(2), long_answer(1, "a")])
+    write(export, "observations_v2/part.jsonl", [long_answer(1, "bc"), long_answer(3)])
+    (day,) = run(near_duplicates=near).days
+    assert (day.admitted, day.near_duplicates) == (admitted, counted)
+    assert day.rejected == ({} if near != "drop" else {Reason.NEAR_DUPLICATE: 2})
+
+
+def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "mail", "arguments": '{"to": "a@example.com"}'}}
+    asked = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "sent to a@example.com"},
+    ]
+    said = {"role": "assistant", "content": "Done, once more.", "tool_calls": [call]}
+    write(export, FIRST, [observation(1, input=json.dumps(asked), output=json.dumps(said))])
+    (row,) = read_dataset(store, local_lake(store), run().iteration.dataset).to_pylist()
+    for calls in (row["messages"][1]["tool_calls"], row["tool_calls"]):
+        assert json.loads(json.loads(calls)[0]["function"]["arguments"]) == {"to": "[EMAIL]"}
+    assert row["messages"][2]["content"] == "sent to [EMAIL]"
+
+
+@pytest.mark.shared
+def test_of_real_traces_none_is_admitted_without_consent(store: Store, shared_data: Path) -> None:
+    source = LangfuseUiSource(uri=str(shared_data / "langfuse-traces"))
+    governed = materialize(
+        store,
+        local_lake(store),
+        Address(source, source.uri),
+        Traces(source=source),
+        ALONE,
+        champion=CHAMPION,
+        model_name="tiny",
+        number=0,
+        recipe_digest="r",
+        now=datetime.now(UTC),
+        log=lambda line: None,
+    )
+    assert governed.admitted == 0
+    assert governed.seen == sum(governed.rejected.values()) > 20
+    assert governed.rejected[Reason.CONSENT] > 0

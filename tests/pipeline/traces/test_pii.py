@@ -24,6 +24,32 @@ PERSONAL = {
     "AKIAIOSFODNN7EXAMPLE": "[AWS_KEY]",
     "sk-proj-abcdefghijklmnop1234": "[API_KEY]",
     "219-09-9999": "[SSN]",
+    "o'brien@example.com": "[EMAIL]",
+    "alice%40example.com": "[EMAIL]",
+    "2001:db8::8a2e:370:7334": "[IP]",
+    "fe80::1": "[IP]",
+    "900101-1234568": "[RRN]",
+    "9001011234568": "[RRN]",
+    "201105-3123456": "[RRN]",  # born after the check digit was dropped
+    "850315-6123456": "[RRN]",  # a foreigner
+    "ghp_" + "a1B2" * 9: "[API_KEY]",
+    "github_pat_" + "a1B2_" * 14: "[API_KEY]",
+    "glpat-" + "a1B2-" * 4: "[API_KEY]",
+    "xoxb-" + "1234567890-" * 2 + "abc": "[API_KEY]",
+    "AIza" + "a1B2c" * 7: "[API_KEY]",
+    "hf_" + "aB" * 17: "[API_KEY]",
+    "npm_" + "aB12" * 9: "[API_KEY]",
+    "sk_live_" + "aB12" * 6: "[API_KEY]",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-DEF_123": "[API_KEY]",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----": "[PRIVATE_KEY]",
+    "13812345678": "[PHONE]",
+    "090-1234-5678": "[PHONE]",
+    "01 23 45 67 89": "[PHONE]",
+    "(0113) 496 0123": "[PHONE]",
+    "01632960123": "[PHONE]",
+    "212-555-0187x123": "[PHONE]",
+    "+49 (0) 3090 1820": "[PHONE]",
+    "8 (912) 345-67-89": "[PHONE]",
 }
 
 
@@ -44,6 +70,18 @@ def test_personal_data_is_replaced_in_its_sentence(text: str) -> None:
         "GB83 WEST 1234 5698 7654 32",  # fails mod 97
         "000-12-3456",
         "at 10:30 on 2026-01-05",
+        "12345678 +87654321 = 99999999",
+        "41111111-11111111 = 30000000",
+        "14 = 13812345678 - 13812345664",
+        "react@18.2.0 and f(A@B.T)",
+        "x[1::2], dead::beef, std::max, 10:30:45",
+        "901301-1234567",  # no such month
+        "9001011234567",  # bare, and its check digit is wrong
+        "0306406152, 978-0-306-40615-7",
+        "550e8400-e29b-41d4-a716-446655440000",
+        "commit 356a192b7913b04c54574d18c28d46e6395428ab of the secret",
+        "05-01-2026 10:30, 05/01/2026 23",
+        "from 12 1990-2000",
         "task-force, risk-adjusted-return-on-capital",
         "",
     ],
@@ -61,10 +99,32 @@ def test_other_text_stays_exactly_as_it_was(text: str) -> None:
         "٤١١١١١١١١١١١١١١١",  # Arabic-Indic digits
         "4111\u20111111\u20131111\u20141111",
         "219\u201309\u20139999",
+        "219\u221209\u22129999",
+        "alice\u202e@example.com",
+        "al\ufe0fice@example.com",
+        r"alice\u0040example.com",
+        r"alice\\u0040exam\u200bple.com",
+        "card_4111111111111111",
+        r"\n4111111111111111",
     ],
 )
 def test_a_disguise_does_not_help(text: str) -> None:
-    assert mask(f"see {text} now") in {"see [EMAIL] now", "see [CARD] now", "see [SSN] now"}
+    masked = mask(f"see {text} now")
+    assert masked in {"see [EMAIL] now", "see [CARD] now", "see [SSN] now", "see card_[CARD] now", r"see \n[CARD] now"}
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("my ssn is 219 09 9999", "my ssn is [SSN]"),
+        ("phone: 91234567", "phone: [PHONE]"),
+        ("전화번호는 91234567 입니다", "전화번호는 [PHONE] 입니다"),
+        ("secret = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "secret = [AWS_KEY]"),
+        ("Authorization: Bearer abcdefghij0123456789", "Authorization: Bearer [API_KEY]"),
+    ],
+)
+def test_the_words_before_it_tell(text: str, masked: str) -> None:
+    assert mask(text) == masked
 
 
 def test_the_word_after_an_iban_stays() -> None:

@@ -10,17 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from pipeline.recipe.section import Section, Share
+from pipeline.recipe.traces import Traces
 from pipeline.storage import digest_json
-
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Section(BaseModel):
-    """A part of the recipe: frozen, a wrong key is an error, and a docstring under each field that needs one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class BaseModelSection(Section):
@@ -28,49 +22,6 @@ class BaseModelSection(Section):
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: str
     """Directory with config.json, weights and tokenizer: the first champion."""
-
-
-class DemoSource(Section):
-    """The embedded production: the champion, served to simulated users (pipeline/demo)."""
-
-    kind: Literal["demo"] = "demo"
-    days: PositiveInt = 3
-    """Days of traffic that each new champion serves."""
-    traces_per_day: PositiveInt = 2000
-    seed: int = 7
-
-
-class LangfuseExportSource(Section):
-    """A Langfuse blob-storage export: `observations_v2/` and `scores/`, JSON lines, gzipped or not."""
-
-    kind: Literal["langfuse_export"] = "langfuse_export"
-    uri: str
-    """Directory or bucket prefix above `observations_v2/`: a local path, or `s3://bucket/prefix`."""
-
-
-class LangfuseUiSource(Section):
-    """Traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`."""
-
-    kind: Literal["langfuse_ui"] = "langfuse_ui"
-    uri: str
-
-
-class Traces(Section):
-    source: DemoSource | LangfuseExportSource | LangfuseUiSource = Field(discriminator="kind")
-    consent_key: str = "user_consent"
-    """Metadata key that says whether a user agreed to training. Absent, null, false, 0 and "false" all mean no."""
-    region_key: str = "region"
-    """Metadata key of the region whose law covers the trace."""
-    regulated_regions: tuple[str, ...] = ("eu",)
-    """Regions whose traces only a job inside the same boundary may read."""
-    job_region: str = ""
-    """The boundary that this deployment runs in; empty: outside every regulated region."""
-    confidential_key: str = "confidential"
-    """Metadata key that keeps a trace out of every training set when it is true."""
-    max_latency_s: PositiveFloat = 120.0
-    """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
-    window_days: PositiveInt = 30
-    """An iteration trains on the newest so many days that have traces."""
 
 
 class Rewards(Section):
@@ -134,7 +85,7 @@ class GRPO(Section):
     temperature: PositiveFloat = 1.0
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty to the reference model; 0 loads no reference."""
-    trainer_args: dict[str, Any] = {}
+    trainer_args: dict[str, Any] = Field(default={})
     """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded."""
 
 
@@ -152,7 +103,7 @@ class DPO(Section):
     loss_type: tuple[str, ...] = ("sigmoid", "sft")
     """The sft term keeps the chosen likelihood from falling together with the rejected one."""
     loss_weights: tuple[float, ...] = (1.0, 0.3)
-    trainer_args: dict[str, Any] = {}
+    trainer_args: dict[str, Any] = Field(default={})
     """Anything else that TRL's DPOConfig takes."""
 
 
@@ -207,6 +158,17 @@ class Rollout(Section):
     """Requests that the embedded router replays at each look."""
 
 
+class Compute(Section):
+    """Where the work of a stage runs."""
+
+    data: Literal["local", "ray"] = "local"
+    """The traces stage: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
+    workers: PositiveInt = 2
+    """Source files that are read at once: processes (local) or tasks (ray)."""
+    memory_mb: PositiveInt = 256
+    """Byte budget of one such process for rows in flight; the size of the input does not matter."""
+
+
 class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
@@ -220,10 +182,17 @@ class Recipe(Section):
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     rollout: Rollout = Rollout()
+    compute: Compute = Compute()
 
     def digest(self) -> str:
-        """sha256 of what decides an iteration's result: not where things lie, nor how it is rolled out."""
-        return digest_json(self.model_dump(mode="json", exclude={"name", "data_root", "base_model", "rollout"}))
+        """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""
+        return digest_json(self.model_dump(mode="json", exclude=_WITHOUT_EFFECT))
+
+
+_WITHOUT_EFFECT: Any = {
+    **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute"), True),
+    "traces": {"lake": True, "retention": True},
+}
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:

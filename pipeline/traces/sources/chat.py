@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
-Message = dict[str, str]
+from pipeline.traces.rows import Message
+
 ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "developer": "system", "function": "tool"}
 # Where a shape keeps its messages, the most specific key first.
 WRAPPERS = ("messages", "contents", "choices", "candidates", "output", "message", "prompt", "args", "input", "content")
@@ -45,6 +46,12 @@ def completion(chat: Chat) -> str:
     return chat.messages[-1]["content"] if chat.messages and chat.messages[-1]["role"] == "assistant" else ""
 
 
+def tool_calls(chat: Chat) -> str | None:
+    """The calls of tools that go with `completion`, as JSON text."""
+    last = chat.messages[-1] if chat.messages else {}
+    return last.get("tool_calls") if last.get("role") == "assistant" else None
+
+
 def decoded(text: str) -> Any:
     """The value of JSON in a string; the string itself when it is plain text."""
     if text[:1] not in ('"', "{", "["):
@@ -73,8 +80,9 @@ def _messages(value: Any, role: str, chat: Chat) -> list[Message] | None:
 
 def _of_dict(value: dict[str, Any], role: str, chat: Chat) -> list[Message] | None:
     kind = str(value.get("type"))
-    if "finish_reason" in value:
-        chat.finish_reason = str(value["finish_reason"])
+    finish = value.get("finish_reason", value.get("finishReason"))
+    if isinstance(finish, str):
+        chat.finish_reason = finish
     if kind == "reasoning":
         return []
     if kind == "function_call":
@@ -101,7 +109,14 @@ def _message(role: str, value: dict[str, Any], chat: Chat) -> Message:
     calls = value.get("tool_calls")
     if not calls and isinstance(extra, dict):
         calls = cast(dict[str, Any], extra).get("tool_calls")
-    message = {"role": role, "content": _text(value.get("content", value.get("parts")), chat)}
+    if not calls and value.get("function_call"):
+        calls = [value["function_call"]]
+    content: Any = value.get("content", value.get("parts"))
+    if isinstance(content, list):
+        parts = cast(list[Any], content)
+        called = [part for part in parts if _is_call(part)]
+        calls, content = calls or called, [part for part in parts if not _is_call(part)] if called else parts
+    message = {"role": role, "content": _text(content, chat)}
     return {**message, "tool_calls": _dumped(calls)} if calls else message
 
 
@@ -124,6 +139,14 @@ def _text(content: Any, chat: Chat) -> str:
         if "parts" in part:
             return _text(part["parts"], chat)
     return _dumped(content)
+
+
+def _is_call(value: Any) -> bool:
+    """Anthropic's and Gemini's tool calls stand among the parts of the text."""
+    if not isinstance(value, dict):
+        return False
+    part = cast(dict[str, Any], value)
+    return part.get("type") in ("tool_use", "tool_call") or not {"functionCall", "function_call"}.isdisjoint(part)
 
 
 def _is_part(value: Any) -> bool:

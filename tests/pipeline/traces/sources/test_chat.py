@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.traces.chat import completion, parse
+from pipeline.traces.sources.chat import completion, parse
 
 ASKED = [{"role": "user", "content": "Hi"}]
 
@@ -73,6 +73,23 @@ def test_tool_calls_stay_with_their_message() -> None:
 )
 def test_a_part_that_is_not_text_is_reported(part: dict[str, Any]) -> None:
     assert parse([{"role": "user", "content": [{"type": "text", "text": "See"}, part]}], "user").has_payload
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ({"content": None, "function_call": {"name": "search"}}, {"name": "search"}),
+        ({"content": [{"type": "tool_use", "name": "search"}]}, {"type": "tool_use", "name": "search"}),
+        ({"parts": [{"functionCall": {"name": "search"}}]}, {"functionCall": {"name": "search"}}),
+    ],
+)
+def test_tool_calls_in_the_words_of_other_providers_are_kept(message: dict[str, Any], call: dict[str, Any]) -> None:
+    (found,) = parse([{"role": "assistant", **message}], "user").messages
+    assert (found["content"], json.loads(found["tool_calls"])) == ("", [call])
+
+
+def test_a_finish_reason_that_is_not_there_yet_is_none() -> None:
+    assert parse({"choices": [{"text": "Yes", "finish_reason": None}]}, "assistant").finish_reason is None
 
 
 def test_the_finish_reason_is_found_where_the_provider_put_it() -> None:

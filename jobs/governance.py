@@ -1,0 +1,188 @@
+"""Governance at a terminal: `python -m jobs.governance forget USER [--since DATE] | verify | retain | upkeep | blocks`.
+
+Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
+`forget -` reads the user's id from standard input: it is then neither in the shell's history nor in the process list.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from assets.resources import Deployment, deployment
+from pipeline import audit, erasure
+from pipeline.erasure import derived
+from pipeline.erasure.proof import Proof, proof_name, proofs
+from pipeline.registry.blocks import blocks
+from pipeline.registry.record import Phase, read_state
+from pipeline.registry.rollout import tick
+from pipeline.registry.router import LocalRouter, Split
+from pipeline.registry.versions import project
+from pipeline.storage import digest_json
+from pipeline.traces.erased import publishing
+from pipeline.traces.lake import open_lake
+from pipeline.traces.members import keep_members
+from pipeline.traces.retention import Retained, retain
+from pipeline.traces.sources.protocol import Address
+from pipeline.traces.upkeep import Upkeep, upkeep
+
+Log = Callable[[str], None]
+
+
+def main(arguments: list[str]) -> int:
+    asked = parser().parse_args(arguments)
+    try:
+        return asked.run(deployment(), asked)
+    except Exception as error:  # boundary: a person at a terminal; MLflow, PyIceberg and S3 have errors of their own
+        print(f"{asked.command}: {error} ({type(error).__name__})", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m jobs.governance", description=__doc__)
+    commands = found.add_subparsers(dest="command", required=True)
+
+    def add(name: str, run: Callable[[Deployment, argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help)
+        command.set_defaults(run=run)
+        return command
+
+    user = add("forget", _forget, "remove a user from every table and file, and block the models that saw the data")
+    user.add_argument("user", help="the id under which the source has the user; - reads it from standard input")
+    user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
+    log = add("verify", _verify, "check the audit log, line by line, and every proof against it")
+    log.add_argument("--known", default="", help="a head that was noted earlier: it has to be in the log")
+    add("retain", _retain, "drop what is older than the recipe keeps it")
+    add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
+    add("blocks", _blocks, "list the models that may not be promoted")
+    return found
+
+
+class Blind:
+    """Live metrics of somebody who does not look."""
+
+    def look(self, split: Split, look: int, since: float, now: float) -> None:
+        return None
+
+
+def forget_user(settings: Deployment, user_id: str, since: datetime | None, log: Log) -> Proof:
+    """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
+    store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
+    now = datetime.now(UTC)
+    proof = erasure.forget(
+        store, settings.lake(), user_id, since=since, tracking_uri=uri, model_name=name, now=now, log=log
+    )
+    if read_state(store, name).phase is Phase.ROLLING_BACK:
+        # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
+        for _ in ("move the traffic", "read it back"):
+            tick(store, name, LocalRouter(store, name), Blind(), lambda state: project(uri, state), now.timestamp())
+        log(f"rollout of {name}: {read_state(store, name).phase}")
+    return proof
+
+
+def drop_overdue(settings: Deployment, log: Log) -> Retained:
+    """Retention, and the rows in what was built of the data that it drops; nobody is forgotten meanwhile."""
+    store, traces = settings.store(), settings.recipe().traces
+    address = Address(traces.source, settings.source_uri())
+    with publishing(store):
+        done = retain(store, settings.lake(), traces, address, datetime.now(UTC), log)
+        for name in derived.clear(store, done.datasets):
+            log(f"retention: {name} is gone")
+    return done
+
+
+def keep_up(settings: Deployment, log: Log) -> Upkeep:
+    """The table's upkeep; nobody is forgotten meanwhile, and who was in an expired dataset stays known."""
+    store, config = settings.store(), settings.lake()
+    with publishing(store):
+        with open_lake(config) as lake:
+            keep_members(store, lake)
+        return upkeep(config, settings.recipe().traces.lake.keep_snapshots_days, datetime.now(UTC), log)
+
+
+def told(proof: Proof, path: str) -> Iterator[str]:
+    """The proof for a person."""
+    made = proof.affected
+    from_then = f" from {proof.since:%Y-%m-%d %H:%M} UTC on" if proof.since else ""
+    if not proof.found:
+        yield "Nothing was found of this user. The user is on the list: rows that come are rejected."
+    else:
+        yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased{from_then}."
+        yield f"{proof.swept_files:,} files of {proof.swept_bytes:,} bytes were swept from the warehouse."
+    for title, names in (
+        ("Datasets that held the user (materialise the traces again)", made.datasets),
+        ("  of these, without evidence and counted as affected", made.undetermined),
+        ("Iterations that learned from them", made.iterations),
+        ("Checkpoints", made.checkpoints),
+        ("Model versions, blocked from promotion", made.versions),
+        ("Trained on top of these, not blocked", made.inherited),
+        ("Removed", proof.removed),
+        ("STILL HOLD THE USER, and are not the pipeline's own: remove them by hand", proof.remains),
+    ):
+        if names:
+            yield f"{title}:"
+            yield from (f"  {name}" for name in names)
+    if proof.champion:
+        yield f"Attention: {proof.champion}."
+    if not proof.since:
+        yield f"{proof.checked_files:,} files of {proof.checked_bytes:,} bytes were searched for the user afterwards."
+    yield f"Proof {proof.id}: {path}"
+
+
+def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
+    user = sys.stdin.readline().rstrip("\n") if asked.user == "-" else asked.user
+    proof = forget_user(settings, user, asked.since, _say)
+    print("\n".join(told(proof, str(settings.store().path(proof_name(proof.id))))))
+    return 1 if proof.remains else 0
+
+
+def _verify(settings: Deployment, asked: argparse.Namespace) -> int:
+    store = settings.store()
+    found = audit.verify(store, asked.known)
+    if found.flaw:
+        where = f"line {found.line}: " if found.line else ""
+        print(f"{store.path(audit.LOG)}: {where}{found.flaw}. Whatever it says from there on is not to be relied on.")
+        return 1
+    written = {e.subject: e.detail.get("proof") for e in audit.entries(store) if e.kind == "erasure"}
+    forged = [proof.id for proof in proofs(store) if written.get(proof.id) != digest_json(proof)]
+    lost = sorted(written.keys() - {proof.id for proof in proofs(store)})
+    for id in forged:
+        print(f"{store.path(proof_name(id))} is not the proof that the log speaks of. Run the erasure again.")
+    for id in lost:
+        print(f"{store.path(proof_name(id))} is gone. Restore it from a backup.")
+    print(f"{found.entries:,} entries, every one as it was written. Note the head elsewhere: {found.head}")
+    return 1 if forged or lost else 0
+
+
+def _retain(settings: Deployment, asked: argparse.Namespace) -> int:
+    done = drop_overdue(settings, _say)
+    print(f"Dropped {len(done.days)} governed days and {len(done.raw_deleted)} raw files.")
+    for name in done.raw_overdue:
+        print(f"Overdue, and its owner's to delete: {name}")
+    return 0
+
+
+def _upkeep(settings: Deployment, asked: argparse.Namespace) -> int:
+    done = keep_up(settings, _say)
+    print(f"Compacted {len(done.compacted.days)} days, expired {len(done.expired)} snapshots.")
+    print(f"Swept {done.swept.files:,} files of {done.swept.bytes:,} bytes.")
+    return 0
+
+
+def _blocks(settings: Deployment, asked: argparse.Namespace) -> int:
+    found = blocks(settings.store())
+    for each in found:
+        print(f"erasure {each.proof}: iterations {', '.join(each.iterations)}")
+        for digest in each.digests:
+            print(f"  {digest}")
+    if not found:
+        print("No model is blocked.")
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""Governance as jobs: forgetting a user, and the weekly housekeeping of the governed table.
+
+Dagster keeps the configuration of every run. To keep a user's name out of it, name an environment variable that the
+run's process has: `user_id: {env: FORGET_USER}`. A name given as plain text stays in Dagster's storage for as long as
+the run does; logs and tags never have it.
+"""
+
+from datetime import datetime
+
+import dagster as dg
+
+from assets.resources import Deployment
+from jobs.governance import drop_overdue, forget_user, keep_up, told
+from jobs.preference_tuning import executor
+from pipeline.erasure.proof import proof_name
+
+
+@dg.op(
+    config_schema={
+        "user_id": dg.Field(dg.StringSource, description="The source's id of the user, or better {env: A_VARIABLE}."),
+        "since": dg.Field(str, default_value="", description="ISO date or time, UTC: only rows from then on."),
+    }
+)
+def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Erase a user's rows, block what learned from them, and leave a proof."""
+    since = context.op_config["since"]
+    proof = forget_user(
+        deployment,
+        context.op_config["user_id"],
+        datetime.fromisoformat(since) if since else None,
+        context.log.info,
+    )
+    context.log.info("\n".join(told(proof, str(deployment.store().path(proof_name(proof.id))))))
+    if proof.remains:
+        raise dg.Failure(f"{len(proof.remains)} files still hold the user: see the log.", allow_retries=False)
+
+
+@dg.job(executor_def=executor)
+def forget():
+    """Removes a user from every live table and from disk, and blocks the models that saw the data."""
+    forget_one()
+
+
+@dg.op
+def drop_what_is_overdue(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Retention: governed days and raw files past the recipe's days."""
+    done = drop_overdue(deployment, context.log.info)
+    if done.raw_overdue:
+        context.log.warning(f"{len(done.raw_overdue)} parts of the source are overdue: their owner has to delete them.")
+
+
+@dg.op(ins={"after": dg.In(dg.Nothing)})
+def tidy_the_table(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Compaction, expiry of old snapshots, and the sweep of files that nothing names any more."""
+    keep_up(deployment, context.log.info)
+
+
+@dg.job(executor_def=executor)
+def lake_upkeep():
+    """Retention, then compaction, snapshot expiry and the sweep of unreachable files."""
+    tidy_the_table(after=drop_what_is_overdue())
+
+
+weekly = dg.ScheduleDefinition(
+    name="weekly",
+    job=lake_upkeep,
+    cron_schedule="0 5 * * 0",
+    execution_timezone="UTC",
+    description="Retention and the table's upkeep.",
+)

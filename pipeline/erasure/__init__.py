@@ -1,0 +1,191 @@
+"""Forgetting a user: out of the table and off the disk, every model that learned from them named and blocked, proved.
+
+Owns the order of it. What is affected is listed before anything goes; the user is on the list of the forgotten before
+their rows go; the proof comes last. A kill at any point is healed by the same command, which ends in the same proof.
+Refuses to change weights or to take a champion out of service: both are a person's to decide, on the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from pipeline import audit
+from pipeline.erasure import account
+from pipeline.erasure.affected import Person, find, iterations
+from pipeline.erasure.derived import holding_rows, remove, rewrite_raw, unfinished
+from pipeline.erasure.proof import Affected, Pending, Proof, pending_name, proof_id, proof_name
+from pipeline.erasure.search import Searched, search
+from pipeline.registry import blocks, versions
+from pipeline.registry.propose import abort, champion
+from pipeline.registry.record import read_state
+from pipeline.storage import Store, digest_json
+from pipeline.traces import erased
+from pipeline.traces.lake import Lake, LakeConfig, Swept, open_lake
+from pipeline.traces.members import keep_members
+from pipeline.traces.pii import pseudonym
+
+Log = Callable[[str], None]
+
+
+def forget(
+    store: Store,
+    lake_config: LakeConfig,
+    user_id: str,
+    *,
+    since: datetime | None = None,
+    tracking_uri: str,
+    model_name: str,
+    now: datetime,
+    log: Log,
+) -> Proof:
+    """Remove the user's rows, those from `since` on where it is given (UTC unless it says otherwise); the proof.
+
+    `user_id` is the source's id or the table's pseudonym of it. A user whom nothing is known of is still put on the
+    list. Other datasets' snapshots expire with the user's: materialising the traces publishes those datasets again.
+    Raises ValueError when a record cannot be read, OSError or MLflow's error when lake or registry fail: run it again.
+    """
+    if not user_id.strip():
+        raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
+    since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
+    person = Person(frozenset({user_id, str(pseudonym(user_id))}), erased.mark(user_id), since)
+    id = proof_id(person.mark, since)
+    log(f"forget {id}: begins as soon as no run of the traces stage is under way")
+    with erased.forgetting(store), open_lake(lake_config) as lake:
+        before = store.read(proof_name(id), Proof)
+        pending, traces = _listed(store, lake, lake_config, person, tracking_uri, id, now)
+        log(f"forget {id}: {sum(pending.rows.values())} rows over {len(pending.rows)} days, {_told(pending.affected)}")
+        erased.add(store, erased.Erased(mark=person.mark, since=since, proof=id))
+        log(f"forget {id}: on the list of the forgotten")
+        serving = _block(store, pending.affected, id, tracking_uri, model_name, now)
+        log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
+        account.unname(store, traces)
+        pending = _noted(store, pending, id, removed=rewrite_raw(store, person))
+        log(f"forget {id}: {len(pending.removed)} raw files are written anew")
+        _erase(store, lake, person, pending, id)
+        log(f"forget {id}: the rows are out of the table")
+        keep_members(store, lake)
+        leftovers = holding_rows(store, pending.affected.iterations, pending.affected.datasets) + unfinished(store)
+        pending = _noted(store, pending, id, removed=leftovers)
+        remove(store, leftovers)
+        log(f"forget {id}: {len(leftovers)} derived files are gone")
+        pending = _noted(store, pending, id, expiring=True)
+        swept = Swept()
+        if before is None or pending.rows or pending.affected.datasets:
+            lake.expire(None)
+            swept = lake.sweep(0)
+        log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
+        left = _left(store, lake, person)
+        proof = _proof(before, pending, person, id, serving, swept, left, now)
+        store.write(proof_name(id), proof)
+        log(f"forget {id}: the proof is written")
+        _audit(store, proof, now)
+        store.path(pending_name(id)).unlink(missing_ok=True)
+    return proof
+
+
+def _listed(
+    store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_uri: str, id: str, now: datetime
+) -> tuple[Pending, dict[str, set[str]]]:
+    """What is affected, with what an earlier attempt found, on record before anything goes; and traces by day."""
+    known = store.read(pending_name(id), Pending)
+    affected = known.affected if known is not None else Affected()
+    if known is None or not known.expiring:
+        affected = affected.plus(find(store, lake, config, person, tracking_uri))
+    rows = lake.rows_of(person.ids, person.since)
+    counted = {day: account.count(lake, person, day) for day in rows}
+    days = {day: account.after(store, lake, day, files, id) for day, (files, _) in counted.items()}
+    made = known or Pending(requested=now)
+    made = made.model_copy(update={"affected": affected, "days": {**made.days, **days}, "rows": {**made.rows, **rows}})
+    store.write(pending_name(id), made)
+    return made, {day: traces for day, (_, traces) in counted.items()}
+
+
+def _noted(store: Store, pending: Pending, id: str, *, removed: Iterable[str] = (), expiring: bool = False) -> Pending:
+    made = pending.model_copy(
+        update={
+            "removed": tuple(sorted({*pending.removed, *removed})),
+            "expiring": expiring or pending.expiring,
+        }
+    )
+    store.write(pending_name(id), made)
+    return made
+
+
+def _block(store: Store, affected: Affected, id: str, tracking_uri: str, model_name: str, now: datetime) -> str:
+    """Block what is affected, take it out of a rollout, show it in MLflow; what is said of a champion among it."""
+    if not affected.iterations:
+        return ""
+    made = blocks.Block(proof=id, digests=affected.digests, iterations=affected.iterations)
+    blocks.block(store, made)
+    ours = [each for each in iterations(store) if each.id in affected.iterations]
+    serving = ""
+    for name in sorted({model_name, *(each.model_name for each in ours)}):
+        state = read_state(store, name)
+        if state.proposal is not None and (reason := blocks.blocked(store, state.proposal.version)):
+            abort(store, name, reason, now.timestamp())
+        rows = versions.registered(tracking_uri, name, affected.iterations)
+        versions.tag_blocked(tracking_uri, rows, id, made.reason)
+        found = champion(store, name)
+        if found is not None and found.model.digest in affected.digests:
+            serving = f"{name} version {found.version} is the champion and serves on; replace it to end that"
+    return serving
+
+
+def _erase(store: Store, lake: Lake, person: Person, pending: Pending, id: str) -> None:
+    """One commit, and the accounts that follow from it."""
+    rows = lake.rows_of(person.ids, person.since)
+    if rows:
+        reports = {day: pending.days.get(day) for day in rows}
+        # A day without a report that fits gets a digest that no report has: the stage makes it again.
+        digests = {day: report.digest if report else f"erased-{id}" for day, report in reports.items()}
+        lake.erase(person.ids, person.since, digests)
+    for report in pending.days.values():
+        if report is not None:
+            account.settle(store, lake, report)
+
+
+def _left(store: Store, lake: Lake, person: Person) -> Searched:
+    """What still holds the user. After a withdrawn consent files are not searched: earlier rows stay, with the id."""
+    found = Searched(0, 0, ()) if person.since is not None else search(store, person.ids)
+    again = [f"the governed table, {day}" for day in lake.rows_of(person.ids, person.since)]
+    return found._replace(remains=(*again, *found.remains))
+
+
+def _proof(
+    before: Proof | None, pending: Pending, person: Person, id: str, serving: str, swept: Swept, left: Searched,
+    now: datetime,
+) -> Proof:  # fmt: skip
+    """The proof; of a user who was forgotten before, the old one with what has been found since, if anything."""
+    old = before or Proof(
+        id=id, mark=person.mark, since=person.since, requested=pending.requested, finished=now, affected=Affected()
+    )
+    made = old.model_copy(
+        update={
+            "rows": {**old.rows, **pending.rows},
+            "affected": old.affected.plus(pending.affected),
+            "champion": serving or old.champion,
+            "removed": tuple(sorted({*old.removed, *pending.removed})),
+            "swept_files": old.swept_files + swept.files,
+            "swept_bytes": old.swept_bytes + swept.bytes,
+            "remains": left.remains,
+        }
+    )
+    if before is not None and made == before:
+        return before
+    checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
+    return made.model_copy(update=checked)
+
+
+def _audit(store: Store, proof: Proof, now: datetime) -> None:
+    """An entry for every state of the proof, so that a changed proof no longer has one."""
+    digest = digest_json(proof)
+    if any(e.subject == proof.id and e.detail.get("proof") == digest for e in audit.entries(store)):
+        return
+    counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
+    audit.record(store, "erasure", proof.id, {"mark": proof.mark, **counts, "proof": digest}, now)
+
+
+def _told(affected: Affected) -> str:
+    counts = {name: len(getattr(affected, name)) for name in ("datasets", "iterations", "checkpoints", "versions")}
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

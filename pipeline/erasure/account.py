@@ -1,0 +1,96 @@
+"""The days' accounts after an erasure: how many admitted rows of which file became erased ones, and the ledgers.
+
+Owns that the equation still holds per file. Refuses to touch the table. A ledger keeps the line of every rejected row;
+of the forgotten user's rows it no longer says which trace they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.erasure.affected import Person
+from pipeline.storage import Store, write_atomically
+from pipeline.traces.lake import Lake
+from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
+
+REPORT = "traces/days/{}.json"
+
+
+def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]:
+    """The person's rows of a day by source file, and their traces."""
+    files: Counter[str] = Counter()
+    traces: set[str] = set()
+    for batch in lake.batches([day], lake.snapshot, ["user_id", "timestamp", "source_file", "trace_id"]):
+        found = pa.table(batch).filter(person.rows())
+        files.update(found["source_file"].to_pylist())
+        traces.update(found["trace_id"].to_pylist())
+    return files, traces
+
+
+def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:
+    """The day's report once these rows are gone; None when report and table disagree: the stage makes the day again."""
+    known = store.read(REPORT.format(day), DayReport)
+    if known is None or known.digest != lake.digests().get(day):
+        return None
+    if any(f.admitted < files.get(f.name, 0) for f in known.files) or files.keys() - {f.name for f in known.files}:
+        return None
+    reports = tuple(_without(file, files.get(file.name, 0)) for file in known.files)
+    erased = tuple(sorted({*known.erased, proof}))
+    admitted = sum(file.admitted for file in reports)
+    return DayReport(
+        day=day,
+        rules=known.rules,
+        digest=day_digest(known.rules, {file.name: file.sha256 for file in reports}, erased),
+        files=reports,
+        seen=known.seen,
+        admitted=admitted,
+        rejected=total(file.rejected for file in reports),
+        near_duplicates=min(known.near_duplicates, admitted),
+        erased=erased,
+    )
+
+
+def settle(store: Store, lake: Lake, report: DayReport) -> None:
+    """Publish the report and complete its ledger, if the table is at that state of the day. Safe to repeat."""
+    if lake.digests().get(report.day) != report.digest:
+        return  # the stage made the day again meanwhile
+    wanted = Counter({file.name: file.rejected.get(Reason.ERASED, 0) for file in report.files})
+    lines = _ledger(store, report.day)
+    missing = wanted - Counter(line["file"] for line in lines if line["reason"] == Reason.ERASED)
+    lines += [
+        {"trace_id": None, "reason": Reason.ERASED, "file": file, "line": None, "detail": None}
+        for file in sorted(missing.elements())
+    ]
+    _write(store, report.day, lines)
+    store.write(REPORT.format(report.day), report)
+
+
+def unname(store: Store, traces: Mapping[str, Collection[str]]) -> None:
+    """Take the user's trace ids (by day) out of the ledgers."""
+    for day, ids in traces.items():
+        lines = _ledger(store, day)
+        if any(line["trace_id"] in ids for line in lines):
+            _write(store, day, [{**line, "trace_id": None} if line["trace_id"] in ids else line for line in lines])
+
+
+def _without(file: FileReport, rows: int) -> FileReport:
+    if not rows:
+        return file
+    rejected = {**file.rejected, Reason.ERASED: file.rejected.get(Reason.ERASED, 0) + rows}
+    fields = {name: getattr(file, name) for name in ("name", "sha256", "bytes", "seen")}
+    return FileReport(**fields, admitted=file.admitted - rows, rejected=total([rejected]))
+
+
+def _ledger(store: Store, day: str) -> list[dict[str, Any]]:
+    path = store.path("traces", "rejected", f"{day}.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _write(store: Store, day: str, lines: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_atomically(store.path("traces", "rejected", f"{day}.jsonl"), text)

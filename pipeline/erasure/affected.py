@@ -1,0 +1,146 @@
+"""Which datasets, iterations, checkpoints and model versions were made from a user's rows.
+
+Owns the search and what counts as evidence: the dataset's own rows; once its snapshot is gone, the list of members
+that was kept of it; else the iteration's labels, which know no time. Where nothing is left to tell, a dataset
+counts as affected. Refuses to delete or to block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.erasure.proof import Affected
+from pipeline.iteration import Iteration
+from pipeline.registry import versions
+from pipeline.registry.record import ModelVersion
+from pipeline.storage import Store
+from pipeline.traces.lake import Lake, LakeConfig
+from pipeline.traces.lake_files import count_rows
+from pipeline.traces.members import members, windows
+from pipeline.traces.rows import SCHEMA
+from pipeline.training.checkpoints import published
+from pipeline.training.plan import TrainingResult
+
+
+class Person(NamedTuple):
+    """Who is to be forgotten: the ids under which rows have the user, and from when."""
+
+    ids: frozenset[str]
+    mark: str
+    since: datetime | None
+
+    def rows(self) -> pc.Expression:
+        """Whether a row of the governed table is theirs, and to be forgotten."""
+        theirs = pc.field("user_id").isin(pa.array(sorted(self.ids), pa.string()))
+        if self.since is None:
+            return theirs
+        return theirs & (pc.field("timestamp") >= pa.scalar(self.since, SCHEMA.field("timestamp").type))
+
+
+def find(store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_uri: str) -> Affected:
+    """Everything affected, as the store, the lake and MLflow have it now."""
+    made = iterations(store)
+    touched = _readable(store, lake, config, person)
+    lost = {each.dataset.digest for each in made} - touched.keys()
+    touched |= {digest: _remembered(store, digest, made, person) for digest in sorted(lost)}
+    seen = {digest for digest, verdict in touched.items() if verdict is not False}
+    ours = [each for each in made if each.dataset.digest in seen]
+    trained = {each.id: result for each in made if (result := _result(store, each))}
+    models = {trained[each.id].checkpoint.model.digest for each in ours if each.id in trained}
+    heirs = _heirs(made, trained, models, {each.id for each in ours})
+    named = _versions(store, [*ours, *heirs], tracking_uri)
+    return Affected(
+        datasets=tuple(sorted(seen)),
+        iterations=tuple(sorted(each.id for each in ours)),
+        checkpoints=tuple(sorted(c for each in ours for c in _checkpoints(store, each, trained.get(each.id)))),
+        versions=tuple(sorted({name for each in ours for name in named[each.id]})),
+        digests=tuple(sorted({d for each in ours if each.id in trained for d in _digests(trained[each.id])})),
+        inherited=tuple(sorted({n for each in heirs for n in named[each.id] or [f"iteration {each.id}"]})),
+        undetermined=tuple(sorted(digest for digest, verdict in touched.items() if verdict is None)),
+    )
+
+
+def iterations(store: Store) -> list[Iteration]:
+    """Every iteration of the store, by id. Raises ValueError when one cannot be read."""
+    found: list[Iteration] = []
+    for path in sorted(store.path("iterations").glob("*/traces.json")):
+        try:
+            found.append(Iteration.model_validate(json.loads(path.read_text())["iteration"]))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path} does not name its iteration ({error}). Restore it, and run again.") from error
+    return found
+
+
+def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> dict[str, bool | None]:
+    """Of each dataset whose snapshot is there, whether it holds the person. Datasets share files: each is read once."""
+    readable = [window for window in windows(store) if lake.has(window.snapshot)]
+    files = {window.digest: lake.files(window.days, window.snapshot) for window in readable}
+    theirs = count_rows(config, sorted({uri for uris in files.values() for uri in uris}), person.rows())
+    return {digest: not theirs.keys().isdisjoint(uris) for digest, uris in files.items()}
+
+
+def _remembered(store: Store, digest: str, made: Collection[Iteration], person: Person) -> bool | None:
+    """The same of a dataset that can no longer be read; None when nothing can tell."""
+    if (kept := members(store, digest)) is not None:
+        return kept.has(person.mark, person.since)
+    labelled = [each for each in made if each.dataset.digest == digest and _labels(store, each)[0].exists()]
+    tables = [path for each in labelled if (path := _labels(store, each)[1]).exists()]
+    if labelled and not tables:
+        return None
+    return any(bool(pq.read_table(t, columns=["user_id"], filters=[("user_id", "in", person.ids)])) for t in tables)
+
+
+def _labels(store: Store, iteration: Iteration) -> tuple[Path, Path]:
+    record = store.path(iteration.path("reward_labels.json"))
+    return record, store.path(iteration.path("reward_labels", "labels.parquet"))
+
+
+def _result(store: Store, iteration: Iteration) -> TrainingResult | None:
+    return store.read(iteration.path("training", "result.json"), TrainingResult)
+
+
+def _digests(result: TrainingResult) -> tuple[str, str]:
+    return result.checkpoint.adapter.digest, result.checkpoint.model.digest
+
+
+def _checkpoints(store: Store, iteration: Iteration, result: TrainingResult | None) -> list[str]:
+    steps = [folder.name for folder in published(store.path(iteration.path("training", "checkpoints")))]
+    final: list[str] = []
+    if result is not None:
+        adapter, model = _digests(result)
+        final = [f"adapter {adapter}", f"model {model}"]
+    return [f"{iteration.id}/{name}" for name in [*steps, *final]]
+
+
+def _heirs(
+    made: Collection[Iteration], trained: Mapping[str, TrainingResult], models: Collection[str], ours: Collection[str]
+) -> list[Iteration]:
+    """Iterations whose champion, or the champion before it and so on, is one of `models`."""
+    heirs: dict[str, Iteration] = {}
+    while True:
+        bases = {*models, *(trained[id].checkpoint.model.digest for id in heirs if id in trained)}
+        new = {i.id: i for i in made if i.champion.digest in bases and i.id not in ours and i.id not in heirs}
+        if not new:
+            return list(heirs.values())
+        heirs |= new
+
+
+def _versions(store: Store, wanted: Collection[Iteration], tracking_uri: str) -> dict[str, list[str]]:
+    """By iteration; also of one whose registration was interrupted, which MLflow alone knows."""
+    found: dict[str, set[str]] = {each.id: set() for each in wanted}
+    for each in wanted:
+        version = store.read(each.path("model_version.json"), ModelVersion)
+        if version is not None:
+            found[each.id].add(f"{version.name} version {version.version}")
+    for name in {each.model_name for each in wanted}:
+        for row in versions.registered(tracking_uri, name, list(found)):
+            found[row.iteration].add(f"{row.name} version {row.version}")
+    return {id: sorted(names) for id, names in found.items()}

@@ -1,0 +1,141 @@
+"""Files under the data root, outside the lake, that hold users' rows: what is made from a dataset, and raw exports.
+
+Owns which files of an iteration hold rows (labels, preference data, the trainer's data and what killed attempts left)
+and the rewriting of raw Langfuse exports without a user. Refuses to delete weights: models are blocked instead.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.erasure.affected import Person, iterations
+from pipeline.storage import Store, write_atomically
+from pipeline.traces.erased import mark
+
+FOLDERS = ("reward_labels", "preference_dataset")
+OF_TRAINING = ("data.parquet", "data.staged", "staging")
+OWN = {"audit", "erasures", "iterations", "lake", "mlflow", "registry", "rollout", "traces"}
+"""What the loop keeps under the data root beside raw data."""
+RAW = "production"
+"""Where the embedded production leaves its export."""
+
+
+def holding_rows(store: Store, iterations: Collection[str], datasets: Collection[str]) -> list[str]:
+    """Names of what these iterations and datasets left of rows."""
+    found: list[Path] = [store.path("traces", "datasets", f"{digest}.json") for digest in datasets]
+    for id in iterations:
+        folder = store.path("iterations", id)
+        found += [path for name in FOLDERS for path in (folder / name, *folder.glob(f".{name}.*"))]
+        found += [folder / "training" / name for name in OF_TRAINING]
+    return _there(store, found)
+
+
+def unfinished(store: Store) -> list[str]:
+    """Names of staged rows and half-written files, whoever's they are: killed runs leave them."""
+    found = sorted(store.path("traces", "staging").glob("*"))
+    for folder in (RAW, "traces/rejected"):
+        found += sorted(store.path(folder).rglob(".*"))
+    return _there(store, found)
+
+
+def remove(store: Store, names: Collection[str]) -> None:
+    """Delete these files and folders; a run that is still reading one of them fails, and has to be started again."""
+    for path in (store.path(name) for name in names):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def clear(store: Store, datasets: Collection[str]) -> list[str]:
+    """Delete what was made from these datasets of rows, weights aside; returns the names."""
+    built = [each.id for each in iterations(store) if each.dataset.digest in datasets]
+    names = holding_rows(store, built, datasets) if datasets else []
+    remove(store, names)
+    return names
+
+
+def rewrite_raw(store: Store, person: Person) -> list[str]:
+    """Write each raw file under the data root anew without the person's lines; returns `name: n lines`.
+
+    Knows JSON lines with `user_id` and `trace_id`, as Langfuse exports them; sources elsewhere are their owner's.
+
+    A line is theirs when it names them, or one of their traces: a score, a broken copy. Files that name traces alone
+    come first, so that after a kill the rest still tells which traces those are.
+    """
+    raw = [folder for folder in sorted(store.root.glob("*")) if folder.is_dir() and folder.name not in OWN]
+    files = [p for folder in raw for p in sorted(folder.rglob("*")) if p.name.endswith((".jsonl", ".jsonl.gz"))]
+    own = {path: [line for line in _lines(path) if _by(_row(line), person)] for path in files}
+    theirs = _Theirs(person, [line for lines in own.values() for line in lines])
+    if not theirs.lines:
+        return []
+    told: list[str] = []
+    for path in sorted(files, key=lambda path: bool(own[path])):
+        lines = list(_lines(path))
+        kept = [line for line in lines if not theirs.has(line)]
+        if len(kept) < len(lines):
+            content = b"".join(kept)
+            write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+            told.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
+    return sorted(told)
+
+
+class _Theirs:
+    """The lines that name the person, and by them all others that are theirs."""
+
+    def __init__(self, person: Person, lines: Sequence[bytes]) -> None:
+        self._person, self.lines = person, lines
+        rows = [_row(line) for line in lines]
+        self._traces = {str(row.get("trace_id") or row.get("id")) for row in rows}
+        self._ids = [str(row[key]).encode() for row in rows for key in ("id", "trace_id") if row.get(key)]
+
+    def has(self, line: bytes) -> bool:
+        row = _row(line)
+        if isinstance(row.get("user_id"), str):
+            return _by(row, self._person)
+        if row:
+            return str(row.get("trace_id") or row.get("id")) in self._traces
+        start = line.rstrip()  # not JSON: perhaps the beginning of one of theirs
+        return any(id in line for id in self._ids) or any(whole.startswith(start) for whole in self.lines)
+
+
+def _by(row: dict[str, Any], person: Person) -> bool:
+    user = row.get("user_id")
+    if not isinstance(user, str) or _mark(user) != person.mark:
+        return False
+    return person.since is None or _moment(row) >= person.since
+
+
+def _there(store: Store, paths: Collection[Path]) -> list[str]:
+    return [str(path.relative_to(store.root)) for path in paths if path.exists()]
+
+
+@lru_cache(maxsize=100_000)
+def _mark(user: str) -> str:
+    return mark(user)
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _moment(row: dict[str, Any]) -> datetime:
+    """A row without a readable time counts as new: it is then forgotten with the rest."""
+    try:
+        moment = datetime.fromisoformat(str(row.get("start_time") or row.get("timestamp")))
+    except ValueError:
+        return datetime.max.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        yield from stream

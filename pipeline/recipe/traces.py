@@ -1,0 +1,106 @@
+"""The recipe's section on traces: where they come from, what may be learned from, where and how long it is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from pipeline.recipe.section import Section, Share
+
+
+class DemoSource(Section):
+    """The embedded production: the champion, served to simulated users (pipeline/demo)."""
+
+    kind: Literal["demo"] = "demo"
+    days: PositiveInt = 3
+    """Days of traffic that each new champion serves."""
+    traces_per_day: PositiveInt = 2000
+    seed: int = 7
+
+
+class LangfuseExportSource(Section):
+    """A Langfuse blob-storage export: `observations_v2/` and `scores/`, or the older `traces/`, `observations/` and
+    `scores/`; JSON lines (gzipped or not) or Parquet."""
+
+    kind: Literal["langfuse_export"] = "langfuse_export"
+    uri: str
+    """Directory or bucket prefix above those folders: a local path, or `s3://bucket/prefix`."""
+
+
+class LangfuseUiSource(Section):
+    """Traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`."""
+
+    kind: Literal["langfuse_ui"] = "langfuse_ui"
+    uri: str
+
+
+class LangfusePostgresSource(Section):
+    """A PostgreSQL table `traces(id, timestamp, user_id, session_id, input, output, model, latency_ms, token_count,
+    metadata, user_consent)`. The connection is in the environment: TRACES_DATABASE_URL."""
+
+    kind: Literal["langfuse_postgres"] = "langfuse_postgres"
+    table: str = "traces"
+
+
+class OtelSource(Section):
+    """OpenTelemetry GenAI spans as OTLP JSON: one export request a line, or one a file."""
+
+    kind: Literal["otel"] = "otel"
+    uri: str
+
+
+class OpenAiLogsSource(Section):
+    """Chat-completion calls, one JSON line each: the request and its response."""
+
+    kind: Literal["openai_logs"] = "openai_logs"
+    uri: str
+
+
+SourceSection = (
+    DemoSource | LangfuseExportSource | LangfuseUiSource | LangfusePostgresSource | OtelSource | OpenAiLogsSource
+)
+
+
+class Lake(Section):
+    """The Iceberg catalogue and warehouse of the governed table. Endpoints and credentials are in the environment."""
+
+    catalogue: Literal["sqlite", "postgres", "rest", "glue"] = "sqlite"
+    """sqlite: a file under the data root. postgres and rest: LAKE_CATALOGUE_URI. glue: the AWS environment."""
+    warehouse: str = ""
+    """Where the table lies: a path or `s3://bucket/prefix`; empty: `lake/` under the data root."""
+    keep_snapshots_days: PositiveInt = 30
+    """Older snapshots are expired by upkeep, and the files that only they name are swept."""
+
+
+class Retention(Section):
+    """Days that data is kept, counted from the day of the trace; null keeps it."""
+
+    raw_days: PositiveInt | None = None
+    """Source files under the data root are deleted after so many days; of others, upkeep names the overdue ones."""
+    governed_days: PositiveInt | None = None
+    """Days of the governed table are dropped after so many days, with every snapshot that holds them."""
+
+
+class Traces(Section):
+    source: Annotated[SourceSection, Field(discriminator="kind")]
+    consent_key: str = "user_consent"
+    """Metadata key that says whether a user agreed to training. Absent, null, false, 0 and "false" all mean no."""
+    region_key: str = "region"
+    """Metadata key of the region whose law covers the trace."""
+    regulated_regions: tuple[str, ...] = ("eu",)
+    """Regions whose traces only a job inside the same boundary may read."""
+    job_region: str = ""
+    """The boundary that this deployment runs in; empty: outside every regulated region."""
+    confidential_key: str = "confidential"
+    """Metadata key that keeps a trace out of every training set when it is true."""
+    max_latency_s: PositiveFloat = 120.0
+    """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
+    near_duplicates: Literal["off", "report", "drop"] = "report"
+    """MinHash over prompt and completion: counted, or kept out but for the first of each cluster."""
+    near_duplicate_similarity: Share = 0.9
+    """Jaccard similarity of 5-word shingles from which two traces are near duplicates."""
+    window_days: PositiveInt = 30
+    """An iteration trains on the newest so many days that have traces."""
+    lake: Lake = Lake()
+    retention: Retention = Retention()

@@ -1,0 +1,45 @@
+"""Models that may not be promoted, because they learned from data that had to be forgotten.
+
+Owns `registry/blocks/`, one record for each erasure. `propose` refuses such a model, `tick` takes its rollout back.
+Refuses to touch the champion: a model that serves keeps serving until a person replaces it. Not blocked either is what
+was trained on top of a blocked champion: it never saw the data, and to refuse it would end the loop for good.
+"""
+
+from __future__ import annotations
+
+from pipeline.registry.record import ModelVersion
+from pipeline.storage import Record, Store
+
+
+class Block(Record):
+    """What one erasure blocks. An iteration that has no model yet is blocked with all that it may still make."""
+
+    proof: str
+    digests: tuple[str, ...]
+    """Of model and adapter."""
+    iterations: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        return f"it learned from data that erasure {self.proof} removed"
+
+
+def block(store: Store, made: Block) -> None:
+    store.write(f"registry/blocks/{made.proof}.json", made)
+
+
+def blocks(store: Store) -> list[Block]:
+    """All blocks, by proof id."""
+    found = [
+        store.read(f"registry/blocks/{p.name}", Block) for p in sorted(store.path("registry", "blocks").glob("*.json"))
+    ]
+    return [each for each in found if each is not None]
+
+
+def blocked(store: Store, version: ModelVersion) -> str:
+    """Why this version may not be promoted, or nothing."""
+    digests = {version.model.digest, version.adapter.digest}
+    for each in blocks(store):
+        if version.iteration in each.iterations or digests & set(each.digests):
+            return f"version {version.version} is blocked: {each.reason}"
+    return ""

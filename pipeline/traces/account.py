@@ -1,0 +1,37 @@
+"""The stage's account for people: samples of what stayed out and why, and how far the source was read.
+
+Reads what the stage has published. Refuses to show a word of a trace: samples say where a row stands and what was seen
+instead of what should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.storage import Store
+from pipeline.traces.database import connect, quoted
+from pipeline.traces.watermark import NAME, Watermark
+
+SAMPLES = """
+select reason, file, line, detail from read_json({ledgers}, columns = {columns})
+where detail <> '' qualify row_number() over (partition by reason order by file, line) <= {each}
+order by reason, file, line
+"""
+
+
+def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[tuple[str, str, int, str]]:
+    """Rows (reason, file, line, what was seen), at most `each` per reason, from the ledgers of `days`."""
+    ledgers = [path for day in days if (path := store.path("traces", "rejected", f"{day}.jsonl")).exists()]
+    if not ledgers:
+        return []
+    columns = "{reason: 'VARCHAR', file: 'VARCHAR', line: 'BIGINT', detail: 'VARCHAR'}"
+    with connect(store.path("traces")) as db:
+        return db.execute(SAMPLES.format(ledgers=quoted(ledgers), columns=columns, each=each)).fetchall()
+
+
+def watermark_line(store: Store) -> tuple[str, int, str, int, str]:
+    """Source, parts read, their megabytes as stored, days touched, the newest of them."""
+    read = store.read(NAME, Watermark) or Watermark()
+    days = sorted(read.days)
+    megabytes = sum(part.bytes for part in read.parts.values()) / 1e6
+    return read.source, len(read.parts), f"{megabytes:,.1f}", len(days), days[-1] if days else ""

@@ -1,0 +1,183 @@
+"""From decoded traces to one columnar batch: the shape in which gates judge them and the table keeps them.
+
+Owns what is picked out of a trace's metadata (consent, region, confidentiality, reference) and the content key. Refuses
+to judge. A row that Arrow cannot hold (text that is no Unicode, a number beyond 64 bits) is rejected alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pipeline.recipe.traces import Traces
+from pipeline.traces.arrow import pc
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import FEEDBACK, MESSAGE, SCHEMA, SEEN, Rejection, Score, Trace
+
+BATCH = pa.schema([*SCHEMA, *SEEN])
+"""A batch before and after the gates: the table's columns, and what only the stage itself needs."""
+
+REFERENCE_KEY = "expected_answer"
+"""Metadata key of the expected answer, where the application knows it."""
+UNREADABLE = "\0"
+"""Stands for a value of another type than text where text is expected: no name equals it."""
+
+# Columns that are a trace's attributes as they stand.
+_PLAIN = (
+    *("trace_id", "observation_id", "timestamp", "model", "user_id", "session_id", "completion", "input_tokens"),
+    *("output_tokens", "latency_s", "level", "error", "metadata", "line", "updated_at", "has_payload"),
+    "tool_calls",
+)
+
+
+class Batcher:
+    """Makes batches of the traces of one part of a source, under one set of metadata keys."""
+
+    def __init__(self, settings: Traces, file: str) -> None:
+        names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
+        fields = ("consent", "region", "confidential", "reference", "finish")
+        self._file = file
+        # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
+        self._picks = dict(zip(fields, names, strict=True))
+        unique = list(dict.fromkeys(names))
+        said = msgspec.defstruct(
+            "Said",
+            [(f"f{n}", Any, None) for n in range(len(unique))],
+            rename={f"f{n}": name for n, name in enumerate(unique)},
+        )
+        self._decode = msgspec.json.Decoder(said).decode
+        self._pick = {field: attrgetter(f"f{unique.index(name)}") for field, name in self._picks.items()}
+
+    def batch(self, traces: Sequence[Trace]) -> tuple[pa.RecordBatch, list[Rejection]]:
+        """The traces as a batch in their order, and the rows that no batch can hold."""
+        try:
+            return self._batch(traces), []
+        except (ValueError, OverflowError, pa.ArrowException, msgspec.MsgspecError) as error:
+            if len(traces) == 1:
+                row = traces[0]
+                detail = f"no table can hold it: {type(error).__name__}"
+                return _batch_of({}), [Rejection(row.line, Reason.SCHEMA, detail=detail)]
+        middle = len(traces) // 2
+        (left, bad), (right, worse) = self.batch(traces[:middle]), self.batch(traces[middle:])
+        both = pa.Table.from_batches([left, right]).combine_chunks().to_batches()
+        return (both[0] if both else left), bad + worse
+
+    def _batch(self, traces: Sequence[Trace]) -> pa.RecordBatch:
+        if not traces:
+            return _batch_of({})
+        columns: dict[str, Any] = {
+            name: pa.array(list(map(attrgetter(name), traces)), BATCH.field(name).type) for name in _PLAIN
+        }
+        said = [self._decode(trace.metadata) for trace in traces]
+        finish = list(map(self._pick["finish"], said))
+        feedback = [trace.feedback for trace in traces]
+        said_mean = [mean_of(scores) for scores in feedback] if any(feedback) else [(None, 0)] * len(traces)
+        columns |= {
+            "day": columns["timestamp"].cast(pa.date32()),
+            "consent": pa.repeat(False, len(traces)),
+            "messages": _messages(traces),
+            "feedback": feedback_array(feedback),
+            "feedback_mean": pa.array([mean for mean, _ in said_mean], pa.float64()),
+            "feedback_count": pa.array([count for _, count in said_mean], pa.int64()),
+            "reference": _text(list(map(self._pick["reference"], said))),
+            "source_file": pa.repeat(self._file, len(traces)),
+            "content_key": pa.array(_content_keys(traces), pa.binary(16)),
+            "finish_reason": pc.coalesce(_text(finish), pa.array([t.finish_reason for t in traces], pa.string())),
+            "consent_said": _text(list(map(self._pick["consent"], said))),
+            "region_said": _name(list(map(self._pick["region"], said))),
+            "confidential_said": _text(list(map(self._pick["confidential"], said))),
+        }
+        return _batch_of(columns)
+
+
+def mean_of(feedback: Sequence[Score]) -> tuple[float | None, int]:
+    """Mean and number of what users said, in [0, 1]. A judge's score (EVAL) is an opinion of another model."""
+    users = [score.value for score in feedback if score.value is not None and score.source != "EVAL"]
+    return (sum(users) / len(users) if users else None), len(users)
+
+
+def feedback_array(feedback: Sequence[Sequence[Score]]) -> pa.ListArray:
+    flat = list(chain.from_iterable(feedback))
+    parts = [pa.array([getattr(s, f.name) for s in flat], f.type) for f in FEEDBACK]
+    return pa.ListArray.from_arrays(_offsets(feedback), pa.StructArray.from_arrays(parts, fields=list(FEEDBACK)))
+
+
+def table_of(traces: Iterable[Trace], settings: Traces, file: str = "f") -> pa.Table:
+    """Traces as rows of the governed table, as if every gate had let them pass."""
+    batch, rejected = Batcher(settings, file).batch(list(traces))
+    assert not rejected, rejected
+    consented = batch.set_column(BATCH.get_field_index("consent"), "consent", pa.array([True] * batch.num_rows))
+    return pa.Table.from_batches([consented.select(SCHEMA.names)]).cast(SCHEMA)
+
+
+def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns.get(f.name, pa.array([], f.type)) for f in BATCH], schema=BATCH)
+
+
+def _messages(traces: Sequence[Trace]) -> pa.ListArray:
+    nested = [trace.messages for trace in traces]
+    flat = list(chain.from_iterable(nested))
+    parts = [
+        pa.array([m["role"] for m in flat], pa.string()),
+        pa.array([m["content"] for m in flat], pa.string()),
+        pa.array([m.get("tool_calls") for m in flat], pa.string()),
+    ]
+    return pa.ListArray.from_arrays(_offsets(nested), pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
+
+
+def _offsets(nested: Sequence[Sequence[Any]]) -> pa.Array:
+    ends = np.cumsum([0, *map(len, nested)])
+    return pa.array(ends, pa.int32())
+
+
+def _content_keys(traces: Sequence[Trace]) -> list[bytes]:
+    """128 bits of what was asked and answered: equal exactly when prompt, tool calls and completion are."""
+    encode, blake2b = msgspec.msgpack.encode, hashlib.blake2b
+    return [blake2b(encode((t.messages, t.completion, t.tool_calls)), digest_size=16).digest() for t in traces]
+
+
+def _text(values: Sequence[Any]) -> pa.Array:
+    """Metadata values as text. Exports turn every value into text, so JSON in it is read back."""
+    found = _as_they_are(values)
+    return pa.array(list(map(_plain, values)), pa.string()) if found is None else found
+
+
+def _name(values: Sequence[Any]) -> pa.Array:
+    """As `_text`, but UNREADABLE stands for what is no text."""
+    found = _as_they_are(values)
+    if found is not None:
+        return found
+    read = [_decoded(value) if isinstance(value, str) else value for value in values]
+    return pa.array([v if v is None or isinstance(v, str) else UNREADABLE for v in read], pa.string())
+
+
+def _as_they_are(values: Sequence[Any]) -> pa.Array | None:
+    """The values when all are plain text or absent: the usual case, at the speed of Arrow."""
+    try:
+        found = pa.array(values, pa.string())
+    except pa.ArrowException:
+        return None
+    return None if pc.any(pc.match_substring_regex(found, r'^["{\[]')).as_py() else found
+
+
+def _plain(value: Any) -> str | None:
+    found = _decoded(value) if isinstance(value, str) else value
+    if found is None or isinstance(found, str):
+        return found
+    return msgspec.json.encode(found).decode()
+
+
+def _decoded(text: str) -> Any:
+    if text[:1] not in ('"', "{", "["):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text

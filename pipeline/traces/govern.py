@@ -1,0 +1,185 @@
+"""The map: one part of a source, decoded, put through the gates and staged by day, in bounded memory.
+
+Owns the order of these three, in a process of its own for each part. Refuses to compare rows of two parts: the judge
+does, over the keys alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.recipe.traces import Traces
+from pipeline.traces import attributes, feedback
+from pipeline.traces.arrow import pc
+from pipeline.traces.batch import Batcher
+from pipeline.traces.gates import Rules, check
+from pipeline.traces.near_duplicates import band_keys
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Rows
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address, Part
+from pipeline.traces.staging import BANDS, StagedDays
+
+SEEN_IN = {
+    Reason.CONSENT: ("consent_said",),
+    Reason.REGION: ("region_said",),
+    Reason.CONFIDENTIAL: ("confidential_said",),
+    Reason.LATENCY: ("latency_s",),
+    Reason.TRUNCATED: ("finish_reason",),
+    Reason.FUTURE: ("timestamp",),
+    Reason.SCHEMA: ("trace_id", "observation_id", "model"),
+    Reason.PII: ("has_payload",),
+}
+"""The columns that show why a gate objected."""
+
+
+class Task(NamedTuple):
+    """One part to govern. `only`: the days wanted, None for all."""
+
+    address: Address
+    part: Part
+    place: int
+    folder: str
+    settings: Traces
+    now: datetime
+    erased: dict[str, datetime | None]
+    named_day: str | None
+    attributes: str = ""
+    only: frozenset[str] | None = None
+
+
+class Governed(NamedTuple):
+    """What became of a part. `days` maps a day to its number of staged files. Not `whole`: it broke off."""
+
+    place: int
+    sha256: str
+    days: dict[str, int]
+    rows: int
+    passed: int
+    whole: bool
+
+
+def govern_part(task: Task) -> Governed:
+    """Decode, judge and stage a part. Raises ValueError when the source cannot be read at all."""
+    digest = hashlib.sha256()
+    source = open_source(task.address)
+    batcher = Batcher(task.settings, task.part.name)
+    attached = attributes.Attached(task.attributes) if task.attributes else None
+    rules = Rules(task.settings, task.now, task.erased)
+    explain = partial(_seen, task.settings)
+    rows, passed, whole = 0, 0, True
+    with StagedDays(Path(task.folder), task.place, task.named_day, task.only) as days, _without_collector():
+        for block in source.rows(task.part, digest):
+            if attached is not None:
+                attached.join(block.traces)
+            batch, unfit = batcher.batch(block.traces)
+            checked, reasons = check(batch, rules)
+            bands = _bands(checked, reasons) if task.settings.near_duplicates != "off" else None
+            days.write(checked, reasons, explain, bands)
+            days.reject([*block.rejected, *unfit])
+            rows += batch.num_rows + len(block.rejected) + len(unfit)
+            passed += reasons.count(None)
+            whole = whole and _whole(block)
+        days.prove_empty()
+    return Governed(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole)
+
+
+def _bands(batch: pa.RecordBatch, reasons: Sequence[Reason | None]) -> pa.Array:
+    """Near-duplicate keys of the last question and its answer, for the rows that passed; null for the others."""
+    passed = np.array([reason is None for reason in reasons], bool)
+    if not passed.any():
+        return pa.nulls(batch.num_rows, BANDS)
+    messages = batch["messages"].flatten()
+    asked = np.flatnonzero(pc.equal(messages.field("role"), "user").to_numpy(zero_copy_only=False))
+    last = np.zeros(batch.num_rows, np.int64)
+    last[pc.list_parent_indices(batch["messages"]).to_numpy()[asked]] = asked  # the later one overwrites
+    prompts = messages.field("content").take(pa.array(last[passed]))
+    keys = band_keys(pc.binary_join_element_wise(prompts, batch["completion"].filter(pa.array(passed)), "\n"))
+    places = np.cumsum(passed) - 1
+    return keys.take(pa.array(places, mask=~passed))
+
+
+@contextmanager
+def _without_collector() -> Generator[None]:
+    """Decoded rows hold no cycles, and looking for some in a million of them costs as much as decoding them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def stage_said(task: Task) -> Governed:
+    """Stage a part that holds scores or attributes of traces; what in it cannot be read is rejected like any row."""
+    digest = hashlib.sha256()
+    source = open_source(task.address)
+    schema, write = (feedback.STAGED, feedback.write_scores)
+    if task.part.holds == "attributes":
+        schema, write = (attributes.STAGED, attributes.write_attributes)
+    rows, whole = 0, True
+    with (
+        StagedDays(Path(task.folder), task.place, task.named_day, None) as days,
+        pq.ParquetWriter(said_file(Path(task.folder), task.place), schema) as writer,
+    ):
+        for block in source.rows(task.part, digest):
+            write(writer, task.place, block)
+            days.reject(block.rejected)
+            rows += len(block.attributes) + len(block.scores) + len(block.rejected)
+            whole = whole and _whole(block)
+    return Governed(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole)
+
+
+def said_file(folder: Path, index: int) -> Path:
+    return folder / f"{index}.said.parquet"
+
+
+def _whole(block: Rows) -> bool:
+    return all(rejection.reason is not Reason.TRUNCATED_FILE for rejection in block.rejected)
+
+
+def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> str:
+    """What was seen instead of what should be, without a word of the trace's text."""
+    value = {name: batch[name][row].as_py() for name in SEEN_IN.get(reason, ())}
+    match reason:
+        case Reason.CONSENT:
+            return _said(settings.consent_key, value["consent_said"])
+        case Reason.REGION:
+            return _said(settings.region_key, value["region_said"])
+        case Reason.CONFIDENTIAL:
+            return _said(settings.confidential_key, value["confidential_said"])
+        case Reason.LATENCY:
+            return f"{value['latency_s']:g} s"
+        case Reason.TRUNCATED:
+            return f"finish_reason {value['finish_reason']}"
+        case Reason.FUTURE:
+            return f"dated {value['timestamp']:%Y-%m-%d %H:%M} UTC"
+        case Reason.SCHEMA:
+            empty = [name for name, found in value.items() if not found]
+            return f"without {', '.join(empty)}" if empty else "no user message, or a role that no chat has"
+        case Reason.PII:
+            return (
+                "an image, audio or file" if value["has_payload"] else "text that cannot be searched for personal data"
+            )
+        case _:
+            return ""
+
+
+def _said(key: str, value: str | None) -> str:
+    if value is None:
+        return f"{key} is absent"
+    return (
+        f"{key} is {value!r}" if value.isascii() and value.isalnum() and len(value) <= 8 else f"{key} is something else"
+    )

@@ -1,0 +1,192 @@
+"""The comparison of a day's rows, over their keys alone: which row stands, and why each other one doesn't.
+
+Owns what only a comparison can tell, in SQL that DuckDB runs within a memory limit: which export of an observation is
+the newest, which model call stands for its trace, which rows say the same. Independent of the order of files and rows.
+Refuses to look beyond the day, so that each day can be made again alone; and to see text: keys hold none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pipeline.traces.database import connect, quoted
+from pipeline.traces.feedback import FEEDBACK
+from pipeline.traces.near_duplicates import clusters
+from pipeline.traces.records import Reason
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# An observation's newest export wins; the last model call stands for its trace; the same answer to the same prompt for
+# the same user at the same moment is one row (at another moment it is a second sample of the model, and signal).
+# Ties are broken by what the rows say of themselves, then by their place in the source.
+# Most rows share nothing with another one: only the contested ones are ranked.
+CONTESTED = """
+create temp table contested as
+with traces as (select * from keys where observation_id is not null),
+exports as (select observation_id from traces group by all having count(*) > 1),
+calls as (select trace_id from traces group by all having count(*) > 1),
+copies as (select user_id, timestamp, content_key from traces where reason is null group by all having count(*) > 1)
+select part, line from traces t
+where observation_id in (select observation_id from exports) or trace_id in (select trace_id from calls) or exists (
+    from copies c
+    where c.content_key = t.content_key and c.timestamp = t.timestamp and c.user_id is not distinct from t.user_id
+)
+"""
+VERDICTS = """
+create temp table verdicts as
+with exports as (
+    select *, row_number() over (
+        partition by observation_id order by updated_at desc nulls last, part desc, line desc
+    ) as export
+    from keys semi join contested using (part, line) where observation_id is not null
+),
+calls as (
+    select * exclude (export),
+        row_number() over last_first as call,
+        first_value(content_key) over last_first as final_key
+    from exports where export = 1
+    window last_first as (
+        partition by trace_id order by timestamp desc, updated_at desc nulls last, part desc, line desc
+    )
+),
+finals as (
+    select *, row_number() over (
+        partition by user_id, timestamp, content_key order by trace_id, observation_id, part, line
+    ) as copy
+    from calls where call = 1 and reason is null
+)
+select part, row, line, trace_id, observation_id, if(copy > 1, 'duplicate', null) as reason, detail, erased
+from finals
+union all
+select part, row, line, trace_id, observation_id, reason, detail, erased
+from calls where call = 1 and reason is not null
+union all
+select part, row, line, trace_id, observation_id, if(content_key = final_key, 'duplicate', 'intermediate'), null, null
+from calls where call > 1
+union all
+select part, row, line, trace_id, observation_id, 'superseded', null, null from exports where export > 1
+union all
+select part, row, line, trace_id, observation_id, reason, detail, erased from keys where observation_id is null
+union all
+select part, row, line, trace_id, observation_id, reason, detail, erased
+from keys anti join contested using (part, line) where observation_id is not null
+"""
+
+
+# A forgotten user's rows are counted and not named.
+LEDGER = """
+select if(reason = 'erased', null, trace_id) as trace_id, reason, file, line, detail
+from verdicts join files using (part) where reason is not null order by file, line
+"""
+# Of each cluster the first row by name stays.
+NEAR = """
+update verdicts set reason = 'near_duplicate' from (
+    select part, row, row_number() over (partition by cluster order by trace_id, observation_id, part, row) as nth
+    from clusters join verdicts using (part, row)
+) as ranked
+where nth > 1 and verdicts.part = ranked.part and verdicts.row = ranked.row
+"""
+
+
+class Case(NamedTuple):
+    """What is to be judged: a day's keys, and what was said about its traces in files of their own."""
+
+    day: str
+    keys: tuple[Path, ...]
+    names: Mapping[int, str]
+    """Part to the name of its file."""
+    folder: Path
+    scores: tuple[Path, ...] = ()
+    attributes: tuple[Path, ...] = ()
+    near: Literal["off", "report", "drop"] = "off"
+    similarity: float = 1.0
+
+
+class Judged(NamedTuple):
+    """The verdict on a day. `admitted` and `feedback` are Parquet, the ledger a JSON line per rejected row."""
+
+    day: str
+    counts: Mapping[int, Counter[Reason | None]]
+    """Rows per part and reason; None: admitted."""
+    erased: tuple[str, ...]
+    said_by: tuple[int, ...]
+    """Parts with scores or attributes of any trace of the day, admitted or not."""
+    near_duplicates: int
+    """Admitted rows beyond the first of each cluster."""
+    admitted: Path
+    feedback: Path | None
+    ledger: Path
+
+
+def judge(case: Case) -> Judged:
+    """Judge every row of a day."""
+    folder = case.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    admitted, feedback, ledger = (folder / n for n in ("admitted.parquet", "feedback.parquet", "rejected.jsonl"))
+    with connect(folder) as db:
+        db.execute(f"create temp view keys as select * from read_parquet({quoted(case.keys)})")
+        db.execute(CONTESTED)
+        db.execute(VERDICTS)
+        db.execute("create temp view admitted as select * from verdicts where reason is null")
+        near = _near_duplicates(db, case)
+        _copy(db, "select part, row from admitted order by part, row", admitted, "parquet")
+        said_by = [part for files in (case.scores, case.attributes) for part in _said_by(db, files)]
+        scored = bool(case.scores) and _feedback(db, case.scores, feedback)
+        names = [f"({part}, '{name}')" for part, name in ((p, n.replace("'", "''")) for p, n in case.names.items())]
+        db.execute(f"create temp view files(part, file) as values {', '.join(names)}")
+        _copy(db, LEDGER, ledger, "json")
+        counts: dict[int, Counter[Reason | None]] = {}
+        for part, reason, rows in db.execute("select part, reason, count(*) from verdicts group by all").fetchall():
+            counts.setdefault(part, Counter())[None if reason is None else Reason(reason)] = rows
+        erased = db.execute("select distinct erased from verdicts where erased is not null order by 1").fetchall()
+    return Judged(
+        day=case.day,
+        counts=counts,
+        erased=tuple(mark for (mark,) in erased),
+        said_by=tuple(sorted(said_by)),
+        near_duplicates=near,
+        admitted=admitted,
+        feedback=feedback if scored else None,
+        ledger=ledger,
+    )
+
+
+def _near_duplicates(db: DuckDBPyConnection, case: Case) -> int:
+    if case.near == "off":
+        return 0
+    bands = case.folder / "bands.parquet"
+    _copy(db, "select part, row, bands from keys semi join admitted using (part, row)", bands, "parquet")
+    found = clusters([bands], case.similarity, scratch=case.folder)
+    bands.unlink()
+    extra = found.num_rows - len(found["cluster"].unique())
+    if case.near == "report" or not extra:
+        return extra
+    db.register("clusters", found)
+    db.execute(NEAR)
+    return 0
+
+
+def _said_by(db: DuckDBPyConnection, files: Sequence[Path]) -> list[int]:
+    if not files:
+        return []
+    found = db.execute(f"select distinct part from read_parquet({quoted(files)}) semi join keys using (trace_id)")
+    return [part for (part,) in found.fetchall()]
+
+
+def _feedback(db: DuckDBPyConnection, files: Sequence[Path], path: Path) -> bool:
+    """Whether any admitted row has feedback, which is then written to `path`."""
+    db.execute(f"create temp view scores as select * from read_parquet({quoted(files)})")
+    db.execute(FEEDBACK)
+    if not db.execute("select count(*) from feedback").fetchall()[0][0]:
+        return False
+    _copy(db, "select * from feedback order by part, row", path, "parquet")
+    return True
+
+
+def _copy(db: DuckDBPyConnection, query: str, path: Path, kind: str) -> None:
+    target = str(path).replace("'", "''")
+    db.execute(f"copy ({query}) to '{target}' (format {kind})")

@@ -1,0 +1,234 @@
+"""Where the governed table is registered and lies: SQLite, PostgreSQL, REST or Glue; a directory or an S3 prefix.
+
+Owns the configuration that workers get, the catalogue's connection, and the table's making: its partitions and its
+properties. Refuses to know rows, and never prints what it was given to connect with.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import pyarrow as pa
+from pydantic import ConfigDict, Field, model_validator
+
+from pipeline.storage import Record, Store
+from pipeline.traces.rows import SCHEMA
+
+if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loading the definitions does without
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+NAMESPACE, NAME = "governed", "traces"
+PARTITIONS = ("day", "model", "consent")
+MANIFESTS = 20
+"""From so many manifests on, compaction merges them."""
+BUSY_TIMEOUT_S = 60
+OPEN_ATTEMPTS = 5
+URIS = {
+    "sqlite": ("sqlite:///",),
+    "postgres": ("postgresql://", "postgres://", "postgresql+psycopg://"),
+    "rest": ("http://", "https://"),
+}
+
+
+class LakeConfig(Record):
+    """How to reach the governed table; plain data that goes to workers. Its repr shows neither keys nor passwords."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    catalogue: Literal["sqlite", "postgres", "rest", "glue"]
+    uri: str = Field(default="", repr=False)
+    """SQLAlchemy URL or the REST endpoint; Glue needs none."""
+    warehouse: str
+    """`file:///directory` or `s3://bucket/prefix`."""
+    properties: dict[str, str] = Field(default={}, repr=False)
+    """PyIceberg's: `s3.endpoint`, `s3.region`, `s3.access-key-id`, `glue.region`, `credential` and the like."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if not self.warehouse.startswith(("file:///", "s3://")):
+            raise ValueError(f"the warehouse is {self.warehouse!r}; give file:///directory or s3://bucket/prefix.")
+        if set("#?") & set(self.warehouse):  # PyIceberg takes what follows for a part of a URL and drops it
+            raise ValueError(f"the warehouse {self.warehouse!r} has a # or ? in it; choose a path without.")
+        wanted = URIS.get(self.catalogue)
+        if wanted and not self.uri.startswith(wanted):
+            raise ValueError(f"the uri of a {self.catalogue} catalogue starts with {' or '.join(wanted)}; set it so.")
+        return self
+
+    @property
+    def location(self) -> str:
+        """Where the table lies, its data under `data/`, its metadata under `metadata/`."""
+        return f"{self.warehouse.rstrip('/')}/{NAMESPACE}/{NAME}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The properties of the catalogue and of every reader and writer of files."""
+        # PyArrow takes the keys from the environment but not the endpoint; without a region it asks AWS for one.
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        return {
+            **({"s3.endpoint": endpoint} if endpoint else {}),
+            "s3.region": region,
+            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+            **self.properties,
+        }
+
+
+def local_lake(store: Store) -> LakeConfig:
+    """The lake of a single machine: SQLite and files, all under `<store>/lake`. Paths are absolute: don't move it."""
+    folder = store.path("lake")
+    return LakeConfig(catalogue="sqlite", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+
+
+@contextmanager
+def open_table(config: LakeConfig) -> Generator[Table]:
+    """The governed table, made on first use."""
+    catalogue = load_catalogue(config)
+    try:
+        yield _table(catalogue, config)
+    finally:
+        catalogue.close()
+
+
+def load_catalogue(config: LakeConfig) -> Catalog:
+    """Connect. REST asks its server for the configuration; Glue asks nothing yet."""
+    options: dict[str, Any] = {**config.options, "warehouse": config.warehouse}
+    if config.catalogue == "rest":
+        from pyiceberg.catalog.rest import RestCatalog
+
+        return RestCatalog(NAMESPACE, uri=config.uri, **options)
+    if config.catalogue == "glue":
+        from pyiceberg.catalog.glue import GlueCatalog
+
+        return GlueCatalog(NAMESPACE, **options)
+    return _sql_catalogue(config, options)
+
+
+def _sql_catalogue(config: LakeConfig, options: dict[str, Any]) -> Catalog:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import DBAPIError
+
+    url = make_url(config.uri)
+    if config.catalogue == "sqlite":
+        if url.database:
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        url = url.update_query_dict({"timeout": str(BUSY_TIMEOUT_S)})
+    else:
+        url = url.set(drivername="postgresql+psycopg")
+        options["pool_pre_ping"] = "true"
+    options["uri"] = url.render_as_string(hide_password=False)
+    for _ in range(OPEN_ATTEMPTS - 1):
+        try:
+            return SqlCatalog(NAMESPACE, **options)
+        except DBAPIError:  # two processes that both make the catalogue's tables: the later one finds them
+            time.sleep(0.2)
+    return SqlCatalog(NAMESPACE, **options)
+
+
+def _table(catalogue: Catalog, config: LakeConfig) -> Table:
+    from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+
+    name = (NAMESPACE, NAME)
+    try:
+        table = catalogue.load_table(name)
+    except NoSuchTableError:
+        _create(catalogue, config)
+        table = catalogue.load_table(name)
+    if table.location().rstrip("/") != config.location:
+        raise ValueError(
+            f"The catalogue has the governed table at {table.location()}, and the warehouse would put it at "
+            f"{config.location}. Set traces.lake.warehouse to where it is, or use another catalogue."
+        )
+    _check_columns(table)
+    wanted = _properties()
+    if any(table.properties.get(key) != value for key, value in wanted.items()):  # made by an older version
+        with suppress(CommitFailedException), table.transaction() as transaction:
+            transaction.set_properties(wanted)
+        table.refresh()
+    return table
+
+
+def _create(catalogue: Catalog, config: LakeConfig) -> None:
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        NamespaceAlreadyExistsError,
+        NoSuchTableError,
+        TableAlreadyExistsError,
+    )
+    from pyiceberg.transforms import IdentityTransform
+    from sqlalchemy.exc import IntegrityError
+
+    name = (NAMESPACE, NAME)
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):  # another process was faster; so below
+        catalogue.create_namespace_if_not_exists(NAMESPACE)
+    try:
+        properties = _properties()
+        with (
+            catalogue.create_table_transaction(
+                name, SCHEMA, location=config.location, properties=properties
+            ) as creation,
+            creation.update_spec() as spec,
+        ):
+            for column in PARTITIONS:
+                spec.add_field(column, IdentityTransform(), column)
+    except (TableAlreadyExistsError, CommitFailedException):
+        try:
+            catalogue.load_table(name)
+        except NoSuchTableError:
+            raise ValueError(f"The catalogue could not make the table {NAMESPACE}.{NAME}; look at its log.") from None
+
+
+def _check_columns(table: Table) -> None:
+    """The files name columns by Iceberg's ids, which workers number without asking the catalogue."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    ours = pyarrow_to_schema(numbered(SCHEMA))
+    if {f: ours.find_column_name(f) for f in ours.field_ids} != {
+        f: table.schema().find_column_name(f) for f in table.schema().field_ids
+    }:
+        raise ValueError(
+            f"The columns of the governed table at {table.location()} are not this version's. "
+            "Give traces.lake another warehouse and catalogue, and materialise the traces again."
+        )
+
+
+def numbered(schema: pa.Schema) -> pa.Schema:
+    """`schema` with the field ids that Iceberg gives to a new table of it: columns first, then what is inside them."""
+    return pa.schema(_numbered(list(schema), count(1)))
+
+
+def _numbered(fields: list[pa.Field], ids: Iterator[int]) -> list[pa.Field]:
+    named = [field.with_metadata({"PARQUET:field_id": str(next(ids))}) for field in fields]
+    return [field.with_type(_numbered_type(field.type, ids)) for field in named]
+
+
+def _numbered_type(kind: pa.DataType, ids: Iterator[int]) -> pa.DataType:
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_numbered([kind.value_field], ids)[0])
+    if isinstance(kind, pa.StructType):
+        return pa.struct(_numbered([kind.field(i) for i in range(kind.num_fields)], ids))
+    return kind
+
+
+def _properties() -> dict[str, str]:
+    """Bounds of texts and user ids stay out of the manifests: an erasure has nothing to clear there.
+
+    A lost race is ours to judge, by the day's digest: PyIceberg must not retry it.
+    """
+    bounded = {f"write.metadata.metrics.column.{name}": "truncate(16)" for name in (*PARTITIONS, "timestamp")}
+    return {
+        "write.metadata.metrics.default": "counts",
+        **bounded,
+        "commit.retry.num-retries": "0",
+        "commit.manifest-merge.enabled": "true",
+        "commit.manifest.min-count-to-merge": str(MANIFESTS),
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "100",
+    }

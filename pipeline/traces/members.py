@@ -1,0 +1,62 @@
+"""Who had rows in a dataset, for the time after its snapshot is gone: marks, and when each was last seen.
+
+Owns `traces/datasets/members/`, written before snapshots expire, so that an erasure can still tell which models saw a
+user. Refuses to name anybody: a mark only answers for a user whose id is known already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import pyarrow as pa
+
+from pipeline.storage import Record, Store
+from pipeline.traces.erased import mark
+from pipeline.traces.lake import Lake
+from pipeline.traces.records import Window
+
+
+class Members(Record):
+    """The newest row of each user of a dataset, by mark."""
+
+    newest: dict[str, datetime]
+
+    def has(self, mark: str, since: datetime | None) -> bool:
+        newest = self.newest.get(mark)
+        return newest is not None and (since is None or newest >= since)
+
+
+def windows(store: Store) -> list[Window]:
+    """Every published dataset."""
+    paths = sorted(store.path("traces", "datasets").glob("*.json"))
+    found = [store.read(f"traces/datasets/{path.name}", Window) for path in paths]
+    return [window for window in found if window is not None]
+
+
+def members(store: Store, dataset: str) -> Members | None:
+    """Of a dataset (its digest) whose snapshot expired; None when nobody wrote them down."""
+    return store.read(_name(dataset), Members)
+
+
+def keep_members(store: Store, lake: Lake) -> None:
+    """Write down who is in each dataset; to be called before its snapshot expires. The current one does not."""
+    for window in windows(store):
+        past = window.snapshot not in ("", lake.snapshot) and lake.has(window.snapshot)
+        if not past or store.path(_name(window.digest)).exists():
+            continue
+        newest: dict[str, datetime] = {}
+        for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"]):
+            for user, at in _newest(batch):
+                newest[user] = max(newest.get(user, at), at)
+        store.write(_name(window.digest), Members(newest={mark(user): at for user, at in newest.items()}))
+
+
+def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, datetime]]:
+    for row in pa.table(batch).group_by("user_id").aggregate([("timestamp", "max")]).to_pylist():
+        if row["user_id"] is not None:
+            yield row["user_id"], row["timestamp_max"]
+
+
+def _name(dataset: str) -> str:
+    return f"traces/datasets/members/{dataset}.json"

@@ -1,0 +1,265 @@
+r"""The kinds of personal data: for each a linear-time pattern (RE2) and a function that confirms what it finds.
+
+Owns patterns and validators. Refuses to know how a text is normalised, masked or read from a column (`pii`,
+`pii_columns`). `\b`, `\d` and `\w` are ASCII in RE2, so the letters of other scripts are boundaries.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+Spans = Callable[[str], Iterator[tuple[int, int]]]
+
+
+class Kind(NamedTuple):
+    """A kind of personal data. Group 1 of `pattern` is a candidate; `confirm` gives the spans in it that are real."""
+
+    name: str
+    pattern: str
+    confirm: Spans
+    hint: str = ""
+    """What any text that may hold one matches, for a pattern with many states or one that reads the words before a
+    candidate, which JSON quotes. Without it the pattern itself is the hint."""
+
+
+def _whole(text: str) -> Iterator[tuple[int, int]]:
+    yield 0, len(text)
+
+
+def _ipv4(text: str) -> Iterator[tuple[int, int]]:
+    if all(int(octet) <= 255 for octet in text.split(".")):
+        yield 0, len(text)
+
+
+def _ipv6(text: str) -> Iterator[tuple[int, int]]:
+    if not any(c.isdigit() for c in text):  # the names of a program: dead::beef
+        return
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return
+    yield 0, len(text)
+
+
+def _ssn(text: str) -> Iterator[tuple[int, int]]:
+    digits = _digits(text)
+    area, group, serial = digits[:3], digits[3:5], digits[5:]
+    if area not in ("000", "666") and area < "900" and group != "00" and serial != "0000":
+        yield 0, len(text)
+
+
+def _rrn(text: str) -> Iterator[tuple[int, int]]:
+    """Korean resident and foreigner numbers: birth date, then 1-8 for century, sex and nationality.
+
+    Numbers given since October 2020 have no check digit, so a separated number needs none. A bare run of 13
+    digits does, unless its holder was born since then.
+    """
+    digits = _digits(text)
+    century = 1900 if digits[6] in "1256" else 2000
+    try:
+        born = datetime.date(century + int(digits[:2]), int(digits[2:4]), int(digits[4:6]))
+    except ValueError:
+        return
+    weighed = sum(int(d) * w for d, w in zip(digits, (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5), strict=False)) % 11
+    checked = int(digits[12]) == ((13 if digits[6] in "5678" else 11) - weighed) % 10
+    if checked or len(text) > 13 or born >= datetime.date(2020, 10, 1):
+        yield 0, len(text)
+
+
+def _phone(text: str) -> Iterator[tuple[int, int]]:
+    if 8 <= len(_digits(text)) <= 15:  # E.164 allows 15
+        yield 0, len(text)
+
+
+def _extended_phone(text: str) -> Iterator[tuple[int, int]]:
+    if (8 if text[0] == "+" else 9) <= len(_digits(text)) <= 20:  # the extension's digits count as well
+        yield 0, len(text)
+
+
+def _trunk_zero(text: str) -> Iterator[tuple[int, int]]:
+    """A national number: 9 to 12 digits, one kind of separator after the area code. `05-01-2026 10` is a date."""
+    separators = [c for c in text.partition(")")[2] or text if not c.isdigit()]
+    if 9 <= len(_digits(text)) <= 12 and len(set(separators[1:])) <= 1:
+        yield 0, len(text)
+
+
+def _bare_trunk_zero(text: str) -> Iterator[tuple[int, int]]:
+    isbn = len(text) == 10 and sum(int(d) * w for d, w in zip(text, range(10, 0, -1), strict=True)) % 11 == 0
+    if not isbn:
+        yield 0, len(text)
+
+
+def _four_four(text: str) -> Iterator[tuple[int, int]]:
+    years = text[-9:].split("-")
+    if not all("1800" <= year <= "2100" for year in years):
+        yield 0, len(text)
+
+
+def _secret(text: str) -> Iterator[tuple[int, int]]:
+    if any(c.isupper() for c in text) and any(c.islower() for c in text) and any(c.isdigit() for c in text):
+        yield 0, len(text)  # a git commit, as long, is lower-case
+
+
+def _card(text: str) -> Iterator[tuple[int, int]]:
+    """Runs of 12 to 19 digits that pass Luhn and start and end where a group of digits does."""
+    at = [i for i, c in enumerate(text) if c.isdigit()]
+    starts = [n for n, i in enumerate(at) if n == 0 or at[n - 1] < i - 1]
+    ends = {n for n, i in enumerate(at) if n + 1 == len(at) or at[n + 1] > i + 1}
+    after = 0
+    for start in starts:
+        if start < after:
+            continue
+        for length in range(19, 11, -1):
+            last = start + length - 1
+            if last not in ends:
+                continue
+            digits = [int(text[i]) for i in at[start : last + 1]]
+            subtraction = sum(not c.isdigit() for c in text[at[start] : at[last]]) == 1 and "-" in text
+            if _network(digits) and _luhn(digits) and not subtraction:
+                yield at[start], at[last] + 1
+                after = last + 1
+                break
+
+
+def _network(digits: list[int]) -> bool:
+    """Every network's first digit is 2-6; old JCB numbers (1800), UnionPay's 81 and Maestro's 12 digits are apart."""
+    prefix = "".join(map(str, digits[:4]))
+    if len(digits) == 12:
+        return prefix[:2] in ("50", "56", "57", "58", "63", "67")
+    return digits[0] in (2, 3, 4, 5, 6) or (len(digits) == 15 and prefix == "1800") or prefix[:2] == "81"
+
+
+def _luhn(digits: list[int]) -> bool:
+    doubled = [d if n % 2 == 0 else d * 2 - 9 * (d > 4) for n, d in enumerate(reversed(digits))]
+    return sum(doubled) % 10 == 0
+
+
+def _iban(text: str) -> Iterator[tuple[int, int]]:
+    """The longest prefix, cut at a space or the end, whose check digits are right: the next word may follow it."""
+    cuts = [len(text), *(i for i in range(len(text) - 1, 0, -1) if text[i] == " ")]
+    for cut in cuts:
+        compact = text[:cut].replace(" ", "").upper()
+        if 15 <= len(compact) <= 34 and int("".join(str(int(c, 36)) for c in compact[4:] + compact[:4])) % 97 == 1:
+            yield 0, cut
+            return
+
+
+def _digits(text: str) -> str:
+    return "".join(c for c in text if c.isdigit())
+
+
+_LEFT = r"(?:\b|_|\\[nrtbf])"  # the letter of an escape such as \n in quoted text is no part of the word after it
+_RIGHT = r"(?:\b|_)"
+_EXTENSION = r"(?: ?(?:x|ext\.? ?)\d{1,6})?"
+_TOKENS = "|".join(
+    (
+        r"(?:sk|rk|pk)[-_][A-Za-z0-9][A-Za-z0-9_\-]{15,}",  # OpenAI, Anthropic, Stripe
+        r"(?:gh[a-z]_|github_pat_|gl[a-z]{2,5}-|hf_|npm_|whsec_|AIza)[A-Za-z0-9_\-]{20,}",
+        r"xox[a-z]-[A-Za-z0-9\-]{11,}",
+        r"pypi-[A-Za-z0-9_\-]{50,}",
+        r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}",  # SendGrid
+        r"eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}(?:\.[A-Za-z0-9_\-]*)?",  # JWT
+    )
+)
+_IBAN_COUNTRIES = (
+    "A[DELTZ]|B[AEGHIRY]|C[HRYZ]|D[EJKO]|E[EGS]|F[IKOR]|G[BEILRT]|H[NRU]|I[ELQST]|JO|K[WZ]|L[BCITUVY]|"
+    "M[CDEKNRTU]|N[ILO]|OM|P[KLST]|QA|R[OSU]|S[ACDEIKMOTV]|T[LNR]|UA|V[AG]|XK|YE"
+)
+_PEM = "-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+_PHONE_WORD = (
+    r"(?i:phone|mobile|\bcell|whatsapp|\bfax\b|\btel\b|call (?:me|us|him|her)|téléphone|portable|telefon|handy|"
+    r"m[oó]vil|celular|电话|手机|電話|携帯|전화|휴대폰)"
+)
+_SAID = r"(?i:number|n[or]|numéro|nummer|número|is|at|on|est|ist|es|é|号码|番号|번호|是|は|는|:)"
+_SSN_WORD = r"(?i:\bssn|_ssn|social[ _\-]?security)"
+
+KINDS = (
+    Kind("PRIVATE_KEY", rf"(?s)({_PEM}.*?(?:-----END [A-Z ]{{0,30}}PRIVATE KEY(?: BLOCK)?-----|\z))", _whole, _PEM),
+    Kind("API_KEY", rf"{_LEFT}({_TOKENS})", _whole),
+    Kind("API_KEY", r"(?i:bearer) ([A-Za-z0-9._\-]{20,})", _whole),
+    Kind("AWS_KEY", rf"{_LEFT}((?:A3T[A-Z0-9]|AKIA|AGPA|AIDA|AROA|AIPA|ANPA|ANVA|ASIA)[A-Z0-9]{{16}}){_RIGHT}", _whole),
+    Kind(
+        "AWS_KEY",
+        r"(?i:aws|secret)[^\n]{0,40}?[^A-Za-z0-9/+]([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=]|$)",
+        _secret,
+        r"[A-Za-z0-9/+]{40}",
+    ),
+    Kind(
+        "EMAIL",
+        r"(?:\\[nrtbf])?([\pL\pM\pN._%+\-]+(?:'[\pL\pM\pN._%+\-]+)*(?:@|%40)(?:[\pL\pM\pN_\-]+\.)+\pL[\pL\pM\pN\-]+)",
+        _whole,
+        r"(?:@|%40)[^\s@]+\.",
+    ),
+    Kind(
+        "IBAN",
+        rf"(?i){_LEFT}((?:{_IBAN_COUNTRIES})[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{2,7}}(?: ?[A-Z0-9]{{1,3}})?){_RIGHT}",
+        _iban,
+    ),
+    Kind("RRN", rf"{_LEFT}(\d{{2}}[01]\d[0-3]\d(?: ?- ?)?[1-8]\d{{6}}){_RIGHT}", _rrn),
+    Kind("CARD", rf"{_LEFT}(\d(?:[ \-]?\d){{11,}}){_RIGHT}", _card),
+    Kind("SSN", rf"{_LEFT}(\d{{3}}-\d{{2}}-\d{{4}}){_RIGHT}", _ssn),
+    Kind(
+        "SSN",
+        rf"{_SSN_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\d{{3}}[ \-]?\d{{2}}[ \-]?\d{{4}})\b",
+        _ssn,
+        _SSN_WORD,
+    ),
+    Kind("IP", rf"{_LEFT}(\d{{1,3}}(?:\.\d{{1,3}}){{3}}){_RIGHT}", _ipv4),
+    Kind("IP", rf"(?i){_LEFT}([0-9a-f]{{3,4}}:(?:[0-9a-f]{{0,4}}:){{1,6}}[0-9a-f]{{0,4}})(?:[^\w:]|_|$)", _ipv6),
+    # With a country code. After a number, "+" adds, unless what follows is grouped as telephone numbers are.
+    Kind(
+        "PHONE",
+        r"(?:^\s*|[^\w\s)=]|[^\d\s)=]\s+|[A-Za-z_]=|\\[nrtbf])"
+        rf"(\+\d{{1,3}}[ .\-]?(?:\(\d{{1,4}}\)[ .\-]?)?\d{{1,4}}(?:[ .\-/]?\d{{2,4}}){{1,4}}{_EXTENSION})\b",
+        _extended_phone,
+    ),
+    Kind("PHONE", r"(?:^|\W)(\+\d{1,3}[ .\-]?\(?\d{1,4}\)?(?:[ .\-]\d{2,4}){2,4})\b", _phone),
+    Kind("PHONE", rf"{_LEFT}(00[1-9]\d{{0,2}}(?:[ .\-/]\(?\d{{1,4}}\)?){{2,5}}{_EXTENSION})\b", _extended_phone),
+    Kind("PHONE", rf"{_LEFT}(00[1-9]\d{{9,12}})\b", _whole),
+    # North American form.
+    Kind("PHONE", rf"(\(\d{{3}}\) ?\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole),
+    Kind("PHONE", rf"{_LEFT}(\d{{3}}[ .\-]\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole),
+    # With a trunk zero (Europe, Japan, Korea), an area code of Brazil, or the eight of Russia.
+    Kind("PHONE", r"(\(0[1-9]\d{0,4}\)[ \-]?\d{2,8}(?:[ .\-]\d{2,4}){0,4})\b", _trunk_zero),
+    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{0,4}}[ .\-/]\d{{2,8}}(?:[ .\-]\d{{2,4}}){{0,4}})\b", _trunk_zero),
+    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{8,9}})\b", _bare_trunk_zero),
+    Kind("PHONE", r"(\(\d{2}\) ?9?\d{4}-\d{4})\b", _whole),
+    Kind("PHONE", rf"{_LEFT}(\d{{2}}[ \-]9?\d{{4}}-\d{{4}})\b", _four_four),
+    Kind("PHONE", rf"{_LEFT}(8[ \-]?\(?\d{{3}}\)?[ \-]\d{{3}}[ \-]\d{{2}}[ \-]?\d{{2}})\b", _whole),
+    # Bare digits: a Chinese mobile number that no sum leads to, and what a text says is a telephone number.
+    Kind(
+        "PHONE",
+        r"(?:^|[^\w\s#=+\-*/\x{D7}÷$€£%.,]|[^\d\s#=+\-*/\x{D7}÷$€£%] |[A-Za-z_]=)"
+        r"(1(?:3\d|4[5-9]|5[0-35-9]|6[2567]|7[0-8]|8\d|9[0-35-9])[ \-]?\d{4}[ \-]?\d{4})\b",
+        _whole,
+    ),
+    Kind(
+        "PHONE",
+        rf"{_PHONE_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\(?\d(?:[ \-.()]{{0,3}}\d){{7,14}})\b",
+        _whole,
+        rf"{_PHONE_WORD}\D*\d",
+    ),
+)
+
+UUID = r"(?i)\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
+"""Identifiers in whose random digits nothing is looked for."""
+LABEL = rf"{_PHONE_WORD}|{_SSN_WORD}|(?i:aws|secret)"
+"""Words that tell what the digits or letters after them are."""
+
+_CERTAIN = (
+    r"@|%40|-----BEGIN|;base64,|[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[0-9A-Fa-f]{3}:[0-9A-Fa-f]{0,4}:|"
+    r"[A-Za-z]{2}[0-9]{2} ?[A-Za-z0-9]{4} ?[A-Za-z0-9]{4}"
+)
+COARSE = (rf"{_CERTAIN}|[A-Za-z0-9_\-+/.]{{16}}|[0-9](?:[ .\-()/]{{0,3}}[0-9]){{7}}",)
+"""Passes one of which every text with a candidate of any kind matches, in few states: RE2's speed depends on them."""
+COARSE_JSON = (
+    rf"{_CERTAIN}|\+[0-9]|[0-9](?:[ .\-()/]{{0,2}}[0-9]){{8}}|[0-9] - [1-8]|00[1-9][0-9]{{0,2}}[ .\-/]",
+    r"(?i:bearer) |(?:sk|rk|pk)[-_]|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|hf_|npm_|whsec_|AIza|xox[a-z]-|pypi-|SG\.|eyJ|"
+    rf"A[A-Z0-9]{{19}}|[A-Za-z0-9/+]{{40}}|{_SSN_WORD}|{_PHONE_WORD}\D*[0-9]",
+)
+"""The same for JSON, which is full of identifiers and times: they should not match."""
+FAMILIES = (("PHONE",), ("CARD", "RRN", "SSN", "IP", "IBAN"), ("EMAIL",), ("PRIVATE_KEY", "API_KEY", "AWS_KEY"))
+"""Kinds whose patterns make one pass together without multiplying each other's states."""

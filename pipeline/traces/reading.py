@@ -1,0 +1,172 @@
+"""Reading: which parts of the source are put through the map in this run, and what came of them.
+
+Owns the two rounds: first what changed, which tells the days that are affected; then the unchanged parts of those days,
+so that each affected day is whole. Refuses to judge rows and to write the table.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipeline.recipe.traces import Traces
+from pipeline.storage import Store
+from pipeline.traces.attributes import index_attributes
+from pipeline.traces.database import connect, quoted
+from pipeline.traces.engine import Engine
+from pipeline.traces.erased import Erased
+from pipeline.traces.govern import Governed, Task, govern_part, said_file, stage_said
+from pipeline.traces.lake import Lake
+from pipeline.traces.sources.protocol import Address, Part, named_day
+from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touched_by
+
+LEFTOVER_S = 24 * 3600.0
+"""A staging folder this old was left by a run that was killed."""
+
+
+class Session(NamedTuple):
+    """What one run of the stage works with."""
+
+    store: Store
+    lake: Lake
+    address: Address
+    settings: Traces
+    now: datetime
+    erased: Mapping[str, Erased]
+    """Whom to forget, by mark."""
+    log: Callable[[str], None]
+
+    @contextmanager
+    def staging(self) -> Generator[Path]:
+        """A private folder for staged rows, removed at the end; what killed runs left is removed first."""
+        root = self.store.path("traces", "staging")
+        for old in root.glob("*"):
+            if time.time() - old.stat().st_mtime > LEFTOVER_S:
+                shutil.rmtree(old, ignore_errors=True)
+        folder = root / uuid.uuid4().hex
+        folder.mkdir(parents=True, mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Reading:
+    """The parts that this run reads. `governed` and `parts` are by index: the part's place in name order."""
+
+    def __init__(self, session: Session, engine: Engine, folder: Path, known: Watermark, parts: Sequence[Part]) -> None:
+        self._session, self._engine, self._known = session, engine, known
+        self.folder = folder
+        self.parts = dict(enumerate(sorted(parts, key=lambda part: part.name)))
+        self.governed: dict[int, Governed] = {}
+        self.scores: tuple[Path, ...] = ()
+        self.attributes: tuple[Path, ...] = ()
+        self._index = ""
+
+    @property
+    def sealed(self) -> set[str]:
+        """Days that cannot be made again: raw data of theirs is past retention."""
+        return sealed(self._known.parts)
+
+    def read(self, changes: Changes, stale: Collection[str]) -> set[str]:
+        """Read what is needed; the days to make."""
+        changed = {part.name for part in changes.changed}
+        self._read_said()
+        touched = set(stale) | touched_by(self._known.parts[name] for name in changes.gone)
+        touched |= touched_by(self._known.parts[name] for name in changed & self._known.parts.keys())
+        touched |= self._days_said_about(changed)
+        self._map([n for n, part in self.parts.items() if part.holds == "calls" and part.name in changed], None)
+        touched |= {day for governed in self.governed.values() for day in governed.days if self._is(governed, changed)}
+        again = touched - self.sealed
+        unread = [n for n, part in self.parts.items() if part.holds == "calls" and n not in self.governed]
+        self._map([n for n in unread if again & set(self._known.parts[self.parts[n].name].days)], frozenset(again))
+        return touched
+
+    def watermark(self, changes: Changes, label: str, speaks_of: Mapping[int, Collection[str]]) -> Watermark:
+        """The watermark after every day is made. `speaks_of`: part to the days of the traces that it is about."""
+        found = {name: part for name, part in self._known.parts.items() if part.retired}
+        found |= {name: self._known.parts[name].model_copy(update={"retired": True}) for name in changes.retired}
+        for index, part in self.parts.items():
+            read, before = self.governed.get(index), self._known.parts.get(part.name)
+            if before is None or before.version != part.version or before.retired:
+                assert read is not None, f"{part.name} is new and was not read"
+                before = ReadPart(
+                    version=part.version if read.whole else "",
+                    sha256=read.sha256,
+                    bytes=part.size,
+                    holds=part.holds,
+                    days=tuple(sorted(read.days)),
+                )
+            about = {*before.speaks_of, *speaks_of.get(index, ())}
+            found[part.name] = before.model_copy(update={"speaks_of": tuple(sorted(about))})
+        return Watermark(source=label, parts=found)
+
+    def _is(self, governed: Governed, names: Collection[str]) -> bool:
+        return self.parts[governed.place].name in names
+
+    def _read_said(self) -> None:
+        """Scores and attributes are joined to whole days, so all of them are read."""
+        said = [n for n, part in self.parts.items() if part.holds != "calls"]
+        self._run(stage_said, [self._task(n, None) for n in said])
+        for holds in ("scores", "attributes"):
+            files = tuple(said_file(self.folder, n) for n in said if self.parts[n].holds == holds)
+            if holds == "scores":
+                self.scores = files
+            else:
+                self.attributes = files
+        if self.attributes:
+            self._index = index_attributes(self.attributes, self.folder / "attributes.duckdb")
+
+    def _days_said_about(self, changed: Collection[str]) -> set[str]:
+        """Days of the traces that changed scores or attributes speak of, as the table and the ledgers know them."""
+        said = [n for n, part in self.parts.items() if part.holds != "calls" and part.name in changed]
+        if not said or not self._known.parts:
+            return set()
+        lake = self._session.lake
+        ledgers = sorted(self._session.store.path("traces", "rejected").glob("*.jsonl"))
+        days: set[str] = set()
+        with connect(self.folder) as db:
+            files = quoted(said_file(self.folder, n) for n in said)
+            db.execute(f"create temp table said as select distinct trace_id from read_parquet({files})")
+            columns = pa.schema([("trace_id", pa.string()), ("day", pa.date32())])
+            batches = lake.batches(self._known.days - {"unknown"}, lake.snapshot, columns.names)
+            db.register("admitted", pa.RecordBatchReader.from_batches(columns, batches))
+            found = db.execute("select distinct day from admitted semi join said using (trace_id)").fetchall()
+            days |= {day.isoformat() for (day,) in found}
+            if ledgers:
+                lines = f"read_json({quoted(ledgers)}, columns = {{trace_id: 'VARCHAR'}}, filename = true)"
+                found = db.execute(f"select distinct filename from {lines} semi join said using (trace_id)").fetchall()
+                days |= {Path(name).stem for (name,) in found}
+        return days
+
+    def _map(self, indices: Sequence[int], only: frozenset[str] | None) -> None:
+        self._run(govern_part, [self._task(n, only) for n in indices])
+
+    def _run(self, function: Callable[[Task], Governed], tasks: Sequence[Task]) -> None:
+        for done in self._engine.map(function, tasks, self._session.log):
+            self.governed[done.place] = done
+            name = self.parts[done.place].name
+            self._session.log(f"traces: read {name}: {done.rows:,} rows{'' if done.whole else ', and it broke off'}")
+
+    def _task(self, index: int, only: frozenset[str] | None) -> Task:
+        part = self.parts[index]
+        return Task(
+            address=self._session.address,
+            part=part,
+            place=index,
+            folder=str(self.folder),
+            settings=self._session.settings,
+            now=self._session.now,
+            erased={mark: user.since for mark, user in self._session.erased.items()},
+            named_day=named_day(part.name),
+            attributes=self._index if part.holds == "calls" else "",
+            only=only,
+        )

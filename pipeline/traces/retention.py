@@ -1,0 +1,134 @@
+"""Retention: governed days and raw files that have been kept for as long as the recipe says, and no longer.
+
+Owns what is overdue, its deletion from table and disk, and the audit entry. A governed day keeps its account, moved to
+`traces/days/retired/`; its ledger goes. Refuses to delete raw data outside the data root: it names that for its owner.
+Refuses to look into iterations: `Retained.datasets` says which datasets lost days, for those who know what was built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pipeline import audit
+from pipeline.recipe.traces import Traces
+from pipeline.storage import Record, Store
+from pipeline.traces.days import kept_from
+from pipeline.traces.lake import LakeConfig, Swept, open_lake
+from pipeline.traces.members import keep_members, windows
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address, Part, named_day
+from pipeline.traces.upkeep import GRACE_S
+from pipeline.traces.watermark import NAME, Watermark, touched_by
+
+
+class Retained(Record):
+    """What one pass dropped. Empty fields: nothing was overdue, or the recipe keeps it."""
+
+    days: tuple[str, ...] = ()
+    """Governed days that were dropped."""
+    datasets: tuple[str, ...] = ()
+    """Digests of the datasets that held one of them: they can no longer be read."""
+    swept: Swept = Swept()
+    raw_deleted: tuple[str, ...] = ()
+    raw_overdue: tuple[str, ...] = ()
+    """Parts of the source that are overdue and not ours to delete."""
+
+
+def retain(
+    store: Store,
+    lake_config: LakeConfig,
+    settings: Traces,
+    address: Address,
+    now: datetime,
+    log: Callable[[str], None],
+    grace_s: float = GRACE_S,
+) -> Retained:
+    """Drop what is overdue, governed days with every snapshot that holds them. Safe to repeat after a crash.
+
+    Files that a snapshot left and that are younger than `grace_s` go with the next upkeep. Raises ValueError when the
+    source cannot be listed, OSError when lake or disk fail.
+    """
+    governed = _drop_days(store, lake_config, kept_from(settings, now), now, grace_s)
+    log(f"retention: {len(governed.days)} governed days dropped, {len(governed.datasets)} datasets end with them")
+    deleted, named = _drop_raw(store, settings, address, now)
+    log(f"retention: {len(deleted)} raw files deleted, {len(named)} are overdue elsewhere")
+    for name in named:
+        log(f"retention: overdue in {open_source(address).label}: {name}")
+    return governed.model_copy(update={"raw_deleted": deleted, "raw_overdue": named})
+
+
+def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime, grace_s: float) -> Retained:
+    with open_lake(lake_config) as lake:
+        reported = {path.stem for path in store.path("traces", "days").glob("????-??-??.json")}
+        days = tuple(sorted(day for day in reported | lake.digests().keys() if day < first))
+        if not days:
+            return Retained()
+        lost = tuple(sorted(w.digest for w in windows(store) if set(w.days) & set(days)))
+        lake.drop_days(days)
+        keep_members(store, lake)
+        lake.expire(None)
+        swept = lake.sweep(grace_s)
+    detail = {"days": list(days), "datasets": list(lost), "files": swept.files}
+    audit.record(store, "retention", f"governed before {first}", detail, now, once=True)
+    retired = store.path("traces", "days", "retired")
+    retired.mkdir(parents=True, exist_ok=True)
+    for day in days:
+        store.path("traces", "rejected", f"{day}.jsonl").unlink(missing_ok=True)
+        report = store.path("traces", "days", f"{day}.json")
+        if report.exists():
+            report.replace(retired / report.name)  # last: as long as it is there, the day is not done with
+    return Retained(days=days, datasets=lost, swept=swept)
+
+
+def _drop_raw(
+    store: Store, settings: Traces, address: Address, now: datetime
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the raw files that are deleted, and of the parts that somebody else has to delete."""
+    if settings.retention.raw_days is None:
+        return (), ()
+    first = (now.date() - timedelta(days=settings.retention.raw_days)).isoformat()
+    ours: list[tuple[str, Path]] = []
+    named: list[str] = []
+    for part in _overdue(store, address, first):
+        path = _ours(store, address, part)
+        if path is None:
+            named.append(part.name)
+        else:
+            ours.append((part.name, path))
+    names = tuple(name for name, _ in ours)
+    if names:
+        audit.record(store, "retention", f"raw before {first}", {"files": list(names)}, now)
+    for _, path in ours:
+        path.unlink(missing_ok=True)
+    return names, tuple(named)
+
+
+def _overdue(store: Store, address: Address, first: str) -> Iterator[Part]:
+    """Parts whose every day is before `first`: as they were read, else by the date in the name, else by the file's age.
+
+    A part that changed since it was read is not overdue: it may speak of newer days.
+    """
+    read = (store.read(NAME, Watermark) or Watermark()).parts
+    for part in open_source(address).parts():
+        known = read.get(part.name)
+        days = touched_by([known]) if known is not None and known.version == part.version else set[str]()
+        if not days and known is None:
+            days = {named_day(part.name) or _written(_ours(store, address, part))}
+        if days and all(day < first for day in days):
+            yield part
+
+
+def _ours(store: Store, address: Address, part: Part) -> Path | None:
+    """The part's file, if it lies under the data root."""
+    if "://" in address.uri:
+        return None
+    root = Path(address.uri)
+    path = (root if root.is_file() else root / part.name).resolve()
+    return path if path.is_file() and path.is_relative_to(store.root.resolve()) else None
+
+
+def _written(path: Path | None) -> str:
+    """The day a file was written; without a file the part is never overdue."""
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() if path else "9999-12-31"

@@ -1,0 +1,132 @@
+"""The rows of the traces stage: what a source yields, what the gates see, what the governed table holds.
+
+Owns the columns and the way from decoded rows to a batch of them. Refuses to know a source's format or a gate's rule.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+import pyarrow as pa
+
+from pipeline.traces.records import Reason
+
+Message = dict[str, str]
+"""`{role, content}`, with tool calls as JSON text under `tool_calls`."""
+
+
+class Score(msgspec.Struct):
+    """One piece of feedback on a trace. `value` is in [0, 1], or None where the score has no known scale."""
+
+    id: str
+    trace_id: str
+    observation_id: str | None
+    name: str
+    value: float | None
+    source: str
+    updated_at: datetime | None
+
+
+class Attributes(msgspec.Struct):
+    """What a source says of a whole trace, in a row of its own. `metadata` is JSON; it wins over the calls' own."""
+
+    trace_id: str
+    user_id: str | None
+    session_id: str | None
+    metadata: str
+    updated_at: datetime | None
+
+
+class Trace(msgspec.Struct):
+    """One model call, with all that the loop may learn from it. Times without a zone are UTC."""
+
+    trace_id: str
+    observation_id: str
+    timestamp: datetime
+    model: str
+    user_id: str | None
+    session_id: str | None
+    messages: list[Message]
+    completion: str
+    line: int
+    """Where it stands in its part of the source: line, place or row, from 1."""
+    updated_at: datetime | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    latency_s: float | None = None
+    level: str = "DEFAULT"
+    error: str | None = None
+    finish_reason: str | None = None
+    metadata: str = "{}"
+    """A JSON object as the source gave it. Values may be JSON in text: that is how Langfuse exports them."""
+    feedback: list[Score] = []
+    tool_calls: str | None = None
+    """Calls of tools that came with the completion, as JSON."""
+    has_payload: bool = False
+    """The source logged something other than text (an image, audio, a file) that no mask can look into."""
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """A row that stays out, and where it stands. `detail` tells a person why, never with a word of its text."""
+
+    line: int
+    reason: Reason
+    trace_id: str | None = None
+    day: str | None = None
+    """YYYY-MM-DD of the row itself; None: the date in the file's name counts, if it has one."""
+    detail: str = ""
+
+
+class Rows(msgspec.Struct):
+    """Some megabytes of one part of a source, decoded. Every row of the part ends in exactly one of the lists."""
+
+    traces: list[Trace] = []
+    rejected: list[Rejection] = []
+    scores: list[Score] = []
+    attributes: list[Attributes] = []
+
+
+MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.string())])
+FEEDBACK = pa.struct([("name", pa.string()), ("value", pa.float64()), ("source", pa.string())])
+SCHEMA = pa.schema(
+    [
+        pa.field("trace_id", pa.string(), nullable=False),
+        pa.field("observation_id", pa.string(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("model", pa.string(), nullable=False),
+        pa.field("consent", pa.bool_(), nullable=False),
+        pa.field("user_id", pa.string()),
+        pa.field("session_id", pa.string()),
+        pa.field("messages", pa.list_(MESSAGE), nullable=False),
+        pa.field("completion", pa.string(), nullable=False),
+        pa.field("tool_calls", pa.string()),
+        pa.field("input_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("latency_s", pa.float64()),
+        pa.field("level", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("feedback", pa.list_(FEEDBACK), nullable=False),
+        pa.field("feedback_mean", pa.float64()),
+        pa.field("feedback_count", pa.int64(), nullable=False),
+        pa.field("reference", pa.string()),
+        pa.field("metadata", pa.string(), nullable=False),
+        pa.field("source_file", pa.string(), nullable=False),
+    ]
+)
+"""The governed table. `metadata` is JSON; `reference` the expected answer; `feedback_mean` is in [0, 1] or null."""
+
+SEEN = pa.schema(
+    [
+        pa.field("line", pa.int64(), nullable=False),
+        pa.field("updated_at", pa.timestamp("us", tz="UTC")),
+        pa.field("content_key", pa.binary(16), nullable=False),
+        pa.field("finish_reason", pa.string()),
+        pa.field("has_payload", pa.bool_(), nullable=False),
+        pa.field("consent_said", pa.string()),
+        pa.field("region_said", pa.string()),
+        pa.field("confidential_said", pa.string()),
+    ]
+)
+"""What the gates and the comparison of rows see beside the table's columns. `*_said` is JSON, null where absent."""

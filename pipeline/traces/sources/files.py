@@ -1,0 +1,146 @@
+"""Source files: listed and read as a stream of bytes through fsspec, so a local folder and s3:// are one.
+
+Owns listing, versions and retries. Refuses to know what the bytes mean. A file that breaks off, changes or vanishes
+gives what came before, then raises `Broken`; a source that as a whole cannot be read is a ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+from fsspec.core import url_to_fs
+
+from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken, decompressed
+from pipeline.traces.sources.protocol import Digest, Part
+
+JSON = (".jsonl", ".ndjson", ".json")
+PARQUET = (".parquet",)
+WHOLE = 64 << 20
+"""A file that can only be read as one value may have so many bytes."""
+S3_TIMEOUT_S = 60.0
+S3_ATTEMPTS = 8
+
+
+class Files:
+    """The files below one path or `s3://` prefix. Makes no connection until it is asked."""
+
+    def __init__(self, uri: str) -> None:
+        self.label = uri
+        options: dict[str, Any] = {}
+        if uri.startswith(("s3://", "s3a://")):
+            # Standard mode retries 500s, throttling and timeouts; a range that failed is asked for again, whole.
+            retries = {"mode": "standard", "max_attempts": S3_ATTEMPTS}
+            timeouts = {"connect_timeout": S3_TIMEOUT_S, "read_timeout": S3_TIMEOUT_S}
+            options = {"config_kwargs": {"retries": retries, **timeouts}, "default_block_size": 4 << 20}
+        with reading(uri):
+            # A cached listing would hide the files that arrived since, so no day could be called complete.
+            fs, root = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True, **options)
+        self._fs: Any = fs
+        self._root: str = root.rstrip("/")
+
+    def parts(
+        self,
+        folder: str = "",
+        *,
+        holds: Literal["calls", "scores", "attributes"] = "calls",
+        suffixes: tuple[str, ...] = JSON,
+        strays: bool = False,
+    ) -> list[Part]:
+        """Files of these formats below `folder`, in name order, hidden ones left out; [] when there is no such folder.
+
+        `strays`: other files may lie among them and are not part of the source.
+        Raises ValueError when the source cannot be listed or holds a format that is not read.
+        """
+        with reading(self.label):
+            below = f"{self._root}/{folder}" if folder else self._root
+            if not folder and self._fs.isfile(self._root):
+                found = {self._root: self._fs.info(self._root)}
+            else:
+                found = self._fs.find(below, detail=True) if self._fs.exists(below) else {}
+        named = {self._name(path): info for path, info in found.items()}
+        named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
+        readable = [name for name in sorted(named) if _bare(name).endswith(suffixes)]
+        if not strays and (unread := sorted(named.keys() - set(readable))):
+            formats = " or ".join(kind for kind, ends in (("JSONL", JSON), ("Parquet", PARQUET)) if ends[0] in suffixes)
+            raise ValueError(
+                f"{self.label} holds {unread[0]}, which is not {formats}. Export as {formats}, or move the file away."
+            )
+        return [Part(name, _version(named[name]), int(named[name].get("size") or 0), holds) for name in readable]
+
+    def chunks(self, part: Part, digest: Digest) -> Iterator[bytes]:
+        """The content, decompressed, at most CHUNK bytes at a time; the bytes as they are stored go into `digest`."""
+        stored = self.stored(part, digest)
+        try:
+            yield from decompressed(stored, part.name)
+        except Broken:
+            for _ in stored:  # what was left unread belongs to the digest all the same
+                pass
+            raise
+
+    def content(self, part: Part, digest: Digest) -> bytes | None:
+        """A whole file; None when it is larger than WHOLE."""
+        read: list[bytes] = []
+        size = 0
+        for chunk in self.chunks(part, digest):
+            size += len(chunk)
+            if size <= WHOLE:
+                read.append(chunk)
+            else:
+                read.clear()
+        return b"".join(read) if size <= WHOLE else None
+
+    def stored(self, part: Part, digest: Digest) -> Iterator[bytes]:
+        """The bytes as they are stored. Raises Broken when they are not those that were listed."""
+        path = self._path(part)
+        try:
+            with self._fs.open(path, "rb") as stream:
+                while chunk := stream.read(CHUNK):
+                    digest.update(chunk)
+                    yield chunk
+        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+            self._check(part, path)
+            raise _unreadable(f"{self.label}: {part.name}", error) from error
+        self._check(part, path)
+
+    def _check(self, part: Part, path: str) -> None:
+        now = None
+        with reading(self.label), suppress(FileNotFoundError):
+            now = _version(self._fs.info(path))
+        if now != part.version:
+            raise Broken(f"the file {'changed' if now else 'is gone'} since it was listed")
+
+    def _path(self, part: Part) -> str:
+        return self._root if self._root.rpartition("/")[2] == part.name else f"{self._root}/{part.name}"
+
+    def _name(self, path: str) -> str:
+        return path[len(self._root) + 1 :] or path.rpartition("/")[2]
+
+
+@contextmanager
+def reading(uri: str) -> Generator[None]:
+    """Turns whatever a storage driver raises into a ValueError that says what to do."""
+    try:
+        yield
+    except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+        raise _unreadable(uri, error) from error
+
+
+def _unreadable(uri: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"{uri} cannot be read ({type(error).__name__}: {error}). Check the path, the credentials and the endpoint."
+    )
+
+
+def _bare(name: str) -> str:
+    """The name without the ending of its compression."""
+    return next((name.removesuffix(end) for end in ENDINGS if name.endswith(end)), name)
+
+
+def _version(info: dict[str, Any]) -> str:
+    etag = info.get("ETag") or info.get("etag")
+    if etag:
+        return str(etag).strip('"')
+    moment = next((info[key] for key in ("mtime", "LastModified", "last_modified", "updated") if key in info), "")
+    return f"{info.get('size')}-{moment}"

@@ -1,0 +1,201 @@
+"""Langfuse's words: how an observation becomes a trace, a score feedback, and a trace's own row its attributes.
+
+Owns the meaning of the fields, in the snake_case of the blob-storage export. Refuses to open files: `langfuse_export`
+and `langfuse_ui` do, and bring their rows to this one shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
+from pipeline.traces.sources import chat
+from pipeline.traces.sources.lines import refusal
+from pipeline.traces.sources.moments import day_of, utc, utc_or_none
+
+UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
+DOWN = frozenset({"false", "0", "down", "thumbs_down", "negative", "bad", "no", "incorrect"})
+MODEL_CALL = "GENERATION"
+MOST = 2**53
+"""A larger count is none: it would not survive a JSON reader."""
+
+
+class Observation(msgspec.Struct):
+    """A row of `observations_v2/` or `observations/`. Numbers may come as text: ClickHouse writes its integers so."""
+
+    id: str
+    trace_id: str
+    type: str
+    start_time: Any
+    updated_at: Any = None
+    user_id: str | None = None
+    session_id: str | None = None
+    provided_model_name: str | None = None
+    level: str | None = None
+    status_message: str | None = None
+    input: Any = None
+    output: Any = None
+    metadata: Any = None
+    usage_details: Any = None
+    latency: Any = None
+    """Seconds."""
+
+
+class TraceRow(msgspec.Struct):
+    """A row of `traces/`."""
+
+    id: str
+    user_id: str | None = None
+    session_id: str | None = None
+    metadata: Any = None
+    updated_at: Any = None
+
+
+class ScoreRow(msgspec.Struct):
+    """A row of `scores/`."""
+
+    id: str
+    trace_id: str | None = None
+    observation_id: str | None = None
+    name: str | None = None
+    value: float | str | bool | None = None
+    string_value: str | None = None
+    data_type: str | None = None
+    source: str | None = None
+    updated_at: Any = None
+
+
+def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | TraceRow]) -> None:
+    """Put one row of the source where it belongs in `rows`. It ends in exactly one place, whatever it holds."""
+    row: Observation | ScoreRow | TraceRow | None = None
+    try:
+        row = decode()
+        if isinstance(row, Observation):
+            put(rows, trace_of(row, line))
+        elif isinstance(row, TraceRow):
+            rows.attributes.append(attributes_of(row))
+        elif (score := score_of(row)) is not None:
+            rows.scores.append(score)
+    except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
+        trace_id = None if row is None else row.id if isinstance(row, TraceRow) else row.trace_id
+        day = day_of(row.start_time) if isinstance(row, Observation) else None
+        rows.rejected.append(refusal(line, error, trace_id, day))
+
+
+def put(rows: Rows, found: Trace | Rejection) -> None:
+    if isinstance(found, Trace):
+        rows.traces.append(found)
+    else:
+        rows.rejected.append(found)
+
+
+def trace_of(row: Observation, line: int) -> Trace | Rejection:
+    """The model call that an observation is, whatever shape its text has.
+
+    Raises msgspec.ValidationError for values that cannot be read; RecursionError for text nested too deep.
+    """
+    moment = utc(row.start_time)
+    if row.type != MODEL_CALL:
+        return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
+    asked, answered = chat.parse(row.input, "user"), chat.parse(row.output, "assistant")
+    if not asked.messages and not answered.messages and row.level != "ERROR":
+        return Rejection(line, Reason.NO_CONTENT, row.trace_id, moment.date().isoformat())
+    usage = _object(row.usage_details)
+    return Trace(
+        trace_id=row.trace_id,
+        observation_id=row.id,
+        timestamp=moment,
+        model=row.provided_model_name or "",
+        user_id=row.user_id or None,
+        session_id=row.session_id or None,
+        messages=asked.messages,
+        completion=chat.completion(answered),
+        tool_calls=chat.tool_calls(answered),
+        line=line,
+        updated_at=utc_or_none(row.updated_at),
+        input_tokens=count(usage.get("input")),
+        output_tokens=count(usage.get("output")),
+        latency_s=seconds(row.latency),
+        level=row.level or "DEFAULT",
+        error=row.status_message or None,
+        finish_reason=answered.finish_reason,
+        metadata=metadata_text(row.metadata),
+        has_payload=asked.has_payload or answered.has_payload,
+    )
+
+
+def attributes_of(row: TraceRow) -> Attributes:
+    metadata = metadata_text(row.metadata)
+    return Attributes(row.id, row.user_id or None, row.session_id or None, metadata, utc_or_none(row.updated_at))
+
+
+def score_of(row: ScoreRow) -> Score | None:
+    """None for a score of a session or a dataset run: it is not about a trace."""
+    if not row.trace_id:
+        return None
+    of, source = row.observation_id or None, row.source or "API"
+    return Score(row.id, row.trace_id, of, row.name or "", _unit(row), source, utc_or_none(row.updated_at))
+
+
+def metadata_of(value: Any) -> dict[str, Any]:
+    """Metadata as an object. The export turns each value into text, so JSON in it is read back."""
+    found = chat.decoded(value) if isinstance(value, str) else value
+    if not isinstance(found, Mapping):
+        return {} if found in (None, "") else {"metadata": found}
+    pairs = cast(Mapping[str, Any], found).items()
+    return {str(key): chat.decoded(v) if isinstance(v, str) else v for key, v in pairs}
+
+
+def metadata_text(value: Any) -> str:
+    """Metadata as the JSON text of an object; an object stays as it was."""
+    if isinstance(value, str) and value.startswith("{") and isinstance(chat.decoded(value), dict):
+        return value
+    return msgspec.json.encode(value if isinstance(value, Mapping) else metadata_of(value)).decode()
+
+
+def count(value: Any) -> int | None:
+    """Tokens. Raises msgspec.ValidationError for what is no count."""
+    if value is None or value == "":
+        return None
+    try:
+        number = int(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise msgspec.ValidationError("a token count is no number") from error
+    if not 0 <= number < MOST:
+        raise msgspec.ValidationError("a token count is out of range")
+    return number
+
+
+def seconds(value: Any) -> float | None:
+    """A latency. Raises msgspec.ValidationError for what is none."""
+    if value is None or value == "":
+        return None
+    try:
+        number = float(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise msgspec.ValidationError("a latency is no number") from error
+    if not math.isfinite(number):
+        raise msgspec.ValidationError("a latency is not finite")
+    return number
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    found = chat.decoded(value) if isinstance(value, str) else value
+    return cast(Mapping[str, Any], found) if isinstance(found, Mapping) else {}
+
+
+def _unit(row: ScoreRow) -> float | None:
+    """The score in [0, 1]. None where that needs a scale we were not given: 1 to 5 stars, an unknown category."""
+    if row.data_type == "CATEGORICAL":
+        word = (row.string_value or str(row.value)).strip().lower()
+        return 1.0 if word in UP else 0.0 if word in DOWN else None
+    try:
+        number = float(row.value) if row.value is not None else -1.0
+    except ValueError:
+        number = {"true": 1.0, "false": 0.0}.get(str(row.value).lower(), -1.0)
+    return number if 0.0 <= number <= 1.0 else None

@@ -1,0 +1,130 @@
+"""Reader of traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`; made on real ones.
+
+Owns the UI's camelCase and its units (an observation's latency is in milliseconds). Text, model and usage come from
+the GENERATION observations; user, session, scores and consent from the trace, whose metadata wins over theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Rejection, Rows, Score
+from pipeline.traces.sources.compression import Broken
+from pipeline.traces.sources.files import WHOLE, Files
+from pipeline.traces.sources.langfuse import Observation, ScoreRow, add, metadata_of, seconds
+from pipeline.traces.sources.lines import refusal
+from pipeline.traces.sources.moments import day_of
+from pipeline.traces.sources.protocol import Digest, Part
+
+
+class UiTrace(msgspec.Struct, rename="camel"):
+    id: str
+    timestamp: Any
+    user_id: str | None = None
+    session_id: str | None = None
+    metadata: Any = None
+    scores: list[Any] = []
+
+
+class UiFile(msgspec.Struct):
+    trace: UiTrace
+    observations: list[Any]
+
+
+class LangfuseUi:
+    """A row's line is its place in `observations`, from 1. A file that is no such trace counts as one rejected row."""
+
+    def __init__(self, uri: str) -> None:
+        self.label = uri
+        self._files = Files(uri)
+
+    def parts(self) -> list[Part]:
+        found = self._files.parts(strays=True)
+        if not found:
+            raise ValueError(
+                f"{self.label} has no JSON files. Point traces.source.uri to the traces downloaded from Langfuse."
+            )
+        return found
+
+    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+        try:
+            content = self._files.content(part, digest)
+        except Broken as error:
+            yield Rows(rejected=[Rejection(1, Reason.TRUNCATED_FILE, detail=str(error))])
+            return
+        if content is None:
+            yield Rows(rejected=[Rejection(1, Reason.TOO_LONG, detail=f"a file of over {WHOLE} bytes")])
+        else:
+            yield _rows(content)
+
+
+def _rows(content: bytes) -> Rows:
+    rows = Rows()
+    try:
+        found = msgspec.json.decode(content, type=UiFile)
+        metadata = metadata_of(found.trace.metadata)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        rows.rejected.append(refusal(1, error))
+        return rows
+    trace = found.trace
+    if not found.observations:
+        rows.rejected.append(Rejection(1, Reason.NOT_GENERATION, trace.id, day_of(trace.timestamp)))
+    for number, value in enumerate(found.observations, 1):
+        add(rows, number, lambda value=value: _observation(value, trace, metadata))
+    for number, value in enumerate(trace.scores, 1):
+        add(rows, number, lambda value=value: _score_row(value, trace.id))
+    newest: dict[str, Score] = {}
+    for score in sorted(rows.scores, key=lambda s: s.updated_at or datetime.min):
+        newest[score.id] = score
+    rows.scores = []
+    for call in rows.traces:
+        call.feedback = [s for s in newest.values() if s.observation_id in (None, call.observation_id)]
+    return rows
+
+
+def _observation(value: Any, trace: UiTrace, metadata: dict[str, Any]) -> Observation:
+    row = msgspec.convert(value, dict[str, Any])
+    latency_ms = seconds(row.get("latency"))
+    return msgspec.convert(
+        {
+            "id": row.get("id"),
+            "trace_id": row.get("traceId", trace.id),
+            "type": row.get("type"),
+            "start_time": row.get("startTime"),
+            "updated_at": row.get("updatedAt"),
+            "user_id": trace.user_id,
+            "session_id": trace.session_id,
+            "provided_model_name": row.get("model"),
+            "level": row.get("level"),
+            "status_message": row.get("statusMessage"),
+            "input": row.get("input"),
+            "output": row.get("output"),
+            "metadata": {**metadata_of(row.get("metadata")), **metadata},
+            "usage_details": row.get("usageDetails"),
+            "latency": None if latency_ms is None else latency_ms / 1000,
+        },
+        Observation,
+    )
+
+
+def _score_row(value: Any, trace_id: str) -> ScoreRow:
+    row = msgspec.convert(value, dict[str, Any])
+    snake = {name: row[camel] for name, camel in _SCORE_FIELDS.items() if camel in row}
+    return msgspec.convert({"trace_id": trace_id, **snake}, ScoreRow)
+
+
+_SCORE_FIELDS = {
+    "id": "id",
+    "observation_id": "observationId",
+    "name": "name",
+    "value": "value",
+    "string_value": "stringValue",
+    "data_type": "dataType",
+    "source": "source",
+    "updated_at": "updatedAt",
+}

@@ -1,0 +1,25 @@
+"""Which reader a recipe's source has. Owns that choice alone."""
+
+from __future__ import annotations
+
+from pipeline.traces.sources.langfuse_export import LangfuseExport
+from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
+from pipeline.traces.sources.langfuse_ui import LangfuseUi
+from pipeline.traces.sources.openai_logs import OpenAiLogs
+from pipeline.traces.sources.otel import Otel
+from pipeline.traces.sources.protocol import Address, Source
+
+
+def open_source(address: Address) -> Source:
+    """The source at an address; nothing is connected or read yet. Raises ValueError for an address of no known kind."""
+    kind, uri = address.section.kind, address.uri
+    if kind == "langfuse_postgres":
+        return LangfusePostgres(uri, address.section.table)
+    if kind == "langfuse_ui":
+        return LangfuseUi(uri)
+    if kind == "otel":
+        return Otel(uri)
+    if kind == "openai_logs":
+        return OpenAiLogs(uri)
+    assert kind in ("demo", "langfuse_export"), kind
+    return LangfuseExport(uri)  # the embedded production writes one

@@ -1,0 +1,152 @@
+"""Reader of OpenAI chat-completion logs: one call a line. Written from the published API reference, not from real logs.
+
+Owns where people put the request and the response: `{request, response, ...}`, a batch's `{custom_id, body, response:
+{body}}`, a stored completion with its `messages` and `choices` side by side. What a line says beside them is metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Message, Rejection, Rows, Trace
+from pipeline.traces.sources import chat
+from pipeline.traces.sources.files import Files
+from pipeline.traces.sources.langfuse import count, metadata_of, metadata_text, put, seconds
+from pipeline.traces.sources.lines import blocks, refusal
+from pipeline.traces.sources.moments import day_of, utc
+from pipeline.traces.sources.protocol import Digest, Part
+
+TIMES = ("created", "created_at", "timestamp", "time", "start_time")
+IDS = ("id", "request_id", "custom_id")
+USERS = ("user", "user_id", "safety_identifier")
+SESSIONS = ("session_id", "conversation_id")
+_PLACED = frozenset(
+    ("request", "response", "body", "metadata", "messages", "input", "instructions", "choices", "output", "usage")
+) | {"object", "method", "url", "error", "status_code", "tools", *TIMES, *IDS, *USERS, *SESSIONS}
+"""Keys of a line that are not metadata."""
+
+Json = dict[str, Any]
+
+
+class OpenAiLogs:
+    def __init__(self, uri: str) -> None:
+        self.label = uri
+        self._files = Files(uri)
+
+    def parts(self) -> list[Part]:
+        found = self._files.parts()
+        if not found:
+            raise ValueError(f"{self.label} has no JSON lines. Point traces.source.uri to the folder of the logs.")
+        return found
+
+    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+        for block in blocks(self._files.chunks(part, digest)):
+            rows = Rows()
+            for line, text in block.lines():
+                put(rows, _row(text, line))
+            rows.rejected += block.rejected
+            yield rows
+
+
+def _row(text: bytes, line: int) -> Trace | Rejection:
+    trace_id = day = None
+    try:
+        row = msgspec.json.decode(text, type=Json)
+        request, response = _request(row), _response(row)
+        places = (response, row, request)
+        # A call that got no id, as one that failed, is known by its content.
+        trace_id = str(_first(places, IDS) or hashlib.sha256(text).hexdigest()[:32])
+        day = day_of(_first(places, TIMES))
+        return _trace(row, request, response, trace_id, line)
+    except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
+        return refusal(line, error, trace_id, day)
+
+
+def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -> Trace | Rejection:
+    places = (response, row, request)
+    moment = utc(_first(places, TIMES))
+    asked = chat.parse(request.get("messages", request.get("input")), "user")
+    said = next(({key: response[key]} for key in ("choices", "output") if key in response), None)
+    answered = chat.parse(said, "assistant")
+    failure = response.get("error") or row.get("error")
+    failed = bool(failure) or (count(_status(row)) or 0) >= 400
+    if not failed and (not asked.messages or said is None):
+        missing = "response" if said is None else "request"
+        return Rejection(line, Reason.NO_CONTENT, trace_id, moment.date().isoformat(), f"no messages of the {missing}")
+    usage = _object(response.get("usage"))
+    user, session = _first((request, row), USERS), _first((row, request), SESSIONS)
+    return Trace(
+        trace_id=trace_id,
+        observation_id=trace_id,
+        timestamp=moment,
+        model=str(response.get("model") or request.get("model") or ""),
+        user_id=None if user is None else str(user),
+        session_id=None if session is None else str(session),
+        messages=_instructions(request) + asked.messages,
+        completion=chat.completion(answered),
+        tool_calls=chat.tool_calls(answered),
+        line=line,
+        input_tokens=count(usage.get("prompt_tokens", usage.get("input_tokens"))),
+        output_tokens=count(usage.get("completion_tokens", usage.get("output_tokens"))),
+        latency_s=_latency_s(row),
+        level="ERROR" if failed else "DEFAULT",
+        error=_error(failure),
+        finish_reason=answered.finish_reason or _object(response.get("incomplete_details")).get("reason"),
+        metadata=_metadata(row, request, response),
+        has_payload=asked.has_payload or answered.has_payload,
+    )
+
+
+def _request(row: Json) -> Json:
+    found = _object(row.get("request", row.get("body")))
+    return _object(found.get("body")) or found or row
+
+
+def _response(row: Json) -> Json:
+    found = _object(row["response"]) if "response" in row else row
+    return _object(found.get("body")) if "status_code" in found and "body" in found else found
+
+
+def _object(value: Any) -> Json:
+    """An object, or one in a string; {} for null. Raises msgspec.ValidationError for anything else."""
+    found = chat.decoded(value) if isinstance(value, str) else value
+    return msgspec.convert({} if found is None else found, Json)
+
+
+def _first(places: tuple[Json, ...], keys: tuple[str, ...]) -> Any:
+    """The first value that is there, place by place."""
+    found = (place[key] for place in places for key in keys if place.get(key) not in (None, ""))
+    return next(found, None)
+
+
+def _status(row: Json) -> Any:
+    inner = row.get("response")
+    return row.get("status_code", cast(Json, inner).get("status_code") if isinstance(inner, dict) else None)
+
+
+def _instructions(request: Json) -> list[Message]:
+    said = request.get("instructions")
+    return [{"role": "system", "content": said}] if isinstance(said, str) and said else []
+
+
+def _latency_s(row: Json) -> float | None:
+    ms = seconds(row.get("latency_ms", row.get("duration_ms")))
+    return seconds(row.get("latency_s")) if ms is None else ms / 1000
+
+
+def _error(failure: Any) -> str | None:
+    if isinstance(failure, dict) and "message" in failure:
+        failure = cast(Json, failure)["message"]
+    return None if not failure else failure if isinstance(failure, str) else msgspec.json.encode(failure).decode()
+
+
+def _metadata(row: Json, request: Json, response: Json) -> str:
+    """What is said of the call, from the least to the most deliberate place."""
+    beside = {} if row is request or row is response else {k: v for k, v in row.items() if k not in _PLACED}
+    said = [metadata_of(place.get("metadata")) for place in (response, request, row)]
+    return metadata_text({**beside, **said[0], **said[1], **said[2]})

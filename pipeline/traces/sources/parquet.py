@@ -1,0 +1,78 @@
+"""Rows of a Parquet file as plain records, a bounded number at a time.
+
+Owns reading only the columns that are asked for, maps as objects. Refuses to know what a column means: a
+file with other columns gives records that lack them, which their reader counts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Rejection
+from pipeline.traces.sources.compression import Broken
+from pipeline.traces.sources.files import Files
+from pipeline.traces.sources.protocol import BLOCK, Digest, Part
+
+
+class Batch(NamedTuple):
+    records: list[tuple[int, dict[str, Any]]]
+    """With their place in the file, from 1."""
+    rejected: list[Rejection]
+
+
+def records(files: Files, part: Part, digest: Digest, columns: Sequence[str]) -> Iterator[Batch]:
+    """The file's rows in batches of about BLOCK bytes. One that cannot be read to its end gives one last rejection."""
+    line = 0
+    # Parquet is read from its end: the file is copied to disk on its way into the digest.
+    with tempfile.TemporaryFile() as copy:
+        try:
+            for chunk in files.stored(part, digest):
+                copy.write(chunk)
+            for batch in _batches(copy, columns):
+                yield _batch(batch, line)
+                line += batch.num_rows
+        except Broken as error:
+            yield Batch([], [Rejection(line + 1, Reason.TRUNCATED_FILE, detail=str(error))])
+
+
+def _batches(stream: Any, columns: Sequence[str]) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(stream, buffer_size=1 << 20, pre_buffer=False)
+        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+        # Its figure leaves out what dictionaries save, hence the factor.
+        width = max((4 * g.total_byte_size // max(g.num_rows, 1) for g in groups), default=0)
+        wanted = [name for name in file.schema_arrow.names if name in columns]
+        yield from file.iter_batches(batch_size=max(1, min(65_536, BLOCK // max(width, 1))), columns=wanted)
+    except (pa.ArrowException, OSError) as error:
+        raise Broken("the Parquet file is damaged") from error
+
+
+def _batch(batch: Any, line: int) -> Batch:
+    import pyarrow as pa
+
+    for at, field in enumerate(batch.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            batch = batch.set_column(
+                at, field.name, batch.column(at).cast(pa.timestamp("us", field.type.tz), safe=False)
+            )
+    try:
+        return Batch(list(enumerate(_plain(batch), line + 1)), [])
+    except (ValueError, OverflowError):  # bytes that are no UTF-8, dates that Python does not have: find the row
+        found: list[tuple[int, dict[str, Any]]] = []
+        rejected: list[Rejection] = []
+    for n in range(batch.num_rows):
+        try:
+            found.append((line + n + 1, _plain(batch.slice(n, 1))[0]))
+        except (ValueError, OverflowError) as error:
+            rejected.append(Rejection(line + n + 1, Reason.MALFORMED, detail=type(error).__name__))
+    return Batch(found, rejected)
+
+
+def _plain(batch: Any) -> list[dict[str, Any]]:
+    return batch.to_pylist(maps_as_pydicts="lossy")

@@ -1,0 +1,76 @@
+"""What a source is: it lists its parts, and yields the rows of one.
+
+Owns the protocol that every format keeps, and that alone. A source is made anew in each worker from its section of the
+recipe and its address, so it holds no connection between calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pipeline.traces.rows import Rows
+
+BLOCK = 8 << 20
+"""Decoded bytes of the source after which a block of rows is handed on: what bounds the memory of a worker."""
+MAX_LINE = 16 << 20
+"""A longer line is skipped unread and counted as `too_long`."""
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+class Part(NamedTuple):
+    """One piece of a source that is read on its own, by one process: a file, or a day of a table."""
+
+    name: str
+    """Unique in its source and the same at the next listing: the path below the source's root."""
+    version: str
+    """Changes whenever the content may have: what the watermark compares. An etag, or size and modification time."""
+    size: int
+    """Bytes as stored (0 where unknown)."""
+    holds: Literal["calls", "scores", "attributes"] = "calls"
+    """Scores and attributes of traces are read first, and joined to the calls."""
+
+
+def named_day(name: str) -> str | None:
+    """The date in a part's own name, as YYYY-MM-DD: rows that do not say their day are counted there."""
+    for found in _DATE.findall(name.rpartition("/")[2]):
+        try:
+            return date.fromisoformat(found).isoformat()
+        except ValueError:
+            continue
+    return None
+
+
+class Digest(Protocol):
+    """A running hash, such as `hashlib.sha256()`."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+
+class Source(Protocol):
+    """One format at one address. Both methods raise ValueError that says what to do when the source cannot be read."""
+
+    label: str
+    """The address for people: never with a password in it."""
+
+    def parts(self) -> list[Part]:
+        """What there is now, in name order. Raises ValueError when there is nothing of this format."""
+        ...
+
+    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+        """The rows of a part in blocks of about BLOCK bytes, and every raw byte that was read into `digest`.
+
+        A row that cannot be read is a Rejection and stops nothing. A part that breaks off, changes or vanishes
+        midway yields what came before and one `truncated_file` for its rest, so that nothing is lost in silence.
+        """
+        ...
+
+
+class Address(NamedTuple):
+    """A source as it is handed to a worker: its section of the recipe and where it is."""
+
+    section: Any
+    uri: str
+    """Path, `s3://` prefix, or a database URL (which may hold a password: it is never logged)."""

@@ -1,0 +1,224 @@
+"""Staged rows: what the map leaves of a part, by day, for the judge and the publisher.
+
+Owns the layout: `<part>/<day>.<n>.arrow` holds the rows that passed the gates, already masked, in SCHEMA's columns;
+`<part>/<day>.<n>.keys.parquet` has a line for every row of the part, with what rows are compared by or the reason
+against it. Text of a rejected row reaches no file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.traces.arrow import pc
+from pipeline.traces.erased import mark
+from pipeline.traces.near_duplicates import KEYS as KEYS_OF_A_ROW
+from pipeline.traces.records import UNKNOWN_DAY, Reason
+from pipeline.traces.rows import SCHEMA, Rejection
+
+BANDS = pa.list_(pa.uint64(), KEYS_OF_A_ROW)
+KEYS = pa.schema(
+    [
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("row", pa.int64()),
+        pa.field("line", pa.int64(), nullable=False),
+        pa.field("trace_id", pa.string()),
+        pa.field("observation_id", pa.string()),
+        pa.field("user_id", pa.string()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("updated_at", pa.timestamp("us", tz="UTC")),
+        pa.field("content_key", pa.binary(16)),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("erased", pa.string()),
+        pa.field("bands", BANDS),
+    ]
+)
+"""`row` counts the staged rows of the part's day from 0; null where none is staged. `erased` is the user's mark."""
+STAGED = pa.schema(list(SCHEMA))
+Explain = Callable[[pa.RecordBatch, int, Reason], str]
+"""What was seen in a row instead of what should be, without a word of its text."""
+MAX_OPEN = 16
+"""Days whose files are open at once; a part with more of them gets several files a day."""
+SAMPLES = 3
+"""Rejections of a part that say in words what was seen, per reason."""
+ROW_GROUP_ROWS = 100_000
+
+
+def staged_files(folder: Path, index: int, day: str, files: int) -> list[tuple[Path, Path]]:
+    """Pairs of row file and key file of a part's day, in the order of their rows."""
+    return [
+        (folder / f"{index}" / f"{day}.{n}.arrow", folder / f"{index}" / f"{day}.{n}.keys.parquet")
+        for n in range(files)
+    ]
+
+
+class _Day:
+    """The open files of one day."""
+
+    def __init__(self, rows: Path, keys: Path) -> None:
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._rows = pa.ipc.new_file(str(rows), STAGED, options=options)
+        self._keys = pq.ParquetWriter(keys, KEYS, compression="zstd", compression_level=1)
+        self._held: list[pa.RecordBatch] = []
+        self._count = 0
+
+    def write(self, rows: pa.RecordBatch | None, keys: pa.RecordBatch) -> None:
+        if rows is not None and rows.num_rows:
+            self._rows.write_batch(rows)
+        self._held.append(keys)
+        self._count += keys.num_rows
+        if self._count >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._keys.write_table(pa.Table.from_batches(self._held))
+        self._held, self._count = [], 0
+
+    def close(self) -> None:
+        self._flush()
+        self._rows.close()
+        self._keys.close()
+
+
+class StagedDays:
+    """The staged files of a part, by day."""
+
+    def __init__(self, folder: Path, part: int, named_day: str | None, only: frozenset[str] | None) -> None:
+        self._folder, self._part, self._named_day, self._only = folder, part, named_day, only
+        shutil.rmtree(folder / str(part), ignore_errors=True)  # of an attempt that was killed
+        (folder / str(part)).mkdir(parents=True)
+        self._open: dict[str, _Day] = {}
+        self._staged: Counter[str] = Counter()
+        self._told: Counter[Reason] = Counter()
+        self._empty = True
+        self.files: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        if self._named_day is not None and self._wanted(self._named_day):
+            self._day(self._named_day)  # a file of no rows still proves its day empty
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        for day in self._open.values():
+            day.close()
+
+    def write(
+        self, batch: pa.RecordBatch, reasons: Sequence[Reason | None], explain: Explain, bands: pa.Array | None = None
+    ) -> None:
+        """Stage the rows of a BATCH that passed, and the keys of all. `bands`: of every row, null where it has none."""
+        if not batch.num_rows:
+            return
+        self._empty = False
+        details: list[str | None] = [None] * batch.num_rows
+        for row, reason in enumerate(reasons):
+            if reason is not None and self._tell(reason):
+                details[row] = explain(batch, row, reason)
+        keys = _keys(self._part, batch, reasons, details, bands)
+        passed = pa.array([reason is None for reason in reasons])
+        days = batch["day"].dictionary_encode()
+        for code, date in enumerate(days.dictionary.to_pylist()):
+            day = date.isoformat()
+            if not self._wanted(day):
+                continue
+            whole = len(days.dictionary) == 1
+            own = None if whole else pc.equal(days.indices, code)
+            rows = batch.filter(passed if own is None else pc.and_(passed, own)).select(STAGED.names)
+            lines = keys if own is None else keys.filter(own)
+            self._stage(day, rows, lines)
+
+    def reject(self, rejected: Iterable[Rejection]) -> None:
+        """Keys for the rows that are no trace."""
+        by_day: dict[str, list[Rejection]] = {}
+        for rejection in rejected:
+            self._empty = False
+            by_day.setdefault(rejection.day or self._named_day or UNKNOWN_DAY, []).append(rejection)
+        for day, rows in by_day.items():
+            if not self._wanted(day):
+                continue
+            columns: dict[str, Any] = {
+                "part": [self._part] * len(rows),
+                "line": [r.line for r in rows],
+                "trace_id": [r.trace_id for r in rows],
+                "reason": [str(r.reason) for r in rows],
+                "detail": [r.detail if self._tell(r.reason) else None for r in rows],
+            }
+            self._day(day).write(None, _record_batch(columns, len(rows)))
+
+    def prove_empty(self) -> None:
+        """Account for a part that names no day and held not a single row."""
+        if self._empty and not self.files and self._wanted(UNKNOWN_DAY):
+            self._day(UNKNOWN_DAY)
+
+    def _stage(self, day: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
+        writer = self._day(day)
+        passed = keys["reason"].is_null()
+        at = pc.cumulative_sum(passed.cast(pa.int64()))
+        numbers = pc.add(at, self._staged[day] - 1)
+        row = pc.if_else(passed, numbers, None)
+        writer.write(rows, keys.set_column(1, KEYS.field("row"), row))
+        self._staged[day] += rows.num_rows
+
+    def _day(self, day: str) -> _Day:
+        if day not in self._open:
+            if len(self._open) >= MAX_OPEN:
+                oldest = next(iter(self._open))
+                self._open.pop(oldest).close()
+            rows, keys = staged_files(self._folder, self._part, day, self.files[day] + 1)[-1]
+            self._open[day] = _Day(rows, keys)
+            self.files[day] += 1
+        return self._open[day]
+
+    def _wanted(self, day: str) -> bool:
+        return self._only is None or day in self._only
+
+    def _tell(self, reason: Reason) -> bool:
+        self._told[reason] += 1
+        return self._told[reason] <= SAMPLES
+
+
+def _keys(
+    part: int,
+    batch: pa.RecordBatch,
+    reasons: Sequence[Reason | None],
+    details: list[str | None],
+    bands: pa.Array | None,
+) -> pa.RecordBatch:
+    columns: dict[str, Any] = {
+        "part": pa.repeat(pa.scalar(part, pa.int32()), batch.num_rows),
+        "line": batch["line"],
+        **{name: batch[name] for name in ("trace_id", "timestamp", "updated_at")},
+        # A row without an id is compared with no other.
+        "observation_id": pc.if_else(_named(batch), batch["observation_id"], None),
+        "content_key": batch["content_key"],
+        # Only rows that passed are compared by user, and only theirs are surely masked.
+        "user_id": pc.if_else(pa.array([r is None for r in reasons]), batch["user_id"], None),
+        "reason": reasons,  # a StrEnum is its text
+        "detail": details,
+        "bands": bands,
+    }
+    if Reason.ERASED in reasons:
+        users = zip(batch["user_id"].to_pylist(), reasons, strict=True)
+        columns["erased"] = [mark(user) if reason is Reason.ERASED else None for user, reason in users]
+    return _record_batch(columns, batch.num_rows)
+
+
+def _named(batch: pa.RecordBatch) -> Any:
+    return pc.and_(pc.not_equal(batch["trace_id"], ""), pc.not_equal(batch["observation_id"], ""))
+
+
+def _record_batch(columns: dict[str, Any], rows: int) -> pa.RecordBatch:
+    arrays = [
+        pa.nulls(rows, f.type) if (found := columns.get(f.name)) is None
+        else found if isinstance(found, pa.Array) else pa.array(found, f.type)
+        for f in KEYS
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, schema=KEYS)

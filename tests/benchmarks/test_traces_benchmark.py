@@ -1,0 +1,80 @@
+"""The benchmark of the traces stage at a size that takes seconds: its counts, not its times."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import measure
+from benchmarks.traces import run
+from benchmarks.traces_data import Truth, export_of, generate
+
+ROWS = 4000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("benchmark")
+
+
+@pytest.fixture(scope="module")
+def truth(folder: Path) -> Truth:
+    return generate(folder, ROWS)
+
+
+def test_the_truth_is_what_a_plain_reading_of_the_export_finds(folder: Path, truth: Truth) -> None:
+    files = sorted((export_of(folder, ROWS) / "observations_v2").glob("*.jsonl.gz"))
+    lines = [line for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
+    rows, malformed = [], 0
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            malformed += 1
+    newest = {row["id"]: row for row in sorted(rows, key=lambda row: row["updated_at"])}
+    fates: Counter[str] = Counter()
+    contents: set[tuple[str, ...]] = set()
+    for row in newest.values():
+        content = (row["user_id"], row["start_time"], row["input"], str(row["output"]))
+        said = row["metadata"]
+        fate = (
+            "consent" if said.get("user_consent") != "true"
+            else "region" if said["region"] == "eu"
+            else "error" if row["level"] == "ERROR"
+            else "duplicate" if content in contents
+            else "admitted"
+        )  # fmt: skip
+        contents.add(content)
+        fates[fate] += 1
+    found = {"rows": len(lines), "malformed": malformed, "superseded": len(rows) - len(newest), **fates}
+    assert found == {name: count for name, count in truth._asdict().items() if name in found}
+    assert sum(found.values()) == 2 * ROWS
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, folder: Path, truth: Truth) -> None:
+    assert generate(tmp_path, ROWS) == truth
+    for file in export_of(folder, ROWS).rglob("*.gz"):
+        assert (tmp_path / file.relative_to(folder)).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("way", ["floor", "duckdb", "ours1", "ours2"])
+def test_a_way_finds_the_truth(way: str, folder: Path, truth: Truth) -> None:
+    took = run(way, folder, ROWS, truth)  # raises when a count differs
+    assert took.cpu_s > 0 and took.peak_mb > 20
+
+
+def test_a_way_that_counts_wrongly_is_refused(folder: Path, truth: Truth) -> None:
+    with pytest.raises(RuntimeError, match=f"floor found {{'admitted': {ROWS - truth.malformed}}}"):
+        run("floor", folder, ROWS, truth._replace(malformed=0))
+
+
+def test_memory_and_time_of_children_count() -> None:
+    code = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'x = bytearray(400 << 20); sum(range(10**7))'])"
+    )
+    took = measure(["timeit", "-n", "1", "-r", "1", code])
+    assert took.peak_mb > 400 and took.cpu_s > 0.1

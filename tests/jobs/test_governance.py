@@ -1,0 +1,204 @@
+"""The commands as a person types them, and the same as jobs, on a deployment with two days of traces."""
+
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.resources import Deployment, deployment
+from jobs.governance import forget_user, main
+from jobs.upkeep import forget, lake_upkeep
+from pipeline import audit
+from pipeline.erasure.proof import Proof, proofs
+from pipeline.recipe import Compute
+from pipeline.registry.record import Phase, append, read_state, step_event
+from pipeline.registry.rollout import wanted_split
+from pipeline.registry.router import LocalRouter
+from pipeline.storage import ModelRef
+from pipeline.traces.lake import open_lake
+from pipeline.traces.materialize import materialize
+from pipeline.traces.pii import pseudonym
+from pipeline.traces.records import GovernedTraces
+from pipeline.traces.sources.protocol import Address
+from tests.loop import EMBEDDED, instance
+from tests.pipeline.erasure.conftest import ANN, World, _made, no_power_cuts, world
+from tests.pipeline.traces.conftest import observation, write
+
+__all__ = ["_made", "no_power_cuts", "world"]  # the small world of the erasure's own tests
+USER = "user-ann-0001"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """A deployment of the environment: two days of an export under the data root, governed."""
+    root = tmp_path / "data"
+    source = json.dumps({"kind": "langfuse_export", "uri": f"{root}/raw"}, separators=(",", ":"))
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={root} traces.source={source}")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for n, day in enumerate(("2026-01-05", "2026-01-06")):
+        rows = [observation(10 * n + i, user_id=u, start_time=f"{day} 1{i}:00:00") for i, u in enumerate((USER, "bob"))]
+        write(root / "raw", f"observations_v2/{day}.jsonl.gz", rows)
+    found = deployment()
+    govern(found)
+    return found
+
+
+def govern(settings: Deployment) -> GovernedTraces:
+    recipe = settings.recipe()
+    return materialize(
+        settings.store(),
+        settings.lake(),
+        Address(recipe.traces.source, settings.source_uri()),
+        recipe.traces,
+        Compute(workers=1),
+        champion=ModelRef(uri="m", digest="m"),
+        model_name="m",
+        number=0,
+        recipe_digest="r",
+        now=datetime(2026, 1, 12, tzinfo=UTC),
+        log=lambda line: None,
+    )
+
+
+def keep(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    """One more override for the commands to come."""
+    words = deployment().overrides
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join([*words, setting]))
+
+
+def rows_of(settings: Deployment, user: str) -> int:
+    with open_lake(settings.lake()) as lake:
+        return sum(lake.rows_of({user, str(pseudonym(user))}, None).values())
+
+
+def only(settings: Deployment) -> Proof:
+    (proof,) = proofs(settings.store())
+    return proof
+
+
+def test_forget_says_what_it_did_and_what_a_person_has_to_see_to(settings: Deployment, capsys) -> None:
+    note = settings.store().path("notes.csv")
+    note.write_text(f"{USER},angry\n")
+    assert main(["forget", USER]) == 1
+    said = capsys.readouterr().out
+    assert "2 rows of 2 days are erased" in said
+    assert "remove them by hand" in said
+    assert "  notes.csv" in said
+    assert "  raw/observations_v2/2026-01-05.jsonl.gz: 1 lines" in said
+    assert USER not in said
+    note.unlink()
+    assert main(["forget", USER]) == 0
+    said = capsys.readouterr().out
+    assert "remove them by hand" not in said
+    assert f"Proof {only(settings).id}: " in said
+    assert main(["forget", "nobody-at-all"]) == 0
+    assert "Nothing was found of this user" in capsys.readouterr().out
+    assert main(["forget", " "]) == 2
+    assert "Give the id" in capsys.readouterr().err
+
+
+def test_the_id_can_come_from_standard_input_and_consent_can_end_at_a_date(
+    settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{USER}\n"))
+    assert main(["forget", "-", "--since", "2026-01-06"]) == 0
+    assert "1 rows of 1 days are erased from 2026-01-06 00:00 UTC on" in capsys.readouterr().out
+    assert rows_of(settings, USER) == 1
+
+
+def test_verify_finds_a_tampered_line_and_a_tampered_proof(settings: Deployment, capsys) -> None:
+    main(["forget", USER])
+    capsys.readouterr()
+    assert main(["verify"]) == 0
+    said = capsys.readouterr().out
+    head = said.split()[-1]
+    assert "3 entries" in said
+    assert main(["verify", "--known", head]) == 0
+    store, proof = settings.store(), only(settings)
+    path = store.write(f"erasures/{proof.id}.json", proof.model_copy(update={"rows": {}}))
+    assert main(["verify"]) == 1
+    assert "is not the proof that the log speaks of" in capsys.readouterr().out
+    path.unlink()
+    assert main(["verify"]) == 1
+    assert "is gone" in capsys.readouterr().out
+    log = store.path(audit.LOG)
+    log.write_text(log.read_text().replace('"admitted":2', '"admitted":9', 1))
+    assert main(["verify"]) == 1
+    assert "line 1: its content does not have its digest" in capsys.readouterr().out
+    assert main(["retain"]) == 0, "nothing is overdue"
+
+
+def test_retain_upkeep_and_blocks(settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert main(["blocks"]) == 0
+    assert main(["upkeep"]) == 0
+    said = capsys.readouterr().out
+    assert "No model is blocked" in said
+    assert "Compacted 0 days" in said
+    keep(monkeypatch, "traces.retention.governed_days=1")
+    keep(monkeypatch, "traces.retention.raw_days=1")
+    assert main(["retain"]) == 0
+    assert "Dropped 2 governed days and 2 raw files" in capsys.readouterr().out
+    assert list(settings.store().path("raw").rglob("*.gz")) == []
+    assert rows_of(settings, "bob") == 0
+
+
+def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    place = world.place
+    settings = Deployment(
+        recipe_path=str(EMBEDDED), overrides=[f"data_root={place.root}", f"base_model.name={world.first.model_name}"]
+    )
+    place.propose(world.first)
+    state = read_state(place.store, "demo")
+    for phase in (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING):
+        append(place.store, "demo", state, step_event(state, 1.0, phase, ""))
+        state = read_state(place.store, "demo")
+    router = LocalRouter(place.store, "demo")
+    router.apply(wanted_split(state))
+    proof = forget_user(settings, ANN, None, print)
+    assert "demo version 1" in proof.affected.versions
+    assert read_state(place.store, "demo").phase is Phase.ABORTED
+    split = router.read()
+    assert split is not None
+    assert split.canary_weight == 0
+    assert ANN not in capsys.readouterr().out
+
+
+def test_the_job_keeps_a_name_from_the_environment_out_of_dagster(
+    settings: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORGET_USER", USER)
+    config = {"ops": {"forget_one": {"config": {"user_id": {"env": "FORGET_USER"}}}}}
+    home = tmp_path / "dagster"
+    with instance(home) as found:
+        done = forget.execute_in_process(config, instance=found, resources={"deployment": settings})
+        assert done.success
+        run = found.get_run_by_id(done.run_id)
+        assert run is not None
+        assert USER not in str(run.tags)
+        assert USER not in str(run.run_config)
+    assert only(settings).rows == {"2026-01-05": 1, "2026-01-06": 1}
+    kept = [p for p in home.rglob("*") if p.is_file()]
+    assert kept
+    assert not [p for p in kept if USER.encode() in p.read_bytes()]
+
+
+def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, tmp_path: Path) -> None:
+    settings.store().path("notes.csv").write_text(f"{USER},angry\n")
+    config = {"ops": {"forget_one": {"config": {"user_id": USER}}}}
+    with instance(tmp_path / "dagster") as found, pytest.raises(dg.Failure, match="1 files still hold the user"):
+        forget.execute_in_process(config, instance=found, resources={"deployment": settings})
+    assert rows_of(settings, USER) == 0
+
+
+def test_the_upkeep_job_retains_and_tidies(settings: Deployment, tmp_path: Path) -> None:
+    settings = Deployment(
+        recipe_path=settings.recipe_path, overrides=[*settings.overrides, "traces.retention={governed_days: 1}"]
+    )
+    with instance(tmp_path / "dagster") as found:
+        assert lake_upkeep.execute_in_process(instance=found, resources={"deployment": settings}).success
+    assert rows_of(settings, "bob") == 0
+    assert [e.kind for e in audit.entries(settings.store())] == ["admission", "admission", "retention"]

@@ -1,0 +1,110 @@
+"""An erasure that dies at the end of a phase, or at any write, and is typed again."""
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import audit
+from pipeline.erasure.proof import Proof
+from pipeline.traces.lake import Lake
+from pipeline.traces.records import Reason
+from tests.pipeline.erasure.conftest import ANN, DAYS, World
+from tests.pipeline.erasure.looking import erase, holding, words_of
+
+KILLED = """
+    import os, signal, sys
+    from datetime import datetime, UTC
+    from pathlib import Path
+    from pipeline.erasure import forget
+    from tests.pipeline.erasure.conftest import ANN, NAME, NOW, Place
+
+    place, left = Place(Path(sys.argv[1])), int(sys.argv[2])
+
+    def log(line):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    forget(place.store, place.lake, ANN, tracking_uri=place.tracking_uri, model_name=NAME, now=NOW, log=log)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", range(1, 10))
+def test_a_kill_at_a_phases_end_is_healed_by_the_same_command(phase: int, world: World) -> None:
+    root = world.place.root
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(root), str(phase)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    check_healed(world, erase(world.place))
+
+
+def check_healed(world: World, proof: Proof) -> None:
+    assert holding(world.place.root, *words_of(ANN)) == set()
+    assert proof.rows == {DAYS[0]: 6, DAYS[1]: 6}
+    assert proof.affected.iterations == tuple(sorted({world.first.id, world.third.id}))
+    assert proof.affected.versions == ("demo version 1", "demo version 3")
+    assert proof.affected.undetermined == ()
+    for report in world.place.reports().values():
+        lines = world.place.store.path(f"traces/rejected/{report.day}.jsonl").read_text().splitlines()
+        assert len(lines) == sum(report.rejected.values())
+    assert sum(r.rejected.get(Reason.ERASED, 0) for r in world.place.reports().values()) == 12
+    assert [e.kind for e in audit.entries(world.place.store)] == ["erasure"]
+    assert not world.place.store.path("erasures", "pending", f"{proof.id}.json").exists()
+    assert "blocked" in world.place.propose(world.first)
+
+
+class Crash(BaseException):
+    """No handler of ours or of a library's catches it, as none outlives a kill."""
+
+
+STEPS: tuple[tuple[Any, str], ...] = (
+    (Path, "replace"),
+    (Path, "unlink"),
+    (shutil, "rmtree"),
+    (Lake, "erase"),
+    (Lake, "expire"),
+    (Lake, "sweep"),
+    (MlflowClient, "set_model_version_tag"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_write_is_healed(after: bool, world: World) -> None:
+    """One attempt after the other, each of which dies one write later than the one before."""
+    crashes, calls = 0, 0
+
+    def frail(real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == crashes + 1 and not after:
+                raise Crash
+            result = real(*args, **kwargs)
+            if calls == crashes + 1:
+                raise Crash
+            return result
+
+        return call
+
+    place = world.place
+    while True:
+        calls = 0
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in STEPS:
+                patch.setattr(owner, name, frail(getattr(owner, name)))
+            try:
+                erase(place)
+                break
+            except Crash:
+                crashes += 1
+    assert crashes > 20
+    check_healed(world, erase(place))

@@ -1,0 +1,89 @@
+"""Rows, lakes and a second process for the tests of the governed table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.traces.lake import Lake, LakeConfig
+from pipeline.traces.lake_files import write_files
+from pipeline.traces.rows import SCHEMA
+
+ROOT = Path(__file__).parents[3]
+DAY, NEXT_DAY = "2026-01-05", "2026-01-06"
+
+
+def row(number: int, day: str = DAY, **changes: Any) -> dict[str, Any]:
+    noon = datetime.fromisoformat(day).replace(hour=12, tzinfo=UTC)
+    return {
+        "trace_id": f"t{number}",
+        "observation_id": f"o{number}",
+        "timestamp": noon,
+        "day": date.fromisoformat(day),
+        "model": "m",
+        "consent": True,
+        "user_id": None,
+        "session_id": None,
+        "messages": [
+            {"role": "user", "content": "Hi", "tool_calls": None},
+            {"role": "assistant", "content": "", "tool_calls": "[]"},
+        ],
+        "completion": "Yes",
+        "input_tokens": 7,
+        "output_tokens": None,
+        "latency_s": 0.5,
+        "level": "DEFAULT",
+        "error": None,
+        "feedback": [{"name": "thumb", "value": 1.0, "source": "API"}],
+        "feedback_mean": 1.0,
+        "feedback_count": 1,
+        "reference": None,
+        "metadata": '{"k": ["v", 1]}',
+        "source_file": "f",
+        **changes,
+    }
+
+
+def batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+
+
+def put(lake: Lake, config: LakeConfig, day: str, rows: Sequence[dict[str, Any]], digest: str) -> list[str]:
+    """Replace a day by `rows`."""
+    files = write_files(config, day, "test", [batch(rows)])
+    lake.replace_day(day, files, digest)
+    return files
+
+
+def ids(lake: Lake, *days: str, snapshot: str | None = None) -> list[str]:
+    return lake.read(days, snapshot or lake.snapshot, ["trace_id"])["trace_id"].to_pylist()
+
+
+def python(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """A process of its own that runs `script` with this module's names at hand."""
+    program = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom lakes import *\n{script}"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def postgres_lake(url: str, folder: Path) -> LakeConfig:
+    """A lake in a database of its own."""
+    import psycopg
+
+    name = f"lake_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return LakeConfig(catalogue="postgres", uri=f"{url.rpartition('/')[0]}/{name}", warehouse=f"file://{folder}")

@@ -1,0 +1,33 @@
+"""A source read to its end, and the account of what it gave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from pipeline.traces.rows import Rows
+from pipeline.traces.sources.protocol import Part, Source
+
+from ..conftest import observation, score, write
+
+__all__ = ["all_of", "observation", "read", "reasons", "score", "write"]
+
+
+def all_of(blocks: Iterable[Rows]) -> Rows:
+    """Blocks of rows as one."""
+    found = Rows()
+    for rows in blocks:
+        found.traces += rows.traces
+        found.rejected += rows.rejected
+        found.scores += rows.scores
+        found.attributes += rows.attributes
+    return found
+
+
+def read(source: Source, part: Part | None = None) -> Rows:
+    """The rows of one part, or of all."""
+    return all_of(rows for p in ([part] if part else source.parts()) for rows in source.rows(p, hashlib.sha256()))
+
+
+def reasons(rows: Rows) -> list[str]:
+    return [f"{r.reason}:{r.line}:{r.day}" for r in rows.rejected]

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from itertools import repeat
+from pathlib import Path
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.storage import digest_file
+from pipeline.traces.rows import Rows
+from pipeline.traces.sources import files
+from pipeline.traces.sources.langfuse_export import LangfuseExport
+
+from ....servers import unsteady
+from .conftest import all_of, observation, read, reasons, write
+
+DAY = "observations_v2/2026-01-05.jsonl.gz"
+
+
+def put(bucket: str, path: Path, name: str = DAY) -> None:
+    boto3.client("s3").upload_file(str(path), bucket, f"prefix/{name}")
+
+
+def source(bucket: str) -> LangfuseExport:
+    return LangfuseExport(f"s3://{bucket}/prefix")
+
+
+def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None:
+    opened = source(bucket)
+    for day in ("2026-01-05", "2026-01-06"):
+        path = write(export, f"observations_v2/{day}.jsonl.gz", [observation(1)])
+        put(bucket, path, f"observations_v2/{day}.jsonl.gz")
+        part = opened.parts()[-1]
+        assert part.name == f"observations_v2/{day}.jsonl.gz"  # a cached listing would miss the second
+        digest = hashlib.sha256()
+        assert len(all_of(opened.rows(part, digest)).traces) == 1
+        assert digest.hexdigest() == digest_file(path)
+        assert part.version == hashlib.md5(path.read_bytes()).hexdigest()
+    with pytest.raises(ValueError, match=r"\.$"):
+        LangfuseExport("s3://no-such-bucket/prefix").parts()
+
+
+def test_one_object_is_a_source_of_its_own_and_parquet_is_read(bucket: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([observation(1)]), path)
+    put(bucket, path, "observations_v2/a.parquet")
+    assert len(read(source(bucket)).traces) == 1
+
+
+def test_an_object_that_vanished_or_changed_since_its_listing_is_counted(bucket: str, export: Path) -> None:
+    for name in ("gone", "changed"):
+        put(bucket, write(export, DAY, [observation(1)]), f"observations_v2/{name}.jsonl.gz")
+    opened = source(bucket)
+    changed, gone = opened.parts()
+    boto3.client("s3").delete_object(Bucket=bucket, Key=f"prefix/{gone.name}")
+    put(bucket, write(export, DAY, [observation(1), observation(2)]), changed.name)
+    rows = {part: read(opened, part) for part in (changed, gone)}
+    assert [len(found.traces) for found in rows.values()] == [2, 0]
+    assert [found.rejected[0].detail for found in rows.values()] == [
+        "the file changed since it was listed",
+        "the file is gone since it was listed",
+    ]
+
+
+def test_an_object_that_changes_while_it_is_read_gives_what_came_before(bucket: str, export: Path) -> None:
+    def large(seed: str) -> Path:
+        rows = [observation(n, output=seed + os.urandom(50_000).hex()) for n in range(1, 301)]
+        return write(export, "observations_v2/a.jsonl", rows)
+
+    put(bucket, large("a"), "observations_v2/a.jsonl")
+    opened = source(bucket)
+    (part,) = opened.parts()
+    blocks = opened.rows(part, hashlib.sha256())
+    first = next(blocks)
+    put(bucket, large("b"), "observations_v2/a.jsonl")
+    rows = all_of([first, *blocks])
+    assert 0 < len(rows.traces) < 300
+    assert {trace.completion[0] for trace in rows.traces} == {"a"}
+    assert [r.detail for r in rows.rejected] == ["the file changed since it was listed"]
+
+
+@pytest.mark.parametrize("faults", [["500", "", "500"], ["", "slow"], ["", "cut", "cut"]])
+def test_a_store_that_stumbles_is_asked_again_and_no_row_comes_twice(
+    bucket: str, s3_endpoint: str, export: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(export, DAY, [observation(n, output=os.urandom(20_000).hex()) for n in range(1, 601)])
+    put(bucket, path)
+    monkeypatch.setattr(files, "S3_TIMEOUT_S", 1.0)
+    left = iter(faults)
+    with unsteady(s3_endpoint, left) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        opened, digest, rows = source(bucket), hashlib.sha256(), Rows()
+        for part in opened.parts():
+            rows = all_of(opened.rows(part, digest))
+    assert next(left, None) is None
+    assert [t.line for t in rows.traces] == list(range(1, 601))
+    assert rows.rejected == []
+    assert digest.hexdigest() == digest_file(path)
+
+
+def test_a_store_that_stays_away_is_no_empty_source(
+    bucket: str, s3_endpoint: str, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bucket, write(export, DAY, [observation(1)]))
+    monkeypatch.setattr(files, "S3_ATTEMPTS", 2)
+    part = source(bucket).parts()[0]
+    with unsteady(s3_endpoint, repeat("500")) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with pytest.raises(ValueError, match=r"Check the path, the credentials and the endpoint\.$"):
+            source(bucket).parts()
+        with pytest.raises(ValueError, match=r"Check the path, the credentials and the endpoint\.$"):
+            read(source(bucket), part)
+
+
+def test_a_cut_gzip_in_s3_keeps_what_was_readable(bucket: str, export: Path) -> None:
+    path = write(export, DAY, [observation(n, output=os.urandom(2000).hex()) for n in range(1, 201)])
+    path.write_bytes(path.read_bytes()[:-1000])
+    put(bucket, path)
+    rows = read(source(bucket))
+    assert 0 < len(rows.traces) < 201
+    assert reasons(rows)[-1].startswith("truncated_file")
+    assert json.loads(rows.traces[0].metadata)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.traces.sources.langfuse_ui import LangfuseUi
+
+from .conftest import read, reasons, write
+
+REAL_TRACES = {
+    "autogen-2025-06-06.json": ("gpt-4o", 41, 3, 0.628, "user: Say 'Hello World!'", "Hello World!", 0),
+    "google-gemini-2025-08-01.json": (
+        "gemini-2.5-flash",
+        6,
+        2055,
+        12.032,
+        "What is Langfuse?",
+        "**Langfuse** is an",
+        2,
+    ),
+    "langgraph-2025-08-22.json": ("gpt-4o-2024-08-06", 108, 51, 1.743, '"Web-Search"', 'The search for "example"', 2),
+    "llamaindex-2025-06-05.json": ("gpt-4o", 13, 81, 2.776, "What is Langfuse?", "Langfuse is a tool", 0),
+    "openai-agents-2025-09-30.json": ("gpt-4.1-2025-04-14", 85, 29, 1.15, "Tokyo is sunny.", "The weather in Tokyo", 2),
+    "openai-assistants-2024-05-29.json": ("gpt-4", 49, 40, None, "`3x + 11 = 14`", "Sure, first subtract 11", 0),
+}
+
+
+@pytest.mark.shared
+def test_six_real_traces_are_read(shared_data: Path) -> None:
+    source = LangfuseUi(str(shared_data / "langfuse-traces"))
+    seen = 0
+    for part in source.parts():
+        rows = read(source, part)
+        seen += len(rows.traces) + len(rows.rejected)
+        last = max(rows.traces, key=lambda t: t.timestamp)
+        model, tokens_in, tokens_out, latency_s, asked, answered, scores = REAL_TRACES[part.name]
+        assert (last.model, last.input_tokens, last.output_tokens) == (model, tokens_in, tokens_out)
+        assert (last.latency_s, len(last.feedback)) == (latency_s, scores)
+        assert asked in json.dumps(last.messages).replace('\\"', '"')
+        assert last.completion.startswith(answered)
+        assert {r.reason for r in rows.rejected} <= {"not_generation"}
+    assert seen == 23
+
+
+UI = '{"trace": {"id": "t", "timestamp": "2026-01-07T00:00:00Z"}, "observations": %s}'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "malformed:1:None"),
+        (UI % ("[" * 10_000), "malformed:1:None"),
+        ("{}", "schema:1:None"),
+        (UI % "[]", "not_generation:1:2026-01-07"),
+        (UI % "[3]", "schema:1:None"),
+        (UI % '[{"id": "o", "type": "GENERATION"}]', "schema:1:None"),
+    ],
+)
+def test_a_file_that_is_no_ui_trace_is_one_counted_row(tmp_path: Path, text: str, reason: str) -> None:
+    write(tmp_path, "2026-01-05.json", [text])
+    write(tmp_path, "README.md", ["beside the traces"])
+    assert reasons(read(LangfuseUi(str(tmp_path)))) == [reason]
+
+
+def test_a_file_that_vanished_since_its_listing_is_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, "t.json", [UI % "[]"])
+    source = LangfuseUi(str(tmp_path))
+    parts = source.parts()
+    path.unlink()
+    assert reasons(read(source, parts[0])) == ["truncated_file:1:None"]
+
+
+def test_one_file_is_a_source_too(tmp_path: Path) -> None:
+    path = write(tmp_path, "t.json", [UI % "[]"])
+    source = LangfuseUi(str(path))
+    assert [part.name for part in source.parts()] == ["t.json"]
+    assert reasons(read(source)) == ["not_generation:1:2026-01-07"]
+
+
+def test_a_missing_source_says_what_to_do(tmp_path: Path) -> None:
+    for uri in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(ValueError, match=r"traces\.source\.uri.*\.$"):
+            LangfuseUi(str(uri)).parts()
+
+
+CALL = {"id": "o", "input": "Hi", "type": "GENERATION", "startTime": "2026-01-05T00:00:00Z"}
+
+
+def test_the_word_of_the_ui_trace_on_consent_wins(tmp_path: Path) -> None:
+    trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z", "metadata": '{"user_consent": false}'}
+    write(tmp_path, "t.json", [{"trace": trace, "observations": [{**CALL, "metadata": {"user_consent": True}}]}])
+    assert [json.loads(t.metadata) for t in read(LangfuseUi(str(tmp_path))).traces] == [{"user_consent": False}]
+
+
+def test_feedback_is_that_of_the_trace_or_of_the_call_in_its_newest_form(tmp_path: Path) -> None:
+    def score(id: str, value: float, minute: int, of: str | None = None) -> dict[str, object]:
+        return {
+            "id": id,
+            "name": "thumb",
+            "value": value,
+            "observationId": of,
+            "updatedAt": f"2026-01-05T00:0{minute}:00Z",
+        }
+
+    scores = [score("a", 1, 2), score("a", 0, 1), score("b", 0.5, 1, "o"), score("c", 0.25, 1, "other")]
+    trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z", "scores": scores}
+    write(tmp_path, "t.json", [{"trace": trace, "observations": [CALL, {**CALL, "id": "p"}]}])
+    rows = read(LangfuseUi(str(tmp_path)))
+    assert [sorted((s.id, s.value) for s in t.feedback) for t in rows.traces] == [[("a", 1), ("b", 0.5)], [("a", 1)]]
+    assert rows.scores == []

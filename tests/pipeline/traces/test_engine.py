@@ -1,0 +1,141 @@
+"""Both engines, for real: spawned processes, and a Ray cluster of two nodes on 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.recipe import Compute
+from pipeline.traces.engine import RUNS, open_engine
+
+LOCAL = Compute(workers=2)
+RAY = Compute(data="ray", workers=2)
+
+
+def square(task: int) -> int:
+    time.sleep(0.05 * (task % 3))  # they do not end in the order in which they start
+    return task * task
+
+
+def refuse_three(task: int) -> int:
+    if task == 3:
+        raise ValueError("Three is one too many. Take it out.")
+    return task
+
+
+def killed_once(marker: str) -> str:
+    """Kills its own worker the first time that it runs, as the kernel does when memory is short."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return marker
+
+
+def killed_always(task: int) -> int:
+    if task == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def note_and_wait(folder: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(120)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers find this file's functions by name
+        made = Cluster()
+        for _ in range(2):
+            made.add_node(num_cpus=1, object_store_memory=100 << 20)
+        environment.setenv("RAY_ADDRESS", made.address)
+        yield
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture(params=["local", "ray"])
+def compute(request: pytest.FixtureRequest) -> Compute:
+    if request.param == "local":
+        return LOCAL
+    request.getfixturevalue("cluster")
+    return RAY
+
+
+def test_results_come_in_the_order_of_the_tasks(compute: Compute) -> None:
+    with open_engine(compute) as engine:
+        assert list(engine.map(square, range(9), print)) == [n * n for n in range(9)]
+        assert list(engine.map(square, [], print)) == []
+
+
+def test_what_a_task_raises_is_raised_here(compute: Compute) -> None:
+    with open_engine(compute) as engine:
+        with pytest.raises(ValueError, match=r"^Three is one too many\. Take it out\.$"):
+            list(engine.map(refuse_three, range(5), print))
+        assert list(engine.map(square, [2, 3], print)) == [4, 9]
+
+
+def test_the_task_of_a_killed_worker_is_run_again(compute: Compute, tmp_path: Path) -> None:
+    markers, said = [str(tmp_path / str(n)) for n in range(4)], list[str]()
+    for marker in markers[::2]:
+        Path(marker).touch()
+    with open_engine(compute) as engine:
+        assert list(engine.map(killed_once, markers, said.append)) == markers
+    assert len(said) == 2 and all("was lost" in line for line in said)
+
+
+def test_a_task_that_always_loses_its_worker_fails_the_stage(compute: Compute) -> None:
+    with (
+        open_engine(compute) as engine,
+        pytest.raises(ValueError, match=rf"task 2 of 4 was lost {RUNS} times .* lower compute\.workers"),
+    ):
+        list(engine.map(killed_always, range(4), print))
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    code = (
+        "from pipeline.recipe import Compute\nfrom pipeline.traces.engine import open_engine\n"
+        f"from {note_and_wait.__module__} import note_and_wait\n"
+        "with open_engine(Compute(workers=2)) as engine:\n"
+        f"    list(engine.map(note_and_wait, [{str(tmp_path)!r}] * 2, print))"
+    )
+    path = os.pathsep.join(sys.path)
+    parent = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+    try:
+        while len(pids := [int(f.name) for f in tmp_path.iterdir()]) < 2:
+            assert parent.poll() is None
+            time.sleep(0.05)
+    finally:
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 30
+    while any(map(_alive, pids)):
+        assert time.monotonic() < deadline, f"{pids} are still there"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("address", ["", "ray-head", "127.0.0.1:1"])
+def test_ray_without_a_cluster_says_what_to_set(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ValueError, match=r"RAY_ADDRESS='.*' .* or set compute.data=local"), open_engine(RAY):
+        pass

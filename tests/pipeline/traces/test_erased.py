@@ -1,0 +1,54 @@
+"""The list of the forgotten, and the lock that keeps publication and erasure apart."""
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline.storage import Store
+from pipeline.traces.erased import Erased, add, erased_users, forgetting, mark, publishing
+from pipeline.traces.pii import pseudonym
+
+EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("entries", "stands"),
+    [([None, LATE], None), ([LATE, None], None), ([LATE, EARLY], EARLY), ([EARLY, LATE], EARLY), ([LATE, LATE], LATE)],
+)
+def test_of_two_entries_on_one_user_the_one_that_forgets_more_stands(
+    entries: list[datetime | None], stands: datetime | None, tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    with forgetting(store):
+        add(store, Erased(mark=mark("other"), since=None, proof="p"))
+        for since in entries:
+            add(store, Erased(mark=mark("ann"), since=since, proof=str(since)))
+    found = {user.mark: user for user in erased_users(store).users}
+    assert (found[mark("ann")].since, found[mark("ann")].proof) == (stands, str(stands))
+    assert len(found) == 2
+
+
+def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> None:
+    store, added = Store(tmp_path), threading.Event()
+
+    def forget() -> None:
+        with forgetting(store):
+            add(store, Erased(mark=mark("ann"), since=None, proof="p"))
+        added.set()
+
+    with publishing(store) as seen, publishing(store) as beside:
+        thread = threading.Thread(target=forget)
+        thread.start()
+        assert not added.wait(0.2)
+        assert seen.users == beside.users == erased_users(store).users == ()
+    thread.join()
+    with publishing(store) as seen:
+        assert [user.mark for user in seen.users] == [mark("ann")]
+
+
+def test_a_mark_is_the_same_for_the_source_and_for_the_table() -> None:
+    assert mark("ann@example.com") == mark(str(pseudonym("ann@example.com")))
+    assert mark("ann") != mark("bob")
+    assert "ann" not in mark("ann")

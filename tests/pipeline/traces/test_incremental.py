@@ -1,0 +1,225 @@
+"""What is read again, what is not, and that nothing is lost or counted twice on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.recipe import Compute
+from pipeline.recipe.traces import Retention
+from pipeline.storage import Store
+from pipeline.traces.erased import NAME, Erased, ErasedUsers, mark
+from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.records import DayReport, GovernedTraces, Reason
+from pipeline.traces.watermark import NAME as WATERMARK
+from pipeline.traces.watermark import Watermark
+
+from .conftest import NOW, Run, observation, score, write
+
+
+def day_file(day: int) -> str:
+    return f"observations_v2/2026-01-{day:02d}.jsonl.gz"
+
+
+def at(day: int) -> str:
+    return f"2026-01-{day:02d} 10:00:00.000000"
+
+
+def ids(store: Store, governed: GovernedTraces) -> list[str]:
+    return read(store, local_lake(store), governed.iteration.dataset, ["trace_id"])["trace_id"].to_pylist()
+
+
+def watermark(store: Store) -> Watermark:
+    found = store.read(WATERMARK, Watermark)
+    assert found is not None
+    return found
+
+
+def test_a_file_that_did_not_change_is_not_read(run: Run, store: Store, export: Path) -> None:
+    first = write(export, day_file(5), [observation(1)])
+    write(export, day_file(6), [observation(2, start_time=at(6))])
+    run()
+    before = watermark(store).parts[day_file(5)]
+    assert (before.days, before.bytes) == (("2026-01-05",), first.stat().st_size)
+    stamp = first.stat().st_mtime_ns
+    first.write_bytes(b"x" * first.stat().st_size)  # a reader would choke on it
+    os.utime(first, ns=(stamp, stamp))
+    write(export, day_file(7), [observation(3, start_time=at(7))])
+    assert ids(store, run()) == ["t1", "t2", "t3"]
+    os.utime(first, ns=(stamp + 10**9, stamp + 10**9))
+    assert ids(store, run()) == ["t2", "t3"]
+
+
+def test_a_new_file_brings_along_the_unchanged_files_of_its_days(run: Run, store: Store, export: Path) -> None:
+    write(export, day_file(5), [observation(1), observation(2, start_time=at(6))])
+    write(export, day_file(6), [observation(3, start_time=at(6))])
+    run()
+    write(export, day_file(7), [observation(4, start_time=at(6))])
+    governed = run()
+    assert sorted(ids(store, governed)) == ["t1", "t2", "t3", "t4"]
+    assert governed.seen == governed.admitted == 4
+
+
+def test_feedback_that_changes_or_goes_reopens_the_days_it_spoke_of(run: Run, store: Store, export: Path) -> None:
+    write(export, day_file(5), [observation(1)])
+    write(export, day_file(6), [observation(2, start_time=at(6))])
+    said = write(export, "scores/a.jsonl", [score(1, 1, 1.0)])
+
+    def means() -> list[float | None]:
+        return read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])["feedback_mean"].to_pylist()
+
+    assert means() == [1.0, None]
+    assert watermark(store).parts["scores/a.jsonl"].speaks_of == ("2026-01-05",)
+    write(export, "scores/a.jsonl", [score(1, 2, 0.0)])
+    assert means() == [None, 0.0]
+    said.unlink()
+    assert means() == [None, None]
+
+
+def test_feedback_that_came_before_its_trace_is_joined(run: Run, store: Store, export: Path) -> None:
+    write(export, day_file(5), [observation(1)])
+    write(export, "scores/a.jsonl", [score(1, 2, 1.0)])
+    run()
+    write(export, day_file(6), [observation(2, start_time=at(6))])
+    found = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
+    assert found["feedback_mean"].to_pylist() == [None, 1.0]
+    (export / "scores/a.jsonl").unlink()
+    found = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
+    assert found["feedback_mean"].to_pylist() == [None, None]
+
+
+def test_attributes_of_the_older_layout_are_joined_and_reopen_rejected_rows(
+    run: Run, store: Store, export: Path
+) -> None:
+    row = {**observation(1), "metadata": {"expected_answer": "2"}, "user_id": None, "session_id": None}
+    write(export, "observations/2026-01-05.jsonl", [row])
+    trace = {"id": "t1", "timestamp": at(5), "user_id": "a@example.com", "updated_at": at(5)}
+    write(export, "traces/2026-01-05.jsonl", [{**trace, "metadata": {}}])
+    assert run().rejected == {Reason.CONSENT: 1}
+    write(export, "traces/2026-01-06.jsonl", [{**trace, "metadata": {"user_consent": "true"}, "updated_at": at(6)}])
+    governed = run()
+    assert governed.rejected == {}
+    (found,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
+    assert (found["reference"], json.loads(found["metadata"])["user_consent"]) == ("2", "true")
+    assert found["user_id"].startswith("pseudonym-")
+
+
+def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Path) -> None:
+    write(export, day_file(5), [observation(1), observation(2)])
+    run()
+    store.write(NAME, ErasedUsers(users=(Erased(mark=mark("u1"), since=None, proof="p"),)))
+    write(export, day_file(6), [observation(3, start_time=at(5)), observation(4, user_id="u1", start_time=at(5))])
+    governed = run()
+    assert sorted(ids(store, governed)) == ["t2", "t3"]
+    assert governed.rejected == {Reason.ERASED: 2}
+    assert governed.days[0].erased == ("p",)
+
+
+def test_days_past_the_retention_of_raw_data_stay_and_late_rows_for_them_are_told(
+    run: Run, store: Store, export: Path
+) -> None:
+    gone = write(export, day_file(5), [observation(1), observation(2)])
+    write(export, day_file(9), [observation(3, start_time=at(9))])
+    retention = Retention(raw_days=5)
+    run(retention=retention)
+    gone.unlink()
+    governed = run(retention=retention)
+    assert ids(store, governed) == ["t1", "t2", "t3"]
+    write(export, day_file(10), [observation(4), observation(5, start_time=at(10))])
+    governed = run(retention=retention)
+    assert ids(store, governed) == ["t1", "t2", "t3", "t5"]
+    assert governed.days[0].rejected == {Reason.LATE: 1}
+    assert run(retention=retention) == governed
+    assert ids(store, run(retention=retention, max_latency_s=60.0)) == ["t1", "t2", "t3", "t5"]
+
+
+def test_days_past_the_retention_of_governed_data_are_not_made_again(run: Run, store: Store, export: Path) -> None:
+    write(export, day_file(5), [observation(1)])
+    write(export, day_file(9), [observation(3, start_time=at(9))])
+    governed = run(retention=Retention(governed_days=5))
+    assert ids(store, governed) == ["t3"]
+    assert [d.day for d in governed.days] == ["2026-01-09"]
+
+
+def test_a_row_from_the_future_is_told(run: Run, store: Store, export: Path) -> None:
+    write(export, day_file(5), [observation(1, start_time="2036-01-05 10:00:00.000000")])
+    governed = run(now=NOW)
+    assert governed.rejected == {Reason.FUTURE: 1}
+    ledger = store.path("traces/rejected/2036-01-05.jsonl").read_text()
+    assert json.loads(ledger)["detail"] == "dated 2036-01-05 10:00 UTC"
+
+
+def test_several_workers_give_what_one_gives(run: Run, store: Store, export: Path) -> None:
+    for day in range(5, 9):
+        rows = [observation(n, start_time=at(5 + n % 4), metadata={"user_consent": n % 7 > 0}) for n in range(40)]
+        write(export, day_file(day), [*rows[day::3], "{"])
+    write(export, "scores/a.jsonl", [score(n, n, 1.0) for n in range(40)])
+    one = run()
+    rows = read(store, local_lake(store), one.iteration.dataset)
+    store.root.rename(store.root.with_name("one"))
+    many = run(compute=Compute(workers=3))
+    assert many.iteration.id == one.iteration.id
+    assert many.days == one.days
+    assert read(store, local_lake(store), many.iteration.dataset).equals(rows)
+
+
+KILLED = """
+import sys, pathlib
+sys.path.insert(0, sys.argv[1])
+from pipeline.recipe import Compute
+from pipeline.recipe.traces import LangfuseExportSource, Traces
+from pipeline.storage import ModelRef, Store
+from pipeline.traces.lake import local_lake
+from pipeline.traces.materialize import materialize
+from pipeline.traces.sources.protocol import Address
+import datetime
+if __name__ == "__main__":
+    source = LangfuseExportSource(uri=sys.argv[3])
+    store = Store(sys.argv[2])
+    materialize(store, local_lake(store), Address(source, sys.argv[3]), Traces(source=source), Compute(workers=2),
+                champion=ModelRef(uri="/models/champion", digest="c" * 64), model_name="tiny", number=0,
+                recipe_digest="r", now=datetime.datetime(2026, 1, 12, tzinfo=datetime.timezone.utc),
+                log=lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["lists 4 parts", "read observations_v2/2026-01-06", "2026-01-05 governed"])
+def test_a_killed_run_is_made_good_by_the_next(
+    run: Run, store: Store, export: Path, tmp_path: Path, after: str
+) -> None:
+    for day in range(5, 9):
+        rows = [observation(n, start_time=at(day), id=f"{day}o{n}", trace_id=f"{day}t{n}") for n in range(300)]
+        write(export, day_file(day), rows)
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), str(Path(__file__).parents[3]), str(store.root), str(export)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if after in line:
+            os.killpg(process.pid, signal.SIGKILL)
+            break
+    process.wait()
+    assert process.returncode == -signal.SIGKILL
+    governed = run()
+    assert (governed.seen, governed.admitted, len(ids(store, governed))) == (1200, 1200, 1200)
+    with open_lake(local_lake(store)) as lake:
+        assert sorted(lake.digests()) == [f"2026-01-0{day}" for day in range(5, 9)]
+    reports = [store.read(f"traces/days/2026-01-0{day}.json", DayReport) for day in range(5, 9)]
+    assert [report.admitted for report in reports if report] == [300] * 4
+    staging = store.path("traces", "staging")
+    for left in staging.iterdir():  # younger than a day: another run may be at work in it
+        os.utime(left, (time.time() - timedelta(days=2).total_seconds(),) * 2)
+    write(export, day_file(9), [observation(1, start_time=at(9))])
+    run()
+    assert not list(staging.iterdir())

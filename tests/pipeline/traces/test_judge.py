@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pipeline.recipe.traces import LangfuseExportSource, Traces
+from pipeline.traces.govern import Task, govern_part
+from pipeline.traces.judge import Case, judge
+from pipeline.traces.records import DayReport, FileReport, Reason
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address, named_day
+from pipeline.traces.staging import staged_files
+
+from .conftest import NOW, observation, write
+
+MIDNIGHT = "2026-01-06 00:00:00.000000"
+
+
+def outcome(*rows: dict[str, Any] | str, files: int = 1) -> tuple[list[str], dict[Reason, int]]:
+    """Ids of the admitted observations of a day, and the reasons of the others."""
+    with tempfile.TemporaryDirectory() as folder:
+        admitted, counts = governed(Path(folder), *[rows[n::files] for n in range(files)])
+    return sorted(admitted["2026-01-05"]), dict(counts["2026-01-05"])
+
+
+def governed(
+    folder: Path, *files: Sequence[dict[str, Any] | str]
+) -> tuple[dict[str, list[str]], dict[str, Counter[Reason]]]:
+    """Ids of the admitted observations, and the reasons of the others, by day."""
+    source = LangfuseExportSource(uri=str(folder))
+    for n, rows in enumerate(files):
+        write(folder, f"observations_v2/2026-01-0{n + 5}.jsonl", rows)
+    settings, address = Traces(source=source), Address(source, str(folder))
+    parts = open_source(address).parts()
+    done = [
+        govern_part(Task(address, part, n, str(folder / "staged"), settings, NOW, {}, named_day(part.name)))
+        for n, part in enumerate(parts)
+    ]
+    admitted: dict[str, list[str]] = {}
+    counts: dict[str, Counter[Reason]] = {}
+    for day in {day for each in done for day in each.days}:
+        pairs = [pair for e in done for pair in staged_files(folder / "staged", e.place, day, e.days.get(day, 0))]
+        names = {n: part.name for n, part in enumerate(parts)}
+        verdict = judge(Case(day, tuple(keys for _, keys in pairs), names, folder / "judged" / day))
+        rows = pq.read_table(verdict.admitted).to_pylist()
+        admitted[day] = []
+        for n, each in enumerate(done):
+            staged = [
+                row
+                for path, _ in staged_files(folder / "staged", n, day, each.days.get(day, 0))
+                for row in pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()
+            ]
+            assert all(row["consent"] and "@" not in row["completion"] for row in staged)
+            admitted[day] += [staged[row["row"]]["observation_id"] for row in rows if row["part"] == n]
+        counts[day] = Counter()
+        for part in verdict.counts.values():
+            counts[day].update({reason: rows for reason, rows in part.items() if reason is not None})
+        ledger = [json.loads(line) for line in verdict.ledger.read_text().splitlines()]
+        assert Counter(line["reason"] for line in ledger) == counts[day]
+        assert len({(line["file"], line["line"]) for line in ledger}) == len(ledger)
+    return admitted, counts
+
+
+def test_the_newest_export_wins_in_whatever_order_they_come() -> None:
+    old, new = observation(1), observation(1, updated_at=MIDNIGHT, level="ERROR")
+    for rows, files in itertools.product(((old, new), (new, old)), (1, 2)):
+        assert outcome(*rows, files=files) == ([], {Reason.SUPERSEDED: 1, Reason.ERROR: 1})
+
+
+def test_a_trace_ingested_under_a_second_id_is_a_duplicate() -> None:
+    again = observation(1, id="o9", updated_at=MIDNIGHT)
+    assert outcome(observation(1), again) == (["o9"], {Reason.DUPLICATE: 1})
+
+
+def test_the_last_call_stands_for_its_trace() -> None:
+    first = observation(1, id="o0", start_time="2026-01-05 09:00:00", output="Let me see.")
+    assert outcome(observation(1), first) == (["o1"], {Reason.INTERMEDIATE: 1})
+
+
+def test_one_user_saying_the_same_at_one_moment_is_a_duplicate_and_at_two_moments_is_not() -> None:
+    copy = observation(1, id="o9", trace_id="t9")
+    later = {**copy, "start_time": "2026-01-05 10:00:02.000000"}
+    other = {**copy, "user_id": "u9"}
+    assert outcome(observation(1), copy) == (["o1"], {Reason.DUPLICATE: 1})
+    assert outcome(observation(1), later) == (["o1", "o9"], {})
+    assert outcome(observation(1), other) == (["o1", "o9"], {})
+
+
+def test_a_rejected_row_does_not_push_out_its_admitted_copy() -> None:
+    copy = observation(1, id="o9", trace_id="t9")
+    assert outcome(observation(1, metadata={}), copy) == (["o9"], {Reason.CONSENT: 1})
+
+
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.sampled_from(["o1", "o2", None]),
+        "trace_id": st.sampled_from(["t1", "t2", 3]),
+        "type": st.sampled_from(["GENERATION", "SPAN", ""]),
+        "start_time": st.sampled_from(["2026-01-05 23:59:59.999999", MIDNIGHT, "soon", ""]),
+        "updated_at": st.sampled_from(["2026-01-05 11:00:00.000000", MIDNIGHT, None, "later"]),
+        "level": st.sampled_from(["ERROR", "DEFAULT", None]),
+        "input": st.sampled_from([None, "", "Hi", [{"role": "user", "content": [{"type": "image"}]}], 7]),
+        "output": st.sampled_from([None, "Yes", "mail a@example.com", {"x": 1}]),
+        "metadata": st.sampled_from([None, {}, {"user_consent": 0}, "text", [1]]),
+        "usage_details": st.sampled_from([None, {"input": None}, {"input": "x"}, 3]),
+        "latency": st.sampled_from([None, "0.5", 500, "x"]),
+        "provided_model_name": st.sampled_from([None, "m", "ü/%"]),
+    },
+)
+ROWS = st.one_of(
+    st.builds(lambda n, c: observation(n, **c), st.integers(1, 3), CHANGES), st.sampled_from(["{", "[]", " "])
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(ROWS, max_size=6), min_size=1, max_size=3))
+def test_every_row_ends_in_exactly_one_place(files: list[list[Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        admitted, counts = governed(Path(folder), *files)
+    total = sum(map(len, admitted.values())) + sum(c.total() for c in counts.values())
+    assert total == sum(row != " " for rows in files for row in rows)
+
+
+def test_a_report_that_does_not_add_up_cannot_be_made_or_read() -> None:
+    with pytest.raises(ValidationError, match="materialise the day again"):
+        FileReport(name="f", sha256="s", bytes=9, seen=3, admitted=1, rejected={Reason.CONSENT: 1})
+    file = FileReport(name="f", sha256="s", bytes=9, seen=2, admitted=1, rejected={Reason.CONSENT: 1})
+    with pytest.raises(ValidationError, match="do not add up"):
+        DayReport(day="d", rules="r", digest="x", files=(file,), seen=2, admitted=2, rejected={})
+    good = DayReport(day="d", rules="r", digest="x", files=(file,), seen=2, admitted=1, rejected={Reason.CONSENT: 1})
+    assert DayReport.model_validate_json(good.model_dump_json()) == good

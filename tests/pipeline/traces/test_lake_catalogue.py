@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from pipeline.storage import Store
+from pipeline.traces.lake import LakeConfig, local_lake, open_lake
+from pipeline.traces.lake_catalogue import load_catalogue, numbered, open_table
+from pipeline.traces.rows import SCHEMA
+
+from .lakes import DAY, ids, put, row
+
+SECRETS = {"s3.secret-access-key": "hunter2", "credential": "id:hunter2"}
+
+
+def test_secrets_go_to_workers_and_are_neither_in_the_repr_nor_in_an_error() -> None:
+    config = LakeConfig(
+        catalogue="postgres", uri="postgresql://me:hunter2@h/db", warehouse="s3://b/p", properties=SECRETS
+    )
+    assert "hunter2" not in f"{config!r} {config} {[config]}"
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as worker:
+        assert worker.submit(LakeConfig.model_dump, config).result() == config.model_dump()
+    with pytest.raises(ValidationError) as error:
+        LakeConfig(catalogue="rest", uri="postgresql://me:hunter2@h/db", warehouse="s3://b/p", properties=SECRETS)
+    assert "hunter2" not in f"{error.value} {error.value!r}"
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "uri", "warehouse", "said"),
+    [
+        ("sqlite", "sqlite:///x", "/data/lake", "give file:///directory or s3://"),
+        ("sqlite", "sqlite:///x", "file:///data/a#b", "choose a path without"),
+        ("sqlite", "postgresql://h/db", "file:///data", "starts with sqlite:///"),
+        ("rest", "", "s3://b/p", "starts with http:// or https://"),
+    ],
+)
+def test_a_wrong_setting_says_what_to_give(catalogue: str, uri: str, warehouse: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        LakeConfig.model_validate({"catalogue": catalogue, "uri": uri, "warehouse": warehouse})
+
+
+def test_an_odd_directory_is_no_trouble(tmp_path: Path) -> None:
+    config = local_lake(Store(tmp_path / "a b%20c" / "ü;d=e&f"))
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+    with open_lake(config) as lake:
+        assert ids(lake, DAY) == ["t1"]
+        assert lake.sweep(0).files == 0
+
+
+def test_a_warehouse_that_is_not_the_tables_is_refused(tmp_path: Path) -> None:
+    config = local_lake(Store(tmp_path))
+    with open_lake(config):
+        pass
+    moved = config.model_copy(update={"warehouse": f"file://{tmp_path}/elsewhere"})
+    with pytest.raises(ValueError, match=r"Set traces\.lake\.warehouse to where it is"), open_lake(moved):
+        pass
+
+
+def test_columns_are_numbered_as_the_catalogue_numbers_them(tmp_path: Path) -> None:
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    with open_table(local_lake(Store(tmp_path))) as table:
+        ours = pyarrow_to_schema(numbered(SCHEMA))
+        assert ours.as_struct() == table.schema().as_struct()
+        with table.update_schema() as update:
+            update.rename_column("reference", "answer")
+    with pytest.raises(ValueError, match="materialise the traces again"), open_table(local_lake(Store(tmp_path))):
+        pass
+    assert numbered(pa.schema([])) == pa.schema([])
+
+
+def test_an_older_table_gets_the_properties(tmp_path: Path) -> None:
+    config = local_lake(Store(tmp_path))
+    with open_table(config) as table, table.transaction() as transaction:
+        transaction.remove_properties("commit.retry.num-retries")
+    with open_table(config) as table:
+        assert table.properties["commit.retry.num-retries"] == "0"
+
+
+@pytest.fixture
+def rest_catalogue() -> Iterator[tuple[str, list[str]]]:
+    """A server that answers the one question a REST catalogue is opened with, and what it was asked."""
+    asked: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.path} {self.headers.get('Authorization')}")
+            body = json.dumps({"defaults": {"prefix": "p"}, "overrides": {"s3.region": "eu-west-1"}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_rest_catalogue_is_asked_with_the_warehouse_and_the_token(rest_catalogue: tuple[str, list[str]]) -> None:
+    uri, asked = rest_catalogue
+    config = LakeConfig(catalogue="rest", uri=uri, warehouse="s3://b/p", properties={"token": "t0ken"})
+    catalogue = load_catalogue(config)
+    assert asked == ["/v1/config?warehouse=s3%3A%2F%2Fb%2Fp Bearer t0ken"]
+    assert type(catalogue).__name__ == "RestCatalog"
+    assert catalogue.properties["s3.region"] == "eu-west-1"
+    catalogue.close()
+
+
+def test_glue_registers_and_commits(bucket: str, s3_endpoint: str) -> None:
+    config = LakeConfig(
+        catalogue="glue",
+        warehouse=f"s3://{bucket}/lake",
+        properties={"glue.endpoint": s3_endpoint, "glue.region": "us-east-1"},
+    )
+    with open_lake(config) as one, open_lake(config) as two:
+        put(one, config, DAY, [row(1)], "a")
+        put(two, config, "2026-01-06", [row(2, "2026-01-06")], "b")
+        assert ids(two, DAY, "2026-01-06") == ["t1", "t2"]
+        with pytest.raises(ValueError, match="run again"):
+            put(two, config, DAY, [row(3)], "c")
+        two.expire(None)
+        assert two.sweep(0).files > 0
+    with open_lake(config) as again:
+        assert ids(again, DAY, "2026-01-06") == ["t1", "t2"]

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.storage import Store
+from pipeline.traces import lake_files
+from pipeline.traces.lake import Lake, LakeConfig, local_lake, open_lake
+from pipeline.traces.lake_files import count_rows, path_of, read_files, write_files
+
+from .lakes import DAY, ROOT, batch, ids, put, python, row
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> LakeConfig:
+    return local_lake(Store(tmp_path))
+
+
+def written(config: LakeConfig) -> set[str]:
+    folder = Path(path_of(config.location)) / "data"
+    return {f"file://{path}" for path in folder.rglob("*") if path.is_file()}
+
+
+MODELS = st.sampled_from(["a", "b", "c/d", "", "é\n", "e", "f", "g", "h", "i", "j", "k"])
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(st.lists(st.tuples(MODELS, st.booleans()), max_size=12), max_size=5), budget=st.integers(1, 9000)
+)
+def test_files_hold_every_row_once_and_one_partition_each(
+    config: LakeConfig, batches: list[list[tuple[str, bool]]], budget: int
+) -> None:
+    """Whatever the order of models, and however little may wait in memory."""
+    number, given_batches, wanted = 0, [], []
+    for rows in batches:
+        made = [row(number + n, model=model, consent=consent) for n, (model, consent) in enumerate(rows)]
+        number += len(made)
+        wanted += made
+        given_batches.append(batch(made))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lake_files, "BUFFER_BYTES", budget)
+        patch.setattr(lake_files, "OPEN_FILES", 3)
+        uris = write_files(config, DAY, "x", given_batches)
+    rows = [r for b in read_files(config, uris) for r in b.to_pylist()]
+    assert sorted(rows, key=lambda r: int(r["trace_id"][1:])) == wanted
+    for uri in uris:
+        partitions = pq.read_table(path_of(uri), columns=["model", "consent"]).to_pylist()
+        assert partitions and all(p == partitions[0] for p in partitions)
+
+
+def test_a_large_file_is_cut_and_its_row_groups_are_bounded(
+    config: LakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_files, "ROW_GROUP_BYTES", 50_000)
+    monkeypatch.setattr(lake_files, "FILE_BYTES", 4_000)
+    rows = [row(n, completion=f"{n}" * 10) for n in range(3000)]
+    uris = write_files(config, DAY, "x", [batch(rows[:500]), batch(rows[500:1200]), batch(rows[1200:])])
+    assert len(uris) > 1
+    for uri in uris:
+        metadata = pq.read_metadata(path_of(uri))
+        assert all(metadata.row_group(i).num_rows < 400 for i in range(metadata.num_row_groups))
+    assert [r["trace_id"] for b in read_files(config, uris) for r in b.to_pylist()] == [f"t{n}" for n in range(3000)]
+
+
+def test_names_are_safe_and_new_in_every_call(config: LakeConfig) -> None:
+    for name in ("../../x", "", "a b\n'é'", "n" * 500):
+        write_files(config, DAY, name, [batch([row(1)])])
+    found = written(config)
+    assert len(found) == 4 and all(f"/data/{DAY}/" in uri and len(Path(uri).name) < 120 for uri in found)
+
+
+def test_nothing_to_write_is_no_file(config: LakeConfig) -> None:
+    assert write_files(config, DAY, "x", []) == write_files(config, DAY, "x", [batch([])]) == []
+    assert not written(config)
+
+
+def test_rows_are_counted_where_they_are(config: LakeConfig) -> None:
+    uris = write_files(config, DAY, "x", [batch([row(1, user_id="x"), row(2, model="n"), row(3, model="n")])])
+    assert sum(count_rows(config, uris, pc.field("user_id").isin(["x"])).values()) == 1
+    assert sum(count_rows(config, uris, ~pc.field("user_id").isin(["x"])).values()) == 2
+
+
+def test_a_source_that_fails_half_way_leaves_no_file(config: LakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_files, "BUFFER_BYTES", 1)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield batch([row(1)])
+        assert written(config)
+        raise OSError("the source went away")
+
+    with pytest.raises(OSError, match="went away"):
+        write_files(config, DAY, "x", broken())
+    assert not written(config)
+
+
+FULL_DISK = """
+import os, resource
+config = LakeConfig.model_validate_json(sys.argv[1])
+rows = batch([row(9, completion=os.urandom(1_000_000).hex())])
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    write_files(config, DAY, "x", [rows])
+except OSError as error:
+    print("refused", error)
+"""
+
+
+def test_a_full_disk_is_an_oserror_and_the_day_stays(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        files = put(lake, config, DAY, [row(1)], "a")
+        out, err = python(FULL_DISK, config.model_dump_json()).communicate(timeout=60)
+        assert out.startswith("refused"), err
+        assert ids(lake, DAY) == ["t1"]
+        assert written(config) == set(files)
+
+
+PEAK = """
+import os, resource
+from pipeline.traces.lake_files import read_files
+config = LakeConfig.model_validate_json(sys.argv[1])
+def batches(n):
+    text = os.urandom(2000).hex()
+    for i in range(n):
+        yield batch([row(i * 1000 + k, model=f"m{k % 40}", completion=text + str(i * 1000 + k)) for k in range(1000)])
+import pipeline.traces.lake_files as lake_files
+uris = write_files(config, DAY, "x", batches(1))  # imports and pools
+lake_files.ROW_GROUP_BYTES, lake_files.BUFFER_BYTES = 4 << 20, 12 << 20
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+uris = write_files(config, DAY, "x", batches(10)); sum(b.num_rows for b in read_files(config, uris))
+few = peak()
+uris = write_files(config, DAY, "x", batches(60)); rows = sum(b.num_rows for b in read_files(config, uris))
+print(rows, few, peak())
+"""
+
+
+def test_memory_does_not_grow_with_the_rows(config: LakeConfig) -> None:
+    """60 batches of 4 MB against 10 of them: 200 MB more data pass through."""
+    out, err = python(PEAK, config.model_dump_json()).communicate(timeout=120)
+    assert out, err
+    rows, few, many = map(int, out.split())
+    assert rows == 60_000
+    assert many - few < 60, (few, many)
+
+
+def test_opening_the_module_loads_no_pyiceberg() -> None:
+    check = (
+        "import pipeline.traces.lake, pipeline.traces.upkeep, sys; print([m for m in sys.modules if 'iceberg' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def varied(lake: Lake, config: LakeConfig) -> list[dict[str, Any]]:
+    """A day's rows that replaced older ones."""
+    times = [datetime(2026, 1, 5, n, tzinfo=UTC) for n in range(20)]
+    rows = [row(n, model=f"m{n % 3}", timestamp=time) for n, time in enumerate(times)]
+    put(lake, config, DAY, [row(99)], "older")
+    put(lake, config, DAY, rows, "a")
+    return rows
+
+
+SEEN = ("trace_id", "model", "messages", "feedback")
+
+
+def test_duckdb_reads_the_same_rows_from_the_files_that_the_snapshot_names(config: LakeConfig) -> None:
+    import duckdb
+
+    with open_lake(config) as lake, duckdb.connect() as connection:
+        rows = varied(lake, config)
+        paths = [path_of(uri) for uri in lake.files([DAY], lake.snapshot)]
+        query = f"SELECT {', '.join(SEEN)} FROM read_parquet(?) ORDER BY epoch_us(timestamp)"
+        assert connection.execute(query, [paths]).fetchall() == [tuple(r[name] for name in SEEN) for r in rows]
+
+
+def test_daft_reads_the_same_rows_from_the_metadata(config: LakeConfig) -> None:
+    """An engine of its own in Rust: it takes columns by their Iceberg ids, not by name."""
+    daft = pytest.importorskip("daft", reason="daft is not installed")
+    with open_lake(config) as lake:
+        rows = varied(lake, config)
+        frame = daft.read_iceberg(lake._table).sort("timestamp").select(*SEEN)
+        assert frame.to_pylist() == [{name: r[name] for name in SEEN} for r in rows]

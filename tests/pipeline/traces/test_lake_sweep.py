@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from pipeline.traces.lake import Lake, LakeConfig, open_lake
+from pipeline.traces.lake_files import filesystem, path_of, write_files
+
+from .lakes import DAY, NEXT_DAY, batch, ids, put, python, row
+
+
+@pytest.fixture(params=["local", "s3"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> LakeConfig:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    if request.param == "local":
+        return LakeConfig(catalogue="sqlite", uri=uri, warehouse=f"file://{tmp_path}/w")
+    return on_s3(request.getfixturevalue("bucket"), uri)
+
+
+def on_s3(bucket: str, uri: str) -> LakeConfig:
+    """Keys and endpoint in the properties alone, as a deployment may give them."""
+    properties = {
+        "s3.endpoint": os.environ["AWS_ENDPOINT_URL"],
+        "s3.access-key-id": "test",
+        "s3.secret-access-key": "test",
+        "s3.region": "us-east-1",
+    }
+    return LakeConfig(catalogue="sqlite", uri=uri, warehouse=f"s3://{bucket}/a/b", properties=properties)
+
+
+def contents(config: LakeConfig) -> dict[str, bytes]:
+    """Path to bytes of all that is in the warehouse."""
+    from pyarrow.fs import FileSelector, FileType
+
+    files: Any = filesystem(config)
+    infos = files.get_file_info(FileSelector(path_of(config.warehouse), recursive=True))
+    return {i.path: files.open_input_file(i.path).read() for i in infos if i.type == FileType.File}
+
+
+def s3_client() -> Any:
+    import boto3
+
+    return boto3.client("s3")
+
+
+def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+        old = lake.snapshot
+        put(lake, config, DAY, [row(2)], "b")
+        put(lake, config, NEXT_DAY, [row(3, NEXT_DAY)], "c")
+        stray = write_files(config, DAY, "stray", [batch([row(4)])])
+        before = contents(config)
+        assert lake.sweep(3600) == lake.sweep(3600)
+        assert contents(config) == before
+        swept = lake.sweep(0)
+        assert (swept.files, swept.paths) == (1, (path_of(stray[0]),))
+        assert swept.bytes == len(before[path_of(stray[0])])
+        assert ids(lake, DAY, snapshot=old) == ["t1"]
+        assert len(lake.expire(None)) == 2
+        in_flight = write_files(config, DAY, "in-flight", [batch([row(5)])])
+        swept = lake.sweep(3600)
+        assert swept.files == sum(f not in contents(config) for f in before) - 1 and swept.files > 2
+        assert ids(lake, DAY, NEXT_DAY) == ["t2", "t3"]
+        lake.replace_day(DAY, in_flight, "d")
+        assert ids(lake, DAY, NEXT_DAY) == ["t5", "t3"]
+        assert lake.sweep(0).files == 0
+    with open_lake(config) as again:
+        assert ids(again, DAY, NEXT_DAY) == ["t5", "t3"]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 4])
+def test_a_sweep_that_broke_off_is_resumed(tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.traces import lake_sweep
+
+    config = LakeConfig(catalogue="sqlite", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1), row(2, model="n")], "a")
+        put(lake, config, DAY, [row(3)], "b")
+        lake.expire(None)
+        delete = lake_sweep._Directory.delete
+
+        def part(self: Any, garbage: list[Any]) -> None:
+            delete(self, garbage[:after])
+            raise OSError("the disk went away")
+
+        with monkeypatch.context() as patch, pytest.raises(OSError):
+            patch.setattr(lake_sweep._Directory, "delete", part)
+            lake.sweep(3600)
+        assert lake.sweep(3600).files == 4 - after
+        assert ids(lake, DAY) == ["t3"]
+
+
+def test_what_cannot_be_read_deletes_nothing(config: LakeConfig) -> None:
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+        write_files(config, DAY, "stray", [batch([row(4)])])
+        files: Any = filesystem(config)
+        files.delete_file(path_of(lake._table.current_snapshot().manifest_list))
+        before = contents(config)
+        with pytest.raises(OSError):
+            lake.sweep(0)
+        assert contents(config) == before
+
+
+def test_an_erased_user_is_in_no_byte_that_is_left(config: LakeConfig) -> None:
+    """Parquet and Avro are compressed: every file is decoded too, bounds, deleted entries and all."""
+    user, words = "jane-7f3c", "the heron sings at noon"
+    theirs = {"user_id": user, "completion": words, "session_id": f"{user}-s", "metadata": f'{{"name": "{user}"}}'}
+    with open_lake(config) as lake:
+        files = [*write_files(config, DAY, "x", [batch([row(1), row(2, **theirs)])])]
+        files += write_files(config, DAY, "x", [batch([row(3, **theirs, model="other")])])
+        lake.replace_day(DAY, files, "a")
+        put(lake, config, NEXT_DAY, [row(4, NEXT_DAY, user_id="zoe")], "b")
+        lake.compact()
+        assert any(user in text for text in decoded(config, lake))
+        lake.erase([user], None, {DAY: "a2"})
+        lake.expire(None)
+        lake.sweep(0)
+        texts = decoded(config, lake)
+        assert len(texts) > 6 and any("zoe" in text for text in texts)
+        assert not [text for text in texts if user in text or words in text]
+        assert ids(lake, DAY, NEXT_DAY) == ["t1", "t4"]
+    for path, content in contents(config).items():
+        assert user.encode() not in content and words.encode() not in content, path
+
+
+def decoded(config: LakeConfig, lake: Lake) -> list[str]:
+    """Every file of the warehouse as text."""
+    from pyiceberg.manifest import read_manifest_list
+
+    io, texts, read = lake._table.io, list[str](), set[str]()
+    for path, content in contents(config).items():
+        if path.endswith(".parquet"):
+            texts.append(str(ds.dataset(path, filesystem=filesystem(config)).to_table().to_pylist()))
+        elif path.endswith(".json"):
+            texts.append(content.decode())
+        elif Path(path).name.startswith("snap-"):
+            for manifest in read_manifest_list(io.new_input(f"{config.warehouse.partition('//')[0]}//{path}")):
+                read.add(path_of(manifest.manifest_path))
+                texts.append(f"{manifest} {manifest.partitions}")
+                for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
+                    texts.append(f"{entry} {entry.data_file.lower_bounds} {entry.data_file.upper_bounds}")
+    assert read == {p for p in contents(config) if p.endswith(".avro") and not Path(p).name.startswith("snap-")}
+    return texts
+
+
+KILLED = """
+import os
+config = LakeConfig.model_validate_json(sys.argv[1])
+import pipeline.traces.lake_files as lake_files
+lake_files.ROW_GROUP_BYTES = lake_files.BUFFER_BYTES = 1
+def rows():
+    for n in range(12):
+        yield batch([row(n, completion=os.urandom(1_000_000).hex())])
+    print("now", flush=True); sys.stdin.readline()
+write_files(config, DAY, "killed", rows())
+"""
+
+
+def test_an_upload_that_is_killed_half_way_is_never_seen(bucket: str, tmp_path: Path) -> None:
+    config = on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+        before = set(contents(config))
+        process = python(KILLED, config.model_dump_json())
+        assert process.stdout is not None and process.stdout.readline() == "now\n"
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert s3_client().list_multipart_uploads(Bucket=bucket).get("Uploads")
+        assert set(contents(config)) == before and ids(lake, DAY) == ["t1"]
+        assert lake.sweep(0).uploads == 1
+        assert not s3_client().list_multipart_uploads(Bucket=bucket).get("Uploads")
+        assert ids(lake, DAY) == ["t1"]
+
+
+def test_where_versions_are_kept_the_old_ones_go_too(bucket: str, tmp_path: Path) -> None:
+    s3_client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    config = on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")
+    with open_lake(config) as lake:
+        (file,) = put(lake, config, DAY, [row(1, user_id="x")], "a")
+        other = write_files(config, DAY, "deleted already", [batch([row(2)])])
+        s3_client().delete_object(Bucket=bucket, Key=path_of(other[0]).partition("/")[2])
+        lake.erase(["x"], None, {DAY: "b"})
+        lake.expire(None)
+        lake.sweep(0)
+        page = s3_client().list_object_versions(Bucket=bucket)
+        left = {v["Key"] for v in (*page["Versions"], *page.get("DeleteMarkers", ()))}
+        assert left == {path.partition("/")[2] for path in contents(config)}
+        assert not any(path_of(uri).endswith(key) for uri in (file, *other) for key in left)
+
+
+def test_another_prefix_of_the_bucket_is_not_touched(bucket: str, tmp_path: Path) -> None:
+    config = on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")
+    for key in ("a/b/governed/traces2/x", "a/b/governed/other", "z"):
+        s3_client().put_object(Bucket=bucket, Key=key, Body=b"1")
+    with open_lake(config) as lake:
+        put(lake, config, DAY, [row(1)], "a")
+        assert lake.sweep(0).files == 0
+    assert sum("governed/traces/" not in path for path in contents(config)) == 2

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_tree, pseudonym
+from pipeline.traces.pii_columns import mask_column, mask_json_column, mask_messages, pseudonym_column
+from pipeline.traces.rows import MESSAGE
+
+WORDS = st.sampled_from(
+    [
+        "alice.b+c@mail.example.com",
+        "josé@exämple.com",
+        "alice\u200b@exam\u200bple.com",
+        "alice%40example.com",
+        "+44 20 7946 0958",
+        "(212) 555-0187",
+        "13812345678",
+        "4111 1111 1111 1111",
+        "４１１１１１１１１１１１１１１１",  # noqa: RUF001 - the disguise is the point
+        "٤١١١١١١١١١١١١١١١",
+        "219\u201309\u20139999",
+        "DE89370400440532013000",
+        "192.0.2.7",
+        "2001:db8::8a2e:370:7334",
+        "AKIAIOSFODNN7EXAMPLE",
+        "secret: wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "ghp_" + "a1" * 18,
+        "900101-1234568",
+        "ssn is 219 09 9999",
+        "phone: 91234567",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "A1b2" * 70,
+        "\\u0040",
+        "\\n4111111111111111",
+        "你好",
+        "전화",
+        "\u202e",
+        "❤️",
+        "7*2=14.",
+        "2026-01-05T10:30:00.123456Z",
+        "0.00001",
+        "\u2212",
+    ]
+)
+TEXT = st.lists(WORDS | st.sampled_from([" ", "-", ".", "_", "+", "(", ")", "\n", '"', "\\", "0", "7"]), max_size=8)
+TEXTS = TEXT.map("".join) | st.text(max_size=8)
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(TEXTS | st.sampled_from(["phone", "user_ssn", "aws_secret", "id"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def by_row(text: str | None) -> tuple[str | None, bool]:
+    try:
+        return (None if text is None else mask(text)), False
+    except Unmaskable:
+        return BINARY, True
+
+
+@settings(deadline=None)  # the first example compiles the patterns
+@given(st.lists(st.none() | TEXTS, max_size=6), st.integers(0, 3))
+def test_a_column_is_masked_as_its_texts_are(texts: list[str | None], skipped: int) -> None:
+    column = pa.array(["@ before", *texts], pa.string()).slice(skipped)
+    masked, unmaskable = mask_column(column)
+    expected = [by_row(text) for text in column.to_pylist()]
+    assert list(zip(masked.to_pylist(), unmaskable.to_pylist(), strict=True)) == expected
+    assert masked.type == pa.string()
+
+
+@settings(deadline=None)  # the first example compiles the patterns
+@given(st.lists(st.none() | st.dictionaries(TEXTS, TREES, max_size=3), max_size=4), st.booleans(), st.integers(0, 2))
+def test_json_is_masked_as_its_value_is(trees: list[dict[str, object] | None], escaped: bool, skipped: int) -> None:
+    texts = [None if tree is None else json.dumps(tree, ensure_ascii=escaped) for tree in trees]
+    column = pa.array(texts, pa.string()).slice(min(skipped, len(texts)))
+    masked = mask_json_column(column).to_pylist()
+    assert masked == [None if text is None else mask_json(text) for text in column.to_pylist()]
+    for text, kept in zip(column.to_pylist(), masked, strict=True):
+        if text is not None:
+            assert json.loads(kept) == mask_tree(json.loads(text))
+
+
+MESSAGES = st.lists(
+    st.none()
+    | st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["user", "assistant", "alice@example.com", None]),
+            "content": st.none() | TEXTS,
+            "tool_calls": st.none() | st.lists(TREES, max_size=2).map(json.dumps),
+        }
+    ),
+    max_size=3,
+)
+
+
+@settings(deadline=None)  # the first example compiles the patterns
+@given(st.lists(st.none() | MESSAGES, max_size=5), st.integers(0, 3))
+def test_messages_are_masked_one_by_one(rows: list[list[dict[str, str | None] | None] | None], skipped: int) -> None:
+    column = pa.array([[{"role": "user", "content": "a@b.example"}], *rows], pa.list_(MESSAGE)).slice(skipped)
+    masked, unmaskable = mask_messages(column)
+    assert masked.type == column.type
+    expected: list[tuple[object, bool]] = []
+    for row in column.to_pylist():
+        refused = False
+        for message in row or []:
+            for key, text in (message or {}).items():
+                message[key], no = calls_by_row(text) if key == "tool_calls" else by_row(text)
+                refused |= no
+        expected.append((row, refused))
+    assert list(zip(masked.to_pylist(), unmaskable.to_pylist(), strict=True)) == expected
+
+
+def calls_by_row(text: str | None) -> tuple[str | None, bool]:
+    try:
+        return (None if text is None else mask_json(text, refuse=True)), False
+    except Unmaskable:
+        return BINARY, True
+
+
+@settings(deadline=None)  # the first example compiles the patterns
+@given(st.lists(st.none() | TEXTS, max_size=6))
+def test_identities_are_replaced_as_they_are_one_by_one(identities: list[str | None]) -> None:
+    assert pseudonym_column(pa.array(identities, pa.string())).to_pylist() == [pseudonym(i) for i in identities]
+
+
+@pytest.mark.parametrize(
+    ("raw", "kept"),
+    [
+        ('{"a": "x"}', '{"a": "x"}'),  # byte for byte, the space included
+        (r'{"a":"alice\u0040example.com"}', '{"a":"[EMAIL]"}'),
+        (r'{"a":"\n4111111111111111"}', r'{"a":"\n[CARD]"}'),
+        ('{"card": 4.111111111111111e15}', '{"card":"[CARD].0"}'),
+        (r'{"a":"{\"to\":\"alice\\u0040example.com\"}"}', r'{"a":"{\"to\":\"[EMAIL]\"}"}'),
+        ('{"a":"alice@example.com","a":"b"}', '{"a":"b"}'),  # decoding drops what the text still shows
+        ('{"phone_number": 91234567, "id": 91234567}', '{"phone_number":"[PHONE]","id":91234567}'),
+        ('{"a": "alice@example.com"', "{}"),
+        ("[" * 10_000 + "]" * 10_000, "{}"),
+        ('{"a": ' * 40 + "1" + "}" * 40, None),
+        ('{"a": ' + "9" * 5000 + "}", "{}"),
+        (r'{"a":"\ud800 alice@example.com"}', '{"a":"[BINARY]"}'),
+    ],
+)
+def test_json_hides_nothing(raw: str, kept: str | None) -> None:
+    found = mask_json_column(pa.array([raw])).to_pylist()[0]
+    assert found == kept if kept is not None else BINARY in found
+
+
+def test_what_cannot_be_read_is_told_of_its_row() -> None:
+    rows = [
+        [{"role": "user", "content": "hello"}],
+        [{"role": "user", "content": "x " * MAX_CHARS}],
+        [{"role": "assistant", "content": "", "tool_calls": json.dumps([{"arguments": "A1b2" * 80}])}],
+        [{"role": "assistant", "content": "", "tool_calls": r'[{"arguments": "a\u0040'}],
+    ]
+    masked, unmaskable = mask_messages(pa.array(rows, pa.list_(MESSAGE)))
+    assert unmaskable.to_pylist() == [False, True, True, True]
+    assert masked[1].as_py()[0]["content"] == BINARY
+
+
+def test_a_clean_column_is_the_same_object() -> None:
+    column = pa.array(["What is 12 + 30?", None, "日本語のテキスト", "x²"])
+    assert mask_column(column)[0] is column
+    assert not re.search("true", str(mask_column(column)[1]))

@@ -1,0 +1,151 @@
+"""What is overdue goes from table and disk; what is not stays, and the stage goes on beside it."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import audit
+from pipeline.recipe.traces import LangfuseExportSource, Retention, Traces
+from pipeline.storage import Store
+from pipeline.traces.erased import mark
+from pipeline.traces.lake import Lake, local_lake, open_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.members import members
+from pipeline.traces.retention import Retained, retain
+from pipeline.traces.sources.protocol import Address
+
+from .conftest import NOW, Run, observation, write
+
+DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
+FILES = tuple(f"observations_v2/{day}.jsonl.gz" for day in DAYS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+@pytest.fixture
+def export(store: Store) -> Path:
+    """Under the data root: what retention may delete."""
+    return store.path("raw")
+
+
+def fill(export: Path) -> None:
+    """A row a day that is admitted, and one without consent."""
+    for n, (day, name) in enumerate(zip(DAYS, FILES, strict=True), start=1):
+        other = {"id": f"x{n}", "start_time": f"{day} 11:00:00.000000", "metadata": {}}
+        write(export, name, [observation(n, start_time=f"{day} 10:00:00.000000"), observation(9, **other)])
+
+
+def drop(store: Store, export: Path, now: Any = NOW, **days: int) -> Retained:
+    source = LangfuseExportSource(uri=str(export))
+    settings = Traces(source=source, retention=Retention(**days))
+    return retain(store, local_lake(store), settings, Address(source, str(export)), now, print, grace_s=0)
+
+
+def governed(store: Store) -> set[str]:
+    with open_lake(local_lake(store)) as lake:
+        return {str(day) for day in lake.read(DAYS, lake.snapshot, ["day"])["day"].to_pylist()}
+
+
+def test_old_governed_days_go_with_their_snapshots_and_keep_their_account(run: Run, store: Store, export: Path) -> None:
+    fill(export)
+    whole = run()
+    run(window_days=1)
+    done = drop(store, export, governed_days=6)  # from the 6th on
+    assert done.days == ("2026-01-05",)
+    assert whole.iteration.dataset.digest in done.datasets
+    assert len(done.datasets) == 1
+    assert done.swept.files > 0
+    assert governed(store) == set(DAYS[1:])
+    with pytest.raises(ValueError, match="Materialise"):
+        read(store, local_lake(store), whole.iteration.dataset)
+    assert not store.path("traces/rejected/2026-01-05.jsonl").exists()
+    assert store.path("traces/days/retired/2026-01-05.json").exists()
+    (entry,) = [e for e in audit.entries(store) if e.kind == "retention"]
+    assert (entry.subject, entry.detail["days"]) == ("governed before 2026-01-06", ["2026-01-05"])
+    held = members(store, whole.iteration.dataset.digest)
+    assert held is not None
+    assert held.has(mark("u1"), None)
+    assert not held.has(mark("u9"), None)
+
+
+def test_the_stage_goes_on_and_does_not_bring_a_dropped_day_back(run: Run, store: Store, export: Path) -> None:
+    fill(export)
+    run()
+    drop(store, export, governed_days=6)
+    again = run(retention=Retention(governed_days=6))
+    assert again.admitted == 2
+    assert governed(store) == set(DAYS[1:])
+    assert read(store, local_lake(store), again.iteration.dataset).num_rows == 2
+
+
+def test_nothing_is_overdue(run: Run, store: Store, export: Path) -> None:
+    fill(export)
+    run()
+    before = {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()}
+    assert drop(store, export) == Retained()
+    assert drop(store, export, governed_days=7, raw_days=7) == Retained()
+    assert {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()} == before
+
+
+def test_raw_files_under_the_data_root_go_and_the_governed_days_stay(run: Run, store: Store, export: Path) -> None:
+    fill(export)
+    run()
+    done = drop(store, export, raw_days=6)
+    assert (done.raw_deleted, done.raw_overdue) == ((FILES[0],), ())
+    assert not (export / FILES[0]).exists()
+    assert (export / FILES[1]).exists()
+    assert governed(store) == set(DAYS)
+    again = run(retention=Retention(raw_days=6))
+    assert again.admitted == 3
+    assert [e.detail["files"] for e in audit.entries(store) if e.kind == "retention"] == [[FILES[0]]]
+    assert drop(store, export, raw_days=6) == Retained()
+
+
+def test_raw_files_elsewhere_are_named_and_stay(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
+    fill(export)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(export, elsewhere)
+    done = drop(store, elsewhere, raw_days=6)
+    assert (done.raw_deleted, done.raw_overdue) == ((), (FILES[0],))
+    assert (elsewhere / FILES[0]).exists()
+
+
+def test_a_file_that_changed_since_it_was_read_is_not_overdue(run: Run, store: Store, export: Path) -> None:
+    fill(export)
+    run()
+    write(export, FILES[0], [observation(7, start_time="2026-01-11 10:00:00.000000")])
+    assert drop(store, export, raw_days=6).raw_deleted == ()
+    run()
+    assert drop(store, export, raw_days=6).raw_deleted == ()
+    assert drop(store, export, NOW + timedelta(days=10), raw_days=6).raw_deleted == FILES
+
+
+@pytest.mark.parametrize("step", ["drop_days", "expire", "sweep", "record", "replace"])
+def test_a_crash_is_healed_by_the_next_pass(step: str, run: Run, store: Store, export: Path, monkeypatch: Any) -> None:
+    fill(export)
+    whole = run()
+    owner = {"record": audit, "replace": Path}.get(step, Lake)
+    real = getattr(owner, step)
+
+    def dies(*args: Any, **kwargs: Any) -> None:
+        if step != "replace" or Path(args[0]).parent.name == "days":
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, dies)
+        with pytest.raises(KeyboardInterrupt):
+            drop(store, export, governed_days=6)
+    done = drop(store, export, governed_days=6)
+    assert done.days == ("2026-01-05",)
+    assert done.datasets == (whole.iteration.dataset.digest,)
+    assert governed(store) == set(DAYS[1:])
+    assert [e.subject for e in audit.entries(store) if e.kind == "retention"] == ["governed before 2026-01-06"]
+    assert store.path("traces/days/retired/2026-01-05.json").exists()
+    assert drop(store, export, governed_days=6) == Retained()

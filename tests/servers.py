@@ -1,0 +1,121 @@
+"""Real servers on 127.0.0.1 for the tests: PostgreSQL from the system's package, S3 from moto."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+OWNER = "postgres"
+SILENCE_S = 2.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def postgres(folder: Path) -> Generator[str]:
+    """The URL of an empty database on a server of its own, whose files are in `folder`.
+
+    PostgreSQL refuses to run as root: root hands `folder` to the user postgres, who must be able to reach it.
+    """
+    port = free_port()
+    if os.geteuid() == 0:
+        shutil.chown(folder, OWNER, OWNER)
+    data = str(folder / "data")
+    _pg("initdb", "-D", data, "-U", OWNER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off -c timezone=Asia/Seoul"
+    _pg("pg_ctl", "start", "-w", "-D", data, "-l", str(folder / "log"), "-o", options)
+    try:
+        yield f"postgresql://{OWNER}@127.0.0.1:{port}/postgres"
+    finally:
+        _pg("pg_ctl", "stop", "-w", "-D", data, "-m", "immediate")
+
+
+def restart_postgres(folder: Path) -> None:
+    """As after a crash: every connection is cut, nothing is said."""
+    _pg("pg_ctl", "restart", "-w", "-D", str(folder / "data"), "-m", "immediate", "-l", str(folder / "log"))
+
+
+def _pg(program: str, *arguments: str) -> None:
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}")) or [shutil.which(program)]
+    if found[-1] is None:
+        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    command = [str(found[-1]), *arguments]
+    if os.geteuid() == 0:
+        command = ["runuser", "-u", OWNER, "--", *command]
+    # A file, not a pipe: the server inherits it and would keep a pipe open.
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", check=False)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}"
+
+
+@contextmanager
+def s3() -> Generator[str]:
+    """The endpoint of an S3 server. What it holds is one for the whole process: give each test a bucket of its own."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@contextmanager
+def unsteady(endpoint: str, faults: Iterator[str]) -> Generator[str]:
+    """An endpoint before another that takes one of `faults` at each GET until they run out.
+
+    "500": an internal error; "slow": silence for SILENCE_S; "cut": half of the body; "": nothing.
+    """
+
+    class Proxy(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            fault = next(faults, "") if self.command == "GET" else ""
+            if fault == "slow":
+                time.sleep(SILENCE_S)
+            asked = urllib.request.Request(endpoint + self.path, headers=dict(self.headers), method=self.command)
+            try:
+                answer = urllib.request.urlopen(asked)
+            except urllib.error.HTTPError as error:
+                answer = error
+            body = b"<Error><Code>InternalError</Code></Error>" if fault == "500" else answer.read()
+            self.send_response(500 if fault == "500" else answer.status)
+            for key, value in answer.headers.items():
+                if key.lower() not in ("content-length", "connection", "transfer-encoding", "date", "server"):
+                    self.send_header(key, value)
+            length = answer.headers["Content-Length"] if self.command == "HEAD" else str(len(body))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
+            self.close_connection = fault == "cut"
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
