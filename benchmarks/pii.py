@@ -165,7 +165,7 @@ def main() -> None:
     for sort, share in found["kept"].items():
         print(f"{sort:<22} kept {share:.4f}")
     if chosen.presidio:
-        from pipeline.traces.pii_presidio import cross_check
+        from pipeline.traces.pii.presidio import cross_check
 
         texts = [case.text for case in cases(max(1, chosen.per_cell // 50))]
         found["presidio"] = cross_check(texts)

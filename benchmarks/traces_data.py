@@ -56,8 +56,8 @@ def generate(folder: Path, rows: int, seed: int = 7) -> Truth:
     texts, late = _Texts(rng), list[str]()
     for number in range(FILES):
         made = _file(rng, texts, number, total // FILES - sum(extra), total, extra, counts)
-        out: Any
-        with igzip.open(root / "observations_v2" / f"{number:04}.jsonl.gz", "wb", compresslevel=2) as out:
+        path = str(root / "observations_v2" / f"{number:04}.jsonl.gz")
+        with igzip.IGzipFile(path, "wb", compresslevel=2, mtime=0) as out:
             last = number == FILES - 1
             counts["json_bytes"] += out.write("".join(late).encode())
             late = []

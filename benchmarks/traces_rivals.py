@@ -128,7 +128,13 @@ def floor(files: list[Path], out: Path) -> int:
     return count
 
 
-def materialized(export: Path, out: Path, workers: int, where: Literal["local", "ray"] = "local") -> dict[str, int]:
+def materialized(
+    export: Path,
+    out: Path,
+    workers: int,
+    where: Literal["local", "ray"] = "local",
+    near_duplicates: Literal["off", "report"] = "off",
+) -> dict[str, int]:
     """The stage with all its gates, from the export to the commit, the ledger and the reports."""
     from pipeline.recipe import Compute
     from pipeline.recipe.traces import LangfuseExportSource, Traces
@@ -142,7 +148,7 @@ def materialized(export: Path, out: Path, workers: int, where: Literal["local", 
         store,
         local_lake(store),
         Address(source, str(export)),
-        Traces(source=source),
+        Traces(source=source, near_duplicates=near_duplicates),
         Compute(data=where, workers=workers),
         champion=ModelRef(uri="/models/champion", digest="0" * 64),
         model_name="benchmark",
@@ -159,7 +165,9 @@ RIVALS: dict[str, Callable[[list[Path], Path], int]] = {w.__name__: w for w in (
 
 def main() -> None:
     way, export, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    if way.startswith("ours"):
+    if way == "near":
+        print(json.dumps(materialized(export, out, 1, near_duplicates="report")))
+    elif way.startswith("ours"):
         print(json.dumps(materialized(export, out, int(way[4:]))))
     else:
         print(json.dumps({"admitted": RIVALS[way](sorted((export / "observations_v2").glob("*.gz")), out)}))

@@ -21,10 +21,10 @@ from pipeline.registry.versions import project
 from pipeline.storage import digest_json
 from pipeline.traces.erased import publishing
 from pipeline.traces.lake import open_lake
+from pipeline.traces.lake.upkeep import Upkeep, upkeep
 from pipeline.traces.members import keep_members
 from pipeline.traces.retention import Retained, retain
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.upkeep import Upkeep, upkeep
 
 Log = Callable[[str], None]
 

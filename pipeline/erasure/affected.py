@@ -23,7 +23,7 @@ from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import Store
 from pipeline.traces.lake import Lake, LakeConfig
-from pipeline.traces.lake_files import count_rows
+from pipeline.traces.lake.files import count_rows
 from pipeline.traces.members import members, windows
 from pipeline.traces.rows import SCHEMA
 from pipeline.training.checkpoints import published

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.traces.database import connect, quoted
-from pipeline.traces.pii_columns import mask_json_column, pseudonym_column
+from pipeline.traces.pii.columns import mask_json_column, pseudonym_column
 from pipeline.traces.rows import Rows, Trace
 
 STAGED = pa.schema(

@@ -6,7 +6,6 @@ to judge. A row that Arrow cannot hold (text that is no Unicode, a number beyond
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
@@ -138,9 +138,12 @@ def _offsets(nested: Sequence[Sequence[Any]]) -> pa.Array:
 
 
 def _content_keys(traces: Sequence[Trace]) -> list[bytes]:
-    """128 bits of what was asked and answered: equal exactly when prompt, tool calls and completion are."""
-    encode, blake2b = msgspec.msgpack.encode, hashlib.blake2b
-    return [blake2b(encode((t.messages, t.completion, t.tool_calls)), digest_size=16).digest() for t in traces]
+    """128 bits of what was asked and answered, compared only among rows of one user and one moment.
+
+    So a fast hash is enough: who could make two of them collide would only lose a row of their own.
+    """
+    encode, digest = msgspec.msgpack.encode, xxhash.xxh3_128_digest
+    return [digest(encode((t.messages, t.completion, t.tool_calls))) for t in traces]
 
 
 def _text(values: Sequence[Any]) -> pa.Array:

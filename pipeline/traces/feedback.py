@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.traces.arrow import pc
-from pipeline.traces.pii_columns import mask_column
+from pipeline.traces.pii.columns import mask_column
 from pipeline.traces.rows import Rows
 
 STAGED = pa.schema(

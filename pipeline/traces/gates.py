@@ -19,7 +19,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import UNREADABLE
 from pipeline.traces.erased import mark
-from pipeline.traces.pii_columns import (
+from pipeline.traces.pii.columns import (
     mask_calls_column,
     mask_column,
     mask_json_column,

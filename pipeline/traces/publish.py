@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.traces.lake import LakeConfig
-from pipeline.traces.lake_files import write_files
+from pipeline.traces.lake.files import write_files
 from pipeline.traces.rows import SCHEMA
 from pipeline.traces.staging import staged_files
 
@@ -45,7 +45,7 @@ def _batches(share: Share) -> Iterator[pa.RecordBatch]:
         feedback = {line["row"]: line for line in pq.read_table(share.feedback, filters=own).to_pylist()}
     offset = 0
     for path, _ in staged_files(share.folder, share.place, share.day, share.files):
-        with pa.memory_map(str(path)) as source:
+        with pa.OSFile(str(path)) as source:  # mapped pages would count as memory of the process
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)

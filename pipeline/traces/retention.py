@@ -16,10 +16,10 @@ from pipeline.recipe.traces import Traces
 from pipeline.storage import Record, Store
 from pipeline.traces.days import kept_from
 from pipeline.traces.lake import LakeConfig, Swept, open_lake
+from pipeline.traces.lake.upkeep import GRACE_S
 from pipeline.traces.members import keep_members, windows
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Part, named_day
-from pipeline.traces.upkeep import GRACE_S
 from pipeline.traces.watermark import NAME, Watermark, touched_by
 
 

@@ -64,8 +64,7 @@ class _Day:
     """The open files of one day."""
 
     def __init__(self, rows: Path, keys: Path) -> None:
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        self._rows = pa.ipc.new_file(str(rows), STAGED, options=options)
+        self._rows = pa.ipc.new_file(str(rows), STAGED)  # compressing what is read once costs more than the disk
         self._keys = pq.ParquetWriter(keys, KEYS, compression="zstd", compression_level=1)
         self._held: list[pa.RecordBatch] = []
         self._count = 0

@@ -30,7 +30,7 @@ from pipeline.rewards.label import COLUMNS, label_traces
 from pipeline.selection.preferences import build
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
-from pipeline.traces.lake_files import write_files
+from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason, Window, day_digest
 from pipeline.traces.rows import SCHEMA

@@ -20,7 +20,7 @@ from pipeline.registry.record import Phase, append, read_state, step_event
 from pipeline.storage import Store, digest_json
 from pipeline.traces.erased import erased_users, mark
 from pipeline.traces.lake import LakeConfig, open_lake
-from pipeline.traces.lake_files import write_files
+from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import SCHEMA

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_tree, pseudonym
-from pipeline.traces.pii_columns import mask_column, mask_json_column, mask_messages, pseudonym_column
+from pipeline.traces.pii.columns import mask_column, mask_json_column, mask_messages, pseudonym_column
 from pipeline.traces.rows import MESSAGE
 
 WORDS = st.sampled_from(

@@ -1,7 +1,7 @@
 """The governed table: Apache Iceberg through PyIceberg. Every change of it is one commit that swaps data files.
 
 Owns the commits, who wins when two processes make one, and what is read at a snapshot. Refuses to judge rows; writing
-and reading files is `lake_files`, where the table lies `lake_catalogue`, deletion of what nothing names `lake_sweep`.
+and reading files is `files`, where the table lies `catalogue`, deletion of what nothing names `sweeper`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.storage import Record
-from pipeline.traces.lake_catalogue import MANIFESTS, LakeConfig, local_lake, open_table
-from pipeline.traces.lake_commits import Change, DayReplaced, SharedTable, day_of
-from pipeline.traces.lake_files import count_rows, read_files, write_files
-from pipeline.traces.lake_sweep import Swept, sweep
+from pipeline.traces.lake.catalogue import MANIFESTS, LakeConfig, local_lake, open_table
+from pipeline.traces.lake.commits import Change, DayReplaced, SharedTable, day_of
+from pipeline.traces.lake.files import count_rows, read_files, write_files
+from pipeline.traces.lake.sweeper import Swept, sweep
 from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:

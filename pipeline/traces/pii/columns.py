@@ -27,7 +27,7 @@ from pipeline.traces.pii import (
     mask_json,
     pseudonym,
 )
-from pipeline.traces.pii_kinds import COARSE, COARSE_JSON
+from pipeline.traces.pii.kinds import COARSE, COARSE_JSON
 
 Mask = Callable[[str], str]
 Passes = tuple[tuple[str, ...], tuple[str, ...], str]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from pipeline.storage import Store
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
-from pipeline.traces.lake_catalogue import load_catalogue, numbered, open_table
+from pipeline.traces.lake.catalogue import load_catalogue, numbered, open_table
 from pipeline.traces.rows import SCHEMA
 
 from .lakes import DAY, ids, put, row

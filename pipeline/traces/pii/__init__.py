@@ -1,6 +1,6 @@
 """Personal data in text: found by linear-time patterns (RE2), confirmed by checksums, replaced by placeholders.
 
-Owns how a text, a JSON value and an identity are searched and masked. Refuses to define the kinds (`pii_kinds`) and to
+Owns how a text, a JSON value and an identity are searched and masked. Refuses to define the kinds (`pii.kinds`) and to
 decide about a record: the gates do. Text in which nothing is found stays exactly as it was; text with a finding is kept
 in its normalised form (NFKC, ASCII digits and dashes, no invisible characters, no `\\uXXXX`), where the finding is.
 """
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import re2
 
-from pipeline.traces.pii_kinds import FAMILIES, KINDS, LABEL, UUID, Kind
+from pipeline.traces.pii.kinds import FAMILIES, KINDS, LABEL, UUID, Kind
 
 MAX_CHARS = 1_000_000
 """Longer text is not searched, so it cannot be called clean."""
@@ -53,6 +53,7 @@ def _test(pattern: str) -> Any:
 _compiled = [(kind, re2.compile(kind.pattern)) for kind in KINDS]
 _which = _search_set()
 _candidate, _blob, _hides = map(_test, ("|".join(CANDIDATES), BLOB, HIDES))
+_any = _test("|".join(f"(?:{kind.pattern})" for kind in KINDS))
 _invisible, _odd, _label, _escape, _uuid = *map(_test, (INVISIBLE, ODD, LABEL)), *map(re2.compile, (ESCAPE, UUID))
 
 
@@ -188,7 +189,9 @@ def _ascii(match: Any) -> str:
 
 
 def _masked_once(text: str) -> str:
-    which = _which.Match(text)  # empty also when the set runs out of memory: then every kind is tried
+    which = _which.Match(text)  # empty also when the set runs out of memory: a search does not, and says so
+    if not which and not _any.search(text):
+        return text
     for kind, pattern in [_compiled[n] for n in sorted(which)] if which else _compiled:
         text = _masked_kind(text, kind, pattern)
     return text

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
-from pipeline.traces.lake_files import filesystem, path_of, write_files
+from pipeline.traces.lake.files import filesystem, path_of, write_files
 
 from .lakes import DAY, NEXT_DAY, batch, ids, put, python, row
 
@@ -76,21 +76,21 @@ def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 3, 4])
 def test_a_sweep_that_broke_off_is_resumed(tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.traces import lake_sweep
+    from pipeline.traces.lake import sweeper
 
     config = LakeConfig(catalogue="sqlite", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1), row(2, model="n")], "a")
         put(lake, config, DAY, [row(3)], "b")
         lake.expire(None)
-        delete = lake_sweep._Directory.delete
+        delete = sweeper._Directory.delete
 
         def part(self: Any, garbage: list[Any]) -> None:
             delete(self, garbage[:after])
             raise OSError("the disk went away")
 
         with monkeypatch.context() as patch, pytest.raises(OSError):
-            patch.setattr(lake_sweep._Directory, "delete", part)
+            patch.setattr(sweeper._Directory, "delete", part)
             lake.sweep(3600)
         assert lake.sweep(3600).files == 4 - after
         assert ids(lake, DAY) == ["t3"]
@@ -153,7 +153,7 @@ def decoded(config: LakeConfig, lake: Lake) -> list[str]:
 KILLED = """
 import os
 config = LakeConfig.model_validate_json(sys.argv[1])
-import pipeline.traces.lake_files as lake_files
+import pipeline.traces.lake.files as lake_files
 lake_files.ROW_GROUP_BYTES = lake_files.BUFFER_BYTES = 1
 def rows():
     for n in range(12):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pipeline.traces.lake_catalogue import LakeConfig
-from pipeline.traces.lake_files import read_files
+from pipeline.traces.lake.catalogue import LakeConfig
+from pipeline.traces.lake.files import read_files
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

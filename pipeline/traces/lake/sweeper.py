@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.storage import Record
-from pipeline.traces.lake_catalogue import LakeConfig
-from pipeline.traces.lake_files import filesystem, path_of
+from pipeline.traces.lake.catalogue import LakeConfig
+from pipeline.traces.lake.files import filesystem, path_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.storage import Store
 from pipeline.traces.lake import Lake, LakeConfig, local_lake, open_lake
-from pipeline.traces.lake_files import path_of, write_files
+from pipeline.traces.lake.files import path_of, write_files
 from pipeline.traces.rows import SCHEMA
 
 from .lakes import DAY, NEXT_DAY, batch, ids, put, row

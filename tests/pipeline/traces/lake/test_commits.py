@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.storage import Store
 from pipeline.traces.lake import DayReplaced, LakeConfig, local_lake, open_lake
-from pipeline.traces.lake_files import path_of, write_files
+from pipeline.traces.lake.files import path_of, write_files
 
-from ...servers import postgres, restart_postgres
+from ....servers import postgres, restart_postgres
 from .lakes import DAY, NEXT_DAY, batch, ids, postgres_lake, put, python, row
 
 
@@ -180,7 +180,7 @@ def rows():
     if where == "writing":
         print("now", flush=True); sys.stdin.readline()
     yield batch([row(9)])
-import pipeline.traces.lake_files as lake_files
+import pipeline.traces.lake.files as lake_files
 lake_files.BUFFER_BYTES = 1
 with open_lake(config) as lake:
     files = write_files(config, DAY, "killed", rows())

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.traces.lake import Lake, LakeConfig
-from pipeline.traces.lake_files import write_files
+from pipeline.traces.lake.files import write_files
 from pipeline.traces.rows import SCHEMA
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 DAY, NEXT_DAY = "2026-01-05", "2026-01-06"
 
 
@@ -36,6 +36,7 @@ def row(number: int, day: str = DAY, **changes: Any) -> dict[str, Any]:
             {"role": "assistant", "content": "", "tool_calls": "[]"},
         ],
         "completion": "Yes",
+        "tool_calls": None,
         "input_tokens": 7,
         "output_tokens": None,
         "latency_s": 0.5,
