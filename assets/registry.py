@@ -94,9 +94,7 @@ def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], Non
     recipe, store, name = deployment.recipe(), deployment.store(), deployment.recipe().base_model.name
     try:
         rows = read(store, deployment.lake(), deployment.latest().dataset, ["messages", "reference"]).to_pylist()
-    except (
-        ValueError
-    ) as gone:  # erased meanwhile: a rollout without traffic waits, and the split still follows
+    except ValueError as gone:  # erased meanwhile: a rollout without traffic waits, and the split still follows
         log(f"No traffic to replay: {gone}")
         rows = []
     requests = [

@@ -166,7 +166,8 @@ class Compute(Section):
     workers: PositiveInt = 2
     """Source files that are read at once: processes (local) or tasks (ray)."""
     memory_mb: PositiveInt = 256
-    """Byte budget of one such process for rows in flight; the size of the input does not matter."""
+    """What one such process may take to compare a day's rows; beyond it, it spills. Rows on their way through the
+    gates come in blocks of 16 MB, whatever the size of the input."""
 
 
 class Recipe(Section):

@@ -40,8 +40,9 @@ def kept_from(settings: Traces, now: datetime) -> str:
 class DayMaker:
     """Makes days of what was read."""
 
-    def __init__(self, session: Session, engine: Engine, lake: LakeConfig, rules: str) -> None:
+    def __init__(self, session: Session, engine: Engine, lake: LakeConfig, rules: str, memory_mb: int) -> None:
         self._session, self._engine, self._lake, self._rules = session, engine, lake, rules
+        self._memory_mb = memory_mb
 
     def make(self, reading: Reading, days: Iterable[str]) -> dict[int, set[str]]:
         """Bring each day up to date: its rows in the table, its account and its ledger.
@@ -49,7 +50,7 @@ class DayMaker:
         Returns, for each part of scores or attributes, the days that it was found to be about.
         """
         kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
-        cases = [case for day in kept if (case := _case(reading, day, self._session.settings)).keys]
+        cases = [case for day in kept if (case := self._case(reading, day)).keys]
         judged = list(self._engine.map(judge, cases, self._session.log))
         due: list[tuple[Judged, DayReport]] = []
         for verdict in judged:
@@ -71,6 +72,25 @@ class DayMaker:
             for index in verdict.said_by:
                 about.setdefault(index, set()).add(verdict.day)
         return about
+
+    def _case(self, reading: Reading, day: str) -> Case:
+        """What is known of a day; of a sealed one, only what is new."""
+        keys: list[Path] = []
+        settings = self._session.settings
+        for index, done in sorted(reading.governed.items()):
+            keys += [key for _, key in staged_files(reading.folder, index, day, done.days.get(day, 0))]
+        names = {n: part.name for n, part in reading.parts.items()}
+        return Case(
+            day=day,
+            keys=tuple(keys),
+            names=names,
+            folder=reading.folder / "days" / day,
+            scores=reading.scores,
+            attributes=reading.attributes,
+            memory_mb=self._memory_mb,
+            near=settings.near_duplicates,
+            similarity=settings.near_duplicate_similarity,
+        )
 
     def _publish(self, verdict: Judged, report: DayReport, files: list[str]) -> None:
         store, lake, day = self._session.store, self._session.lake, report.day
@@ -133,24 +153,6 @@ class DayMaker:
         self._session.log(f"traces: {verdict.day} is sealed, its raw data is past retention; late rows stay out")
         made = _day_report(verdict.day, known.rules, {}, known.erased, list(files.values()), known.near_duplicates)
         self._session.store.write(name, made.model_copy(update={"digest": known.digest}))
-
-
-def _case(reading: Reading, day: str, settings: Traces) -> Case:
-    """What is known of a day; of a sealed one, only what is new."""
-    keys: list[Path] = []
-    for index, done in sorted(reading.governed.items()):
-        keys += [key for _, key in staged_files(reading.folder, index, day, done.days.get(day, 0))]
-    names = {n: part.name for n, part in reading.parts.items()}
-    return Case(
-        day=day,
-        keys=tuple(keys),
-        names=names,
-        folder=reading.folder / "days" / day,
-        scores=reading.scores,
-        attributes=reading.attributes,
-        near=settings.near_duplicates,
-        similarity=settings.near_duplicate_similarity,
-    )
 
 
 def _file_report(name: str, sha256: str, size: int, counts: Counter[Reason | None]) -> FileReport:

@@ -57,7 +57,7 @@ def open_engine(compute: Compute) -> Generator[Engine]:
     else:
         processes = _Processes(compute.workers)
         try:
-            yield _InOrder(processes, compute.workers)
+            yield _InOrder(processes, 2 * compute.workers)  # the next ones wait while this process commits
         finally:
             processes.close()
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pipeline.traces.database import connect, quoted
+from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.feedback import FEEDBACK
 from pipeline.traces.near_duplicates import clusters
 from pipeline.traces.records import Reason
@@ -30,19 +30,19 @@ with traces as (select * from keys where observation_id is not null),
 exports as (select observation_id from traces group by all having count(*) > 1),
 calls as (select trace_id from traces group by all having count(*) > 1),
 copies as (select user_id, timestamp, content_key from traces where reason is null group by all having count(*) > 1)
-select part, line from traces t
+select * from traces t
 where observation_id in (select observation_id from exports) or trace_id in (select trace_id from calls) or exists (
     from copies c
     where c.content_key = t.content_key and c.timestamp = t.timestamp and c.user_id is not distinct from t.user_id
 )
 """
-VERDICTS = """
-create temp table verdicts as
+REJECTED = """
+create temp table rejected as
 with exports as (
     select *, row_number() over (
         partition by observation_id order by updated_at desc nulls last, part desc, line desc
     ) as export
-    from keys semi join contested using (part, line) where observation_id is not null
+    from contested
 ),
 calls as (
     select * exclude (export),
@@ -59,36 +59,40 @@ finals as (
     ) as copy
     from calls where call = 1 and reason is null
 )
-select part, row, line, trace_id, observation_id, if(copy > 1, 'duplicate', null) as reason, detail, erased
-from finals
+select part, row, line, trace_id, 'duplicate' as reason, detail, erased from finals where copy > 1
 union all
-select part, row, line, trace_id, observation_id, reason, detail, erased
-from calls where call = 1 and reason is not null
+select part, row, line, trace_id, reason, detail, erased from calls where call = 1 and reason is not null
 union all
-select part, row, line, trace_id, observation_id, if(content_key = final_key, 'duplicate', 'intermediate'), null, null
+select part, row, line, trace_id, if(content_key = final_key, 'duplicate', 'intermediate'), null, null
 from calls where call > 1
 union all
-select part, row, line, trace_id, observation_id, 'superseded', null, null from exports where export > 1
+select part, row, line, trace_id, 'superseded', null, null from exports where export > 1
 union all
-select part, row, line, trace_id, observation_id, reason, detail, erased from keys where observation_id is null
+select part, row, line, trace_id, reason, detail, erased from keys where observation_id is null
 union all
-select part, row, line, trace_id, observation_id, reason, detail, erased
-from keys anti join contested using (part, line) where observation_id is not null
+select part, row, line, trace_id, reason, detail, erased
+from keys anti join (select part, line from contested) using (part, line)
+where observation_id is not null and reason is not null
 """
-
-
+# Whatever passed the gates and lost to no other row.
+ADMITTED = "create temp view admitted as select * from keys anti join rejected using (part, row) where row is not null"
 # A forgotten user's rows are counted and not named.
 LEDGER = """
 select if(reason = 'erased', null, trace_id) as trace_id, reason, file, line, detail
-from verdicts join files using (part) where reason is not null order by file, line
+from rejected join files using (part) order by file, line
 """
 # Of each cluster the first row by name stays.
 NEAR = """
-update verdicts set reason = 'near_duplicate' from (
-    select part, row, row_number() over (partition by cluster order by trace_id, observation_id, part, row) as nth
-    from clusters join verdicts using (part, row)
-) as ranked
-where nth > 1 and verdicts.part = ranked.part and verdicts.row = ranked.row
+insert into rejected select part, row, line, trace_id, 'near_duplicate', null, null from (
+    select *, row_number() over (partition by cluster order by trace_id, observation_id, part, row) as nth
+    from clusters join keys using (part, row)
+) where nth > 1
+"""
+
+
+COUNTS = """
+select part, reason, count(*) from rejected group by all
+union all select part, null, count(*) from admitted group by all
 """
 
 
@@ -102,6 +106,7 @@ class Case(NamedTuple):
     folder: Path
     scores: tuple[Path, ...] = ()
     attributes: tuple[Path, ...] = ()
+    memory_mb: int = MEMORY_MB
     near: Literal["off", "report", "drop"] = "off"
     similarity: float = 1.0
 
@@ -127,11 +132,11 @@ def judge(case: Case) -> Judged:
     folder = case.folder
     folder.mkdir(parents=True, exist_ok=True)
     admitted, feedback, ledger = (folder / n for n in ("admitted.parquet", "feedback.parquet", "rejected.jsonl"))
-    with connect(folder) as db:
+    with connect(folder, memory_mb=case.memory_mb) as db:
         db.execute(f"create temp view keys as select * from read_parquet({quoted(case.keys)})")
         db.execute(CONTESTED)
-        db.execute(VERDICTS)
-        db.execute("create temp view admitted as select * from verdicts where reason is null")
+        db.execute(REJECTED)
+        db.execute(ADMITTED)
         near = _near_duplicates(db, case)
         _copy(db, "select part, row from admitted order by part, row", admitted, "parquet")
         said_by = [part for files in (case.scores, case.attributes) for part in _said_by(db, files)]
@@ -140,9 +145,9 @@ def judge(case: Case) -> Judged:
         db.execute(f"create temp view files(part, file) as values {', '.join(names)}")
         _copy(db, LEDGER, ledger, "json")
         counts: dict[int, Counter[Reason | None]] = {}
-        for part, reason, rows in db.execute("select part, reason, count(*) from verdicts group by all").fetchall():
+        for part, reason, rows in db.execute(COUNTS).fetchall():
             counts.setdefault(part, Counter())[None if reason is None else Reason(reason)] = rows
-        erased = db.execute("select distinct erased from verdicts where erased is not null order by 1").fetchall()
+        erased = db.execute("select distinct erased from rejected where erased is not null order by 1").fetchall()
     return Judged(
         day=case.day,
         counts=counts,
@@ -160,7 +165,7 @@ def _near_duplicates(db: DuckDBPyConnection, case: Case) -> int:
         return 0
     bands = case.folder / "bands.parquet"
     _copy(db, "select part, row, bands from keys semi join admitted using (part, row)", bands, "parquet")
-    found = clusters([bands], case.similarity, scratch=case.folder)
+    found = clusters([bands], case.similarity, case.memory_mb, case.folder)
     bands.unlink()
     extra = found.num_rows - len(found["cluster"].unique())
     if case.near == "report" or not extra:

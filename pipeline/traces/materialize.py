@@ -66,7 +66,7 @@ def materialize(
             with session.staging() as folder, open_engine(compute) as engine:
                 reading = Reading(session, engine, folder, known, parts)
                 days = reading.read(changes, stale)
-                about = DayMaker(session, engine, lake_config, rules).make(reading, days)
+                about = DayMaker(session, engine, lake_config, rules, compute.memory_mb).make(reading, days)
             store.write(NAME, reading.watermark(changes, source.label, about))
         else:
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")

@@ -4,6 +4,7 @@ import pytest
 
 from assets.resources import Deployment, deployment, read_record
 from pipeline.storage import Store
+from pipeline.traces.lake import local_lake
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 
@@ -37,3 +38,27 @@ def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
         read_record(Store(tmp_path), "abc", "eval_report")
     with pytest.raises(ValueError, match="no iteration yet"):
         Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]).latest()
+
+
+def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = f"data_root={tmp_path / 'a b'}"
+    assert Deployment(recipe_path=str(EMBEDDED), overrides=[root]).lake() == local_lake(Store(tmp_path / "a b"))
+    overrides = [root, "traces.lake={catalogue: postgres, warehouse: 's3://bucket/lake'}"]
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
+    monkeypatch.delenv("LAKE_CATALOGUE_URI", raising=False)
+    with pytest.raises(ValueError, match="set LAKE_CATALOGUE_URI"):
+        settings.lake()
+    monkeypatch.setenv("LAKE_CATALOGUE_URI", "postgresql://me:secret@host/catalogue")
+    found = settings.lake()
+    assert (found.catalogue, found.warehouse) == ("postgres", "s3://bucket/lake")
+    assert "secret" not in repr(found)
+
+
+def test_a_database_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = [f"data_root={tmp_path}", "traces.source={kind: langfuse_postgres}"]
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
+    monkeypatch.delenv("TRACES_DATABASE_URL", raising=False)
+    with pytest.raises(ValueError, match="set TRACES_DATABASE_URL"):
+        settings.source_uri()
+    monkeypatch.setenv("TRACES_DATABASE_URL", "postgresql://host/traces")
+    assert settings.source_uri() == "postgresql://host/traces"

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pipeline.traces.rows import Rows
 
-BLOCK = 8 << 20
+BLOCK = 16 << 20
 """Decoded bytes of the source after which a block of rows is handed on: what bounds the memory of a worker."""
 MAX_LINE = 16 << 20
 """A longer line is skipped unread and counted as `too_long`."""

@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Compute
+from pipeline.storage import Store
 from pipeline.traces.engine import RUNS, open_engine
+from pipeline.traces.lake import local_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.records import Reason
+
+from .conftest import Run, observation, score, write
 
 LOCAL = Compute(workers=2)
 RAY = Compute(data="ray", workers=2)
@@ -139,3 +145,36 @@ def test_ray_without_a_cluster_says_what_to_set(address: str, monkeypatch: pytes
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ValueError, match=r"RAY_ADDRESS='.*' .* or set compute.data=local"), open_engine(RAY):
         pass
+
+
+def node_of(task: int) -> str:
+    import ray
+
+    time.sleep(0.5)
+    return ray.get_runtime_context().get_node_id()
+
+
+def test_ray_spreads_tasks_over_its_nodes(cluster: None) -> None:
+    with open_engine(RAY) as engine:
+        assert len(set(engine.map(node_of, range(4), print))) == 2
+
+
+def test_the_stage_gives_on_every_engine_what_it_gives_in_one_process(
+    compute: Compute, run: Run, store: Store, export: Path
+) -> None:
+    for day in range(5, 9):
+        rows = [
+            observation(n, start_time=f"2026-01-{5 + n % 4:02d} 10:00:00.000000", metadata={"user_consent": n % 7 > 0})
+            for n in range(40)
+        ]
+        copies = [{**row, "id": f"{day}{row['id']}", "trace_id": f"{day}{row['trace_id']}"} for row in rows[:3]]
+        write(export, f"observations_v2/2026-01-{day:02d}.jsonl.gz", [*rows[day::3], *copies, "{"])
+    write(export, "scores/a.jsonl", [score(n, n, 1.0) for n in range(40)])
+    one = run()
+    rows = read(store, local_lake(store), one.iteration.dataset)
+    assert {Reason.DUPLICATE, Reason.SUPERSEDED, Reason.CONSENT, Reason.MALFORMED} == set(one.rejected)
+    store.root.rename(store.root.with_name("one"))
+    many = run(compute=compute)
+    assert many.iteration.id == one.iteration.id
+    assert many.days == one.days
+    assert read(store, local_lake(store), many.iteration.dataset).equals(rows)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.recipe import Compute
 from pipeline.recipe.traces import Retention
 from pipeline.storage import Store
 from pipeline.traces.erased import NAME, Erased, ErasedUsers, mark
@@ -156,20 +155,6 @@ def test_a_row_from_the_future_is_told(run: Run, store: Store, export: Path) -> 
     assert governed.rejected == {Reason.FUTURE: 1}
     ledger = store.path("traces/rejected/2036-01-05.jsonl").read_text()
     assert json.loads(ledger)["detail"] == "dated 2036-01-05 10:00 UTC"
-
-
-def test_several_workers_give_what_one_gives(run: Run, store: Store, export: Path) -> None:
-    for day in range(5, 9):
-        rows = [observation(n, start_time=at(5 + n % 4), metadata={"user_consent": n % 7 > 0}) for n in range(40)]
-        write(export, day_file(day), [*rows[day::3], "{"])
-    write(export, "scores/a.jsonl", [score(n, n, 1.0) for n in range(40)])
-    one = run()
-    rows = read(store, local_lake(store), one.iteration.dataset)
-    store.root.rename(store.root.with_name("one"))
-    many = run(compute=Compute(workers=3))
-    assert many.iteration.id == one.iteration.id
-    assert many.days == one.days
-    assert read(store, local_lake(store), many.iteration.dataset).equals(rows)
 
 
 KILLED = """

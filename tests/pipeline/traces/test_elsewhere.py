@@ -1,0 +1,143 @@
+"""The stage on what a company has: a source and a warehouse on S3, a catalogue and a source in PostgreSQL."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from typing import Any
+
+import boto3
+import psycopg
+import pytest
+
+from pipeline.recipe.traces import LangfuseExportSource, LangfusePostgresSource, SourceSection, Traces
+from pipeline.storage import Store
+from pipeline.traces import days as stage
+from pipeline.traces.lake import LakeConfig, open_lake
+from pipeline.traces.materialize import materialize, read
+from pipeline.traces.records import GovernedTraces
+from pipeline.traces.sources.protocol import Address
+
+from .conftest import ALONE, CHAMPION, NOW, observation
+
+
+def govern(store: Store, lake: LakeConfig, source: SourceSection, uri: str) -> GovernedTraces:
+    return materialize(
+        store,
+        lake,
+        Address(source, uri),
+        Traces(source=source),
+        ALONE,
+        champion=CHAMPION,
+        model_name="tiny",
+        number=0,
+        recipe_digest="r",
+        now=NOW,
+        log=lambda line: None,
+    )
+
+
+def put(bucket: str, key: str, *rows: dict[str, Any]) -> None:
+    body = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
+
+
+@pytest.fixture
+def lake(bucket: str, postgres_url: str) -> LakeConfig:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for table in ("iceberg_tables", "iceberg_namespace_properties"):
+            connection.execute(f"drop table if exists {table}")
+    return LakeConfig(catalogue="postgres", uri=postgres_url, warehouse=f"s3://{bucket}/lake")
+
+
+def ids(store: Store, lake: LakeConfig, governed: GovernedTraces) -> list[str]:
+    return read(store, lake, governed.iteration.dataset, ["trace_id"])["trace_id"].to_pylist()
+
+
+def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConfig, bucket: str) -> None:
+    source = LangfuseExportSource(uri=f"s3://{bucket}/langfuse")
+    put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1), observation(2, metadata={}))
+    first = govern(store, lake, source, source.uri)
+    assert (first.admitted, ids(store, lake, first)) == (1, ["t1"])
+    put(bucket, "langfuse/observations_v2/2026-01-06.jsonl.gz", observation(3))
+    second = govern(store, lake, source, source.uri)
+    assert ids(store, lake, second) == ["t1", "t3"]
+    assert ids(store, lake, first) == ["t1"]
+    assert govern(store, lake, source, source.uri) == second
+    assert not list(store.root.rglob("*.parquet"))
+
+
+def test_of_two_runs_on_one_day_the_later_commit_gives_way(
+    store: Store, lake: LakeConfig, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = LangfuseExportSource(uri=f"s3://{bucket}/langfuse")
+    put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1))
+    govern(store, lake, source, source.uri)
+    put(bucket, "langfuse/observations_v2/a.jsonl.gz", observation(2))
+    reached, go_on = threading.Event(), threading.Event()
+    original = stage.publish_share
+
+    def waits(share: Any) -> list[str]:
+        if threading.current_thread() is slow:
+            reached.set()
+            assert go_on.wait(60)
+        return original(share)
+
+    refused: list[ValueError] = []
+
+    def run() -> None:
+        try:
+            govern(Store(store.root.with_name("other")), lake, source, source.uri)
+        except ValueError as error:
+            refused.append(error)
+
+    monkeypatch.setattr(stage, "publish_share", waits)
+    slow = threading.Thread(target=run)
+    slow.start()
+    assert reached.wait(60)
+    put(bucket, "langfuse/observations_v2/b.jsonl.gz", observation(3))
+    winner = govern(store, lake, source, source.uri)
+    go_on.set()
+    slow.join(60)
+    (error,) = refused
+    assert "2026-01-05" in str(error) and "again" in str(error)
+    assert sorted(ids(store, lake, winner)) == ["t1", "t2", "t3"]
+    with open_lake(lake) as opened:
+        assert opened.digests()["2026-01-05"] == winner.days[0].digest
+
+
+def test_from_a_table_in_postgres(store: Store, lake: LakeConfig, postgres_url: str) -> None:
+    columns = "id text, timestamp timestamptz, user_id text, session_id text, input text, output text, model text"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("drop table if exists traces")
+        more = "latency_ms float, token_count int, metadata jsonb, user_consent boolean"
+        connection.execute(f"create table traces ({columns}, {more})")
+
+        def add(number: int, consent: bool) -> None:
+            moment = f"2026-01-0{5 + number % 2} 10:00:{number:02d}+00"
+            row = (
+                f"t{number}",
+                moment,
+                f"u{number}",
+                None,
+                f"What is {number}?",
+                f"{number}",
+                "m",
+                500.0,
+                9,
+                "{}",
+                consent,
+            )
+            connection.execute(f"insert into traces values ({', '.join(['%s'] * len(row))})", row)
+
+        for number in range(4):
+            add(number, number != 1)
+        source = LangfusePostgresSource()
+        first = govern(store, lake, source, postgres_url)
+        assert ids(store, lake, first) == ["t0", "t2", "t3"]
+        assert first.source.endswith(", table traces") and "@" not in first.source
+        add(5, True)
+        second = govern(store, lake, source, postgres_url)
+        assert ids(store, lake, second) == ["t0", "t2", "t3", "t5"]
+        assert first.days[0] == second.days[0]
