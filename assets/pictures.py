@@ -12,6 +12,7 @@ import dagster as dg
 
 from pipeline.traces.records import DayReport, total
 
+REASONS = ("#D55E00", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9", "#F0E442", "#000000", "#999999")
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
 
 
@@ -58,8 +59,9 @@ def reasons_over_time(days: Sequence[DayReport]) -> bytes:
         stacks |= {str(reason): [day.rejected.get(reason, 0) for day in days] for reason in reasons}
         bottom = [0] * len(days)
         for number, (name, counts) in enumerate(stacks.items()):
-            colour = GREEN if number == 0 else f"C{(number - 1) % 10}"
-            axes.bar(names, counts, bottom=bottom, color=colour, label=name, hatch="//" if number > 10 else None)
+            colour = GREEN if number == 0 else REASONS[(number - 1) % len(REASONS)]
+            hatch = "//" if number > len(REASONS) else None
+            axes.bar(names, counts, bottom=bottom, color=colour, label=name, hatch=hatch)
             bottom = [below + count for below, count in zip(bottom, counts, strict=True)]
         axes.tick_params(axis="x", rotation=30 if len(days) <= 10 else 90)
         axes.set(ylabel="rows of the source", title="Rows by day: admitted, and why not")

@@ -13,7 +13,7 @@ from pipeline.serving.sample import sampler
 from pipeline.storage import Store
 from pipeline.traces.account import rejected_samples, watermark_line
 from pipeline.traces.materialize import materialize
-from pipeline.traces.records import DayReport, GovernedTraces, Reason
+from pipeline.traces.records import GovernedTraces
 from pipeline.traces.sources.protocol import Address
 
 
@@ -70,9 +70,15 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
 def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue | int | str]:
     """What a person looks for: where the rows went, day by day, what was read, and samples of what stayed out."""
     rejected = {str(reason): count for reason, count in governed.rejected.items()}
-    reasons = list(rejected)
     days = [
-        (d.day, d.seen, d.admitted, *(d.rejected.get(Reason(r), 0) for r in reasons), d.near_duplicates, _mb(d))
+        (
+            d.day,
+            d.seen,
+            d.admitted,
+            d.seen - d.admitted,
+            d.near_duplicates,
+            f"{sum(f.bytes for f in d.files) / 1e6:.1f}",
+        )
         for d in governed.days
     ]
     samples = rejected_samples(store, [day.day for day in governed.days])
@@ -82,15 +88,12 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue
         "admitted": governed.admitted,
         "gates": pictures.shown(pictures.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
         "over time": pictures.shown(pictures.reasons_over_time(governed.days), "Rows by reason and day"),
-        "days": pictures.table(["day", "seen", "admitted", *reasons, "near duplicates", "MB"], days),
-        "rejected, for example": pictures.table(["reason", "file", "line", "seen"], samples),
+        "days": pictures.table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),
+        "rejected": pictures.table(["reason", "rows"], sorted(rejected.items())),
+        "rejected, for example": pictures.table(["reason", "what was seen", "where"], samples),
         "watermark": pictures.table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
         "champion": governed.iteration.champion.digest[:12],
         "snapshot": governed.iteration.dataset.snapshot,
         "digest": governed.iteration.dataset.digest,
         "table": dg.MetadataValue.path(governed.iteration.dataset.uri),
     }
-
-
-def _mb(day: DayReport) -> str:
-    return f"{sum(file.bytes for file in day.files) / 1e6:.1f}"

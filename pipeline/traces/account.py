@@ -13,14 +13,15 @@ from pipeline.traces.database import connect, quoted
 from pipeline.traces.watermark import NAME, Watermark
 
 SAMPLES = """
-select reason, file, line, detail from read_json({ledgers}, columns = {columns})
+select reason, detail, concat(parse_filename(file), ', line ', line) as place
+from read_json({ledgers}, columns = {columns})
 where detail <> '' qualify row_number() over (partition by reason order by file, line) <= {each}
 order by reason, file, line
 """
 
 
-def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[tuple[str, str, int, str]]:
-    """Rows (reason, file, line, what was seen), at most `each` per reason, from the ledgers of `days`."""
+def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[tuple[str, str, str]]:
+    """Rows (reason, what was seen, file and line), at most `each` per reason, from the ledgers of `days`."""
     ledgers = [path for day in days if (path := store.path("traces", "rejected", f"{day}.jsonl")).exists()]
     if not ledgers:
         return []
