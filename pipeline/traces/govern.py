@@ -92,6 +92,7 @@ def govern_part(task: Task) -> Governed:
             passed += reasons.count(None)
             whole = whole and _whole(block)
         days.prove_empty()
+    pa.default_memory_pool().release_unused()  # the next task may be the judge, which has a budget of its own
     return Governed(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole)
 
 

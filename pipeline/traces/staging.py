@@ -49,7 +49,7 @@ MAX_OPEN = 16
 """Days whose files are open at once; a part with more of them gets several files a day."""
 SAMPLES = 3
 """Rejections of a part that say in words what was seen, per reason."""
-ROW_GROUP_ROWS = 100_000
+ROW_GROUP_ROWS = 25_000
 
 
 def staged_files(folder: Path, index: int, day: str, files: int) -> list[tuple[Path, Path]]:
