@@ -20,6 +20,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import FEEDBACK, MESSAGE, SCHEMA, SEEN, Rejection, Score, Trace
+from pipeline.traces.sources.chat import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])
 """A batch before and after the gates: the table's columns, and what only the stage itself needs."""
@@ -157,7 +158,7 @@ def _name(values: Sequence[Any]) -> pa.Array:
     found = _as_they_are(values)
     if found is not None:
         return found
-    read = [_decoded(value) if isinstance(value, str) else value for value in values]
+    read = [decoded(value) if isinstance(value, str) else value for value in values]
     return pa.array([v if v is None or isinstance(v, str) else UNREADABLE for v in read], pa.string())
 
 
@@ -171,16 +172,7 @@ def _as_they_are(values: Sequence[Any]) -> pa.Array | None:
 
 
 def _plain(value: Any) -> str | None:
-    found = _decoded(value) if isinstance(value, str) else value
+    found = decoded(value) if isinstance(value, str) else value
     if found is None or isinstance(found, str):
         return found
     return msgspec.json.encode(found).decode()
-
-
-def _decoded(text: str) -> Any:
-    if text[:1] not in ('"', "{", "["):
-        return text
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
