@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 from pipeline.traces.pii import Unmaskable, mask
 
 MIN_SCORE = 0.4
 """Presidio's own confidence; its telephone numbers have just this, and below it are bare digits."""
+MODULES = (
+    "spacy",
+    "presidio_analyzer",
+    "presidio_analyzer.predefined_recognizers",
+    "presidio_analyzer.nlp_engine",
+)
 
 
 def cross_check(texts: Iterable[str]) -> dict[str, int]:
@@ -31,18 +38,21 @@ def cross_check(texts: Iterable[str]) -> dict[str, int]:
 
 def _analyzer() -> Any:
     """Presidio with its checksummed and formatted kinds, on a blank tokeniser: nothing is downloaded."""
-    import spacy
-    from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
-    from presidio_analyzer import predefined_recognizers as kinds
-    from presidio_analyzer.nlp_engine import SpacyNlpEngine
+    spacy, presidio, kinds, engines = (_optional(name) for name in MODULES)
 
-    class Blank(SpacyNlpEngine):
+    class Blank(engines.SpacyNlpEngine):
         def load(self) -> None:
             self.nlp = {"en": spacy.blank("en")}
 
-    made: Any = kinds
     names = ("CreditCard", "Email", "Iban", "Ip", "Phone", "UsSsn", "KrRrn")
-    registry = RecognizerRegistry(recognizers=[getattr(made, f"{name}Recognizer")() for name in names])
+    registry = presidio.RecognizerRegistry(recognizers=[getattr(kinds, f"{name}Recognizer")() for name in names])
     engine = Blank()
     engine.load()
-    return AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=["en"])
+    return presidio.AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=["en"])
+
+
+def _optional(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ValueError(f"{name} is not installed. Run pip install '.[pii]' for the cross-check.") from error
