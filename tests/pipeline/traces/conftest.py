@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pipeline.recipe import Compute
-from pipeline.recipe.traces import LangfuseExportSource, Traces
+from pipeline.recipe.traces import LangfuseExportSource, SourceSection, Traces
 from pipeline.storage import ModelRef, Store
-from pipeline.traces.lake import local_lake
+from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.sources.protocol import Address
@@ -59,6 +59,31 @@ def write(root: Path, name: str, rows: Iterable[dict[str, Any] | str]) -> Path:
     return path
 
 
+def govern(
+    store: Store,
+    source: SourceSection,
+    uri: str,
+    lake: LakeConfig | None = None,
+    now: datetime = NOW,
+    compute: Compute = ALONE,
+    **settings: Any,
+) -> GovernedTraces:
+    """One run of the stage; further keywords change the section."""
+    return materialize(
+        store,
+        lake or local_lake(store),
+        Address(source, uri),
+        Traces(source=source, **settings),
+        compute,
+        champion=CHAMPION,
+        model_name="tiny",
+        number=0,
+        recipe_digest="r",
+        now=now,
+        log=lambda line: None,
+    )
+
+
 Run = Callable[..., GovernedTraces]
 
 
@@ -78,18 +103,6 @@ def run(store: Store, export: Path) -> Run:
 
     def once(now: datetime = NOW, compute: Compute = ALONE, **settings: Any) -> GovernedTraces:
         source = LangfuseExportSource(uri=str(export))
-        return materialize(
-            store,
-            local_lake(store),
-            Address(source, str(export)),
-            Traces(source=source, **settings),
-            compute,
-            champion=CHAMPION,
-            model_name="tiny",
-            number=0,
-            recipe_digest="r",
-            now=now,
-            log=lambda line: None,
-        )
+        return govern(store, source, source.uri, now=now, compute=compute, **settings)
 
     return once

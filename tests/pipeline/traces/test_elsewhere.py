@@ -11,31 +11,14 @@ import boto3
 import psycopg
 import pytest
 
-from pipeline.recipe.traces import LangfuseExportSource, LangfusePostgresSource, SourceSection, Traces
+from pipeline.recipe.traces import LangfuseExportSource, LangfusePostgresSource
 from pipeline.storage import Store
 from pipeline.traces import days as stage
 from pipeline.traces.lake import LakeConfig, open_lake
-from pipeline.traces.materialize import materialize, read
+from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
-from pipeline.traces.sources.protocol import Address
 
-from .conftest import ALONE, CHAMPION, NOW, observation
-
-
-def govern(store: Store, lake: LakeConfig, source: SourceSection, uri: str) -> GovernedTraces:
-    return materialize(
-        store,
-        lake,
-        Address(source, uri),
-        Traces(source=source),
-        ALONE,
-        champion=CHAMPION,
-        model_name="tiny",
-        number=0,
-        recipe_digest="r",
-        now=NOW,
-        log=lambda line: None,
-    )
+from .conftest import govern, observation
 
 
 def put(bucket: str, key: str, *rows: dict[str, Any]) -> None:
@@ -58,13 +41,13 @@ def ids(store: Store, lake: LakeConfig, governed: GovernedTraces) -> list[str]:
 def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConfig, bucket: str) -> None:
     source = LangfuseExportSource(uri=f"s3://{bucket}/langfuse")
     put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1), observation(2, metadata={}))
-    first = govern(store, lake, source, source.uri)
+    first = govern(store, source, source.uri, lake)
     assert (first.admitted, ids(store, lake, first)) == (1, ["t1"])
     put(bucket, "langfuse/observations_v2/2026-01-06.jsonl.gz", observation(3))
-    second = govern(store, lake, source, source.uri)
+    second = govern(store, source, source.uri, lake)
     assert ids(store, lake, second) == ["t1", "t3"]
     assert ids(store, lake, first) == ["t1"]
-    assert govern(store, lake, source, source.uri) == second
+    assert govern(store, source, source.uri, lake) == second
     assert not list(store.root.rglob("*.parquet"))
 
 
@@ -73,7 +56,7 @@ def test_of_two_runs_on_one_day_the_later_commit_gives_way(
 ) -> None:
     source = LangfuseExportSource(uri=f"s3://{bucket}/langfuse")
     put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1))
-    govern(store, lake, source, source.uri)
+    govern(store, source, source.uri, lake)
     put(bucket, "langfuse/observations_v2/a.jsonl.gz", observation(2))
     reached, go_on = threading.Event(), threading.Event()
     original = stage.publish_share
@@ -88,7 +71,7 @@ def test_of_two_runs_on_one_day_the_later_commit_gives_way(
 
     def run() -> None:
         try:
-            govern(Store(store.root.with_name("other")), lake, source, source.uri)
+            govern(Store(store.root.with_name("other")), source, source.uri, lake)
         except ValueError as error:
             refused.append(error)
 
@@ -97,7 +80,7 @@ def test_of_two_runs_on_one_day_the_later_commit_gives_way(
     slow.start()
     assert reached.wait(60)
     put(bucket, "langfuse/observations_v2/b.jsonl.gz", observation(3))
-    winner = govern(store, lake, source, source.uri)
+    winner = govern(store, source, source.uri, lake)
     go_on.set()
     slow.join(60)
     (error,) = refused
@@ -134,10 +117,10 @@ def test_from_a_table_in_postgres(store: Store, lake: LakeConfig, postgres_url: 
         for number in range(4):
             add(number, number != 1)
         source = LangfusePostgresSource()
-        first = govern(store, lake, source, postgres_url)
+        first = govern(store, source, postgres_url, lake)
         assert ids(store, lake, first) == ["t0", "t2", "t3"]
         assert first.source.endswith(", table traces") and "@" not in first.source
         add(5, True)
-        second = govern(store, lake, source, postgres_url)
+        second = govern(store, source, postgres_url, lake)
         assert ids(store, lake, second) == ["t0", "t2", "t3", "t5"]
         assert first.days[0] == second.days[0]

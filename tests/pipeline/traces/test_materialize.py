@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe.traces import LangfuseUiSource, Traces
+from pipeline.recipe.traces import LangfuseUiSource
 from pipeline.storage import DatasetRef, Store
 from pipeline.traces import days as stage
 from pipeline.traces.lake import local_lake, open_lake
-from pipeline.traces.materialize import materialize
 from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import Reason
-from pipeline.traces.sources.protocol import Address
 
-from .conftest import ALONE, CHAMPION, Run, observation, score, write
+from .conftest import Run, govern, observation, score, write
 
 FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
 NEXT_DAY = "2026-01-06 10:00:00.000000"
@@ -256,19 +254,7 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
 @pytest.mark.shared
 def test_of_real_traces_none_is_admitted_without_consent(store: Store, shared_data: Path) -> None:
     source = LangfuseUiSource(uri=str(shared_data / "langfuse-traces"))
-    governed = materialize(
-        store,
-        local_lake(store),
-        Address(source, source.uri),
-        Traces(source=source),
-        ALONE,
-        champion=CHAMPION,
-        model_name="tiny",
-        number=0,
-        recipe_digest="r",
-        now=datetime.now(UTC),
-        log=lambda line: None,
-    )
+    governed = govern(store, source, source.uri, now=datetime.now(UTC))
     assert governed.admitted == 0
     assert governed.seen == sum(governed.rejected.values()) > 20
     assert governed.rejected[Reason.CONSENT] > 0
