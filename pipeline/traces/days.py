@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pipeline import audit
+from pipeline.engine import Engine
 from pipeline.recipe.traces import Traces
 from pipeline.storage import digest_json, write_atomically
-from pipeline.traces.engine import Engine
 from pipeline.traces.gates import VERSION
 from pipeline.traces.judge import Case, Judged, judge
 from pipeline.traces.lake import LakeConfig

@@ -12,12 +12,12 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from pipeline.engine import open_engine
 from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.traces import Traces
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_json
 from pipeline.traces.days import DayMaker, kept_from, rules_digest
-from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import publishing
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.members import members
@@ -85,25 +85,39 @@ def materialize(
     )
 
 
-def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Sequence[str] | None = None) -> pa.Table:
-    """The dataset's rows, at the snapshot that it was published at, in the order of time.
+def window_of(store: Store, lake: Lake, dataset: DatasetRef) -> Window:
+    """The days of a dataset and the snapshot at which they are to be read.
 
-    Raises ValueError when the dataset is not in this store, no longer whole, or erased.
+    Raises ValueError when the dataset is not in this store any more, or was erased.
     """
     window = store.read(_dataset_name(dataset.digest), Window)
     if window is None:
         gone = " any more: rows of it were erased, or dropped by retention" if members(store, dataset.digest) else ""
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}{gone}. Materialise the traces again.")
-    with open_lake(lake_config) as lake:
-        # The record's snapshot, not the reference's: the same rows may have been published again since.
-        if not lake.has(window.snapshot):
-            raise ValueError(f"{lake.uri} has no snapshot {window.snapshot} any more. Materialise the traces again.")
-        rows = lake.read(window.days, window.snapshot, columns)
-    if rows.num_rows != dataset.rows:
+    # The record's snapshot, not the reference's: the same rows may have been published again since.
+    if not lake.has(window.snapshot):
+        raise ValueError(f"{lake.uri} has no snapshot {window.snapshot} any more. Materialise the traces again.")
+    return window
+
+
+def complete(dataset: DatasetRef, rows: int) -> None:
+    """Raises ValueError unless `rows`, as read of a dataset, are all of it."""
+    if rows != dataset.rows:
         raise ValueError(
-            f"{dataset.uri} holds {rows.num_rows} rows of dataset {dataset.digest[:12]}, not {dataset.rows}. "
+            f"{dataset.uri} holds {rows} rows of dataset {dataset.digest[:12]}, not {dataset.rows}. "
             "Remove the lake folder and materialise the traces again."
         )
+
+
+def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Sequence[str] | None = None) -> pa.Table:
+    """The dataset's rows, at the snapshot that it was published at, in the order of time.
+
+    Raises ValueError when the dataset is not in this store, no longer whole, or erased.
+    """
+    with open_lake(lake_config) as lake:
+        window = window_of(store, lake, dataset)
+        rows = lake.read(window.days, window.snapshot, columns)
+    complete(dataset, rows.num_rows)
     return rows
 
 

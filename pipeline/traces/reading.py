@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from pipeline.engine import Engine
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Store
 from pipeline.traces.attributes import index_attributes
 from pipeline.traces.database import connect, quoted
-from pipeline.traces.engine import Engine
 from pipeline.traces.erased import Erased
 from pipeline.traces.govern import Governed, Task, govern_part, said_file, stage_said
 from pipeline.traces.lake import Lake

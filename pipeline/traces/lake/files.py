@@ -69,6 +69,22 @@ def read_files(
         yield from (batch.cast(schema) for batch in scanner.to_batches() if batch.num_rows)
 
 
+def row_groups(config: LakeConfig, uri: str) -> int:
+    """How many row groups a data file has: the units in which its rows can be worked on apart."""
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(path_of(uri), filesystem=filesystem(config)).num_row_groups
+
+
+def read_row_group(config: LakeConfig, uri: str, number: int, columns: Sequence[str]) -> pa.Table:
+    """The rows of one row group, columns as in SCHEMA."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path_of(uri), filesystem=filesystem(config)) as file:
+        rows = file.read_row_group(number, columns=list(columns)).select(list(columns))
+    return rows.cast(pa.schema([SCHEMA.field(name) for name in columns]))
+
+
 def count_rows(config: LakeConfig, uris: Sequence[str], where: pc.Expression) -> dict[str, int]:
     """URI to its number of rows for which `where` holds; files that have none are left out."""
     from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Where the tasks of the traces stage run: processes of this machine, or a Ray cluster that others keep.
+"""Where the tasks of a stage run: processes of this machine, or a Ray cluster that others keep.
 
 Owns the order of results, the bound on what runs at once, and what happens when a worker is killed: its task is run
 again, because a task writes under fresh names and may be run any number of times. Refuses to move rows between
@@ -111,7 +111,7 @@ class _InOrder:
                                 f"The worker of task {number + 1} of {len(tasks)} was lost {RUNS} times ({lost}). "
                                 "If memory ran out, lower compute.workers or compute.memory_mb, or give it more."
                             ) from lost
-                        log(f"traces: the worker of task {number + 1} of {len(tasks)} was lost ({lost}); once more")
+                        log(f"the worker of task {number + 1} of {len(tasks)} was lost ({lost}); once more")
                         todo.append(number)
                 yield done.pop(place)
         finally:

@@ -7,22 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline.engine import RUNS, open_engine
 from pipeline.recipe import Compute
-from pipeline.storage import Store
-from pipeline.traces.engine import RUNS, open_engine
-from pipeline.traces.lake import local_lake
-from pipeline.traces.materialize import read
-from pipeline.traces.records import Reason
 
-from .conftest import Run, observation, score, write
-
-LOCAL = Compute(workers=2)
-RAY = Compute(data="ray", workers=2)
+from .conftest import RAY
 
 
 def square(task: int) -> int:
@@ -53,31 +45,6 @@ def killed_always(task: int) -> int:
 def note_and_wait(folder: str) -> None:
     Path(folder, str(os.getpid())).touch()
     time.sleep(120)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environment.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers find this file's functions by name
-        made = Cluster()
-        for _ in range(2):
-            made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        environment.setenv("RAY_ADDRESS", made.address)
-        yield
-        ray.shutdown()
-        made.shutdown()
-
-
-@pytest.fixture(params=["local", "ray"])
-def compute(request: pytest.FixtureRequest) -> Compute:
-    if request.param == "local":
-        return LOCAL
-    request.getfixturevalue("cluster")
-    return RAY
 
 
 def test_results_come_in_the_order_of_the_tasks(compute: Compute) -> None:
@@ -112,7 +79,7 @@ def test_a_task_that_always_loses_its_worker_fails_the_stage(compute: Compute) -
 
 def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     code = (
-        "from pipeline.recipe import Compute\nfrom pipeline.traces.engine import open_engine\n"
+        "from pipeline.recipe import Compute\nfrom pipeline.engine import open_engine\n"
         f"from {note_and_wait.__module__} import note_and_wait\n"
         "with open_engine(Compute(workers=2)) as engine:\n"
         f"    list(engine.map(note_and_wait, [{str(tmp_path)!r}] * 2, print))"
@@ -157,24 +124,3 @@ def node_of(task: int) -> str:
 def test_ray_spreads_tasks_over_its_nodes(cluster: None) -> None:
     with open_engine(RAY) as engine:
         assert len(set(engine.map(node_of, range(4), print))) == 2
-
-
-def test_the_stage_gives_on_every_engine_what_it_gives_in_one_process(
-    compute: Compute, run: Run, store: Store, export: Path
-) -> None:
-    for day in range(5, 9):
-        rows = [
-            observation(n, start_time=f"2026-01-{5 + n % 4:02d} 10:00:00.000000", metadata={"user_consent": n % 7 > 0})
-            for n in range(40)
-        ]
-        copies = [{**row, "id": f"{day}{row['id']}", "trace_id": f"{day}{row['trace_id']}"} for row in rows[:3]]
-        write(export, f"observations_v2/2026-01-{day:02d}.jsonl.gz", [*rows[day::3], *copies, "{"])
-    write(export, "scores/a.jsonl", [score(n, n, 1.0) for n in range(40)])
-    one = run()
-    rows = read(store, local_lake(store), one.iteration.dataset)
-    assert {Reason.DUPLICATE, Reason.SUPERSEDED, Reason.CONSENT, Reason.MALFORMED} == set(one.rejected)
-    store.root.rename(store.root.with_name("one"))
-    many = run(compute=compute)
-    assert many.iteration.id == one.iteration.id
-    assert many.days == one.days
-    assert read(store, local_lake(store), many.iteration.dataset).equals(rows)
