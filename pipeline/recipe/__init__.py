@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from pipeline.recipe.rewards import Rewards
 from pipeline.recipe.section import Section, Share
+from pipeline.recipe.selection import Selection
 from pipeline.recipe.traces import Traces
 from pipeline.storage import digest_json
 
@@ -22,47 +24,6 @@ class BaseModelSection(Section):
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: str
     """Directory with config.json, weights and tokenizer: the first champion."""
-
-
-class Rewards(Section):
-    """Weights of `final_reward`, renormalised over the components that apply to a trace."""
-
-    correct: float = Field(default=1.0, ge=0)
-    """Verified answer (seed 001: 1.0)."""
-    format: float = Field(default=0.1, ge=0)
-    """The answer stands after `####` (seed 001: 0.1)."""
-    feedback: float = Field(default=0.25, ge=0)
-    """Mean user score scaled to [0, 1] (seed 000 has 0.2 beside a judge)."""
-    min_coverage: Share = 0.5
-    """Share of admitted traces that need a label before anything is trained on them."""
-    timeout_s: PositiveFloat = 5.0
-    """Per item, from the start of its execution; then that worker is killed."""
-    workers: PositiveInt = 2
-
-
-class Selection(Section):
-    """Evidence thresholds for GRPO / DPO / not now (pipeline/selection/choose.py holds the rule)."""
-
-    method: Literal["auto", "grpo", "dpo"] = "auto"
-    """`auto` decides from evidence; a forced method is recorded as forced."""
-    chosen_min: Share = 0.7
-    """Seed 002."""
-    rejected_max: Share = 0.5
-    """Seed 002; strictly below."""
-    margin_min: Share = 0.2
-    min_prompts: PositiveInt = 100
-    """GRPO: verifiable prompts on the learning frontier."""
-    min_verifiable_share: Share = 0.5
-    """GRPO: share of prompts whose reward can be recomputed on a fresh completion."""
-    max_zero_variance_share: Share = 0.8
-    """GRPO: groups that are all right or all wrong carry no gradient."""
-    min_pairs: PositiveInt = 200
-    """DPO: usable pairs. 2,000 is the seed's figure for a 7B model and upwards."""
-    max_label_noise: Share = 0.25
-    """DPO: disagreement of feedback with the verifier beyond which pairs mislead."""
-    max_pairs_per_prompt: PositiveInt = 1
-    max_principal_share: Share = 0.01
-    """One user's share of the pairs, against poisoning."""
 
 
 class Lora(Section):
@@ -158,16 +119,30 @@ class Rollout(Section):
     """Requests that the embedded router replays at each look."""
 
 
+class Accelerator(Section):
+    """What training runs on, for the estimate of its hours and cost. The default is one H200 on demand."""
+
+    name: str = "H200"
+    count: PositiveInt = 1
+    peak_tflops: PositiveFloat = 989.0
+    """Dense bf16, of one device (NVIDIA's data sheet)."""
+    utilisation: Share = 0.3
+    """Of the peak while training; generation counts at a tenth of it, for it waits on memory."""
+    usd_per_hour: float = Field(default=5.0, ge=0)
+    """Of one device: put your own contract's price."""
+
+
 class Compute(Section):
     """Where the work of a stage runs."""
 
     data: Literal["local", "ray"] = "local"
-    """The traces stage: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
+    """Traces and labels: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
     workers: PositiveInt = 2
-    """Source files that are read at once: processes (local) or tasks (ray)."""
+    """Source files read, or files of rows labelled, at once: processes (local) or tasks (ray)."""
     memory_mb: PositiveInt = 256
     """What one such process may take to compare a day's rows; beyond it, it spills. Rows on their way through the
     gates come in blocks of 16 MB, whatever the size of the input."""
+    accelerator: Accelerator = Accelerator()
 
 
 class Recipe(Section):
@@ -193,6 +168,7 @@ class Recipe(Section):
 _WITHOUT_EFFECT: Any = {
     **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute"), True),
     "traces": {"lake": True, "retention": True},
+    "rewards": {"review": True, "verifier": {"workers"}, "judge": {"concurrency", "timeout_s"}},
 }
 
 

@@ -1,53 +1,81 @@
 """`final_reward`: one number in [0, 1] from the components that apply, or null with a reason.
 
-The rule. A completion with a reference answer is worth its correctness and its format; a logged completion with user
-feedback also that feedback. Weights come from the recipe and are renormalised over the components that apply, so a
-trace without feedback is not punished for it. When the check itself failed (time-out, error, unreadable reference)
-the reward is null, whatever else is known: a label that failed is never 0. With neither reference nor feedback there
-is no reward. The same function scores logged traces and fresh GRPO completions.
+The rule. A trace with a reference answer is worth what the recipe's `verified` weights say, one without it but with
+feedback of users what `rated` says, any other what `judged` says. Weights are renormalised over the components that
+apply, so a trace without contexts is not punished for having none. A component that should have spoken and could not
+(a check that timed out, a judge that abstained) is not a component that does not apply: when those that did speak
+carry less than `min_weight` of the applying weight, the reward is null with the reason of the heaviest silent one.
+A label that failed is never 0. The same function scores logged traces and fresh GRPO completions.
+
+Weights are of the seeds (shaped mathematics, judge with Ragas, and the mix with feedback); profiles are this project's
+way to keep an opinion out of a reward that can be verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
-from pipeline.recipe import Rewards
-from pipeline.rewards.verifiers import Grade, final_answer
+from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
+from pipeline.rewards.rules import measure
+from pipeline.rewards.verifiers import Check, Grade
+
+Profile = Literal["verified", "rated", "judged"]
 
 
 class Reward(NamedTuple):
-    """One composed reward; component values are None where they do not apply."""
+    """One composed reward, and how it came to be."""
 
     final_reward: float | None
     reason: str
-    """'' for a label; else why there is none: `no_signal`, `timeout`, `error` or `unparsable_gold`."""
-    correct: float | None
-    format: float | None
-    feedback: float | None
+    """'' for a label; else `no_signal`, or the reason of the heaviest component that could not speak."""
+    profile: Profile
+    weights: dict[str, float]
+    """Of the components that spoke; they sum to 1, or there are none."""
+    findings: dict[str, Finding]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Component to reason, of those that should have spoken."""
+        silent = {name: found.reason for name, found in self.findings.items() if found.value is None}
+        return {name: reason for name, reason in silent.items() if reason != ABSENT}
 
 
-def compose(completion: str, grade: Grade | None, feedback: float | None, weights: Rewards) -> Reward:
-    """Reward of one completion. `grade` is None without a reference; `feedback` is in [0, 1] or None."""
-    if grade is not None and grade.outcome.score is None:
-        return Reward(None, grade.outcome.value, None, None, feedback)
-    correct = None if grade is None else grade.outcome.score
-    well_formed = None if grade is None else float(final_answer(completion) is not None)
-    parts = [(weights.correct, correct), (weights.format, well_formed), (weights.feedback, feedback)]
-    applying = [(weight, value) for weight, value in parts if value is not None and weight > 0]
-    total = sum(weight for weight, _ in applying)
-    if total == 0:
-        return Reward(None, "no_signal", correct, well_formed, feedback)
-    final = sum(weight * value for weight, value in applying) / total
-    return Reward(final, "", correct, well_formed, feedback)
+def profile_of(reference: str | None, rated: bool) -> Profile:
+    """Which weights a trace is scored by. `rated`: it has feedback that counts."""
+    if reference:
+        return "verified"
+    return "rated" if rated else "judged"
 
 
-def compose_all(
-    completions: Sequence[str],
-    grades: Sequence[Grade | None],
-    feedback: Sequence[float | None],
-    weights: Rewards,
-) -> list[Reward]:
-    """`compose` over equally long sequences; raises ValueError when their lengths differ."""
-    rows = zip(completions, grades, feedback, strict=True)
-    return [compose(completion, grade, thumbs, weights) for completion, grade, thumbs in rows]
+def weights_of(profile: Profile, settings: Rewards) -> Weights:
+    return {"verified": settings.verified, "rated": settings.rated, "judged": settings.judged}[profile]
+
+
+def compose(findings: Mapping[str, Finding], profile: Profile, settings: Rewards) -> Reward:
+    """The reward of one completion. A component that is not in `findings` does not apply."""
+    said = {name: findings.get(name, DOES_NOT_APPLY) for name in COMPONENTS}
+    weights = weights_of(profile, settings)
+    wanted = {name: weight for name in COMPONENTS if (weight := getattr(weights, name)) > 0}
+    applying = {name: weight for name, weight in wanted.items() if said[name].reason != ABSENT}
+    values = {name: value for name in applying if (value := said[name].value) is not None}
+    spoke = sum(applying[name] for name in values)
+    if spoke == 0 or spoke < settings.min_weight * sum(applying.values()):
+        silent = sorted((name for name in applying if name not in values), key=lambda name: -applying[name])
+        return Reward(None, said[silent[0]].reason if silent else "no_signal", profile, {}, said)
+    shares = {name: applying[name] / spoke for name in values}
+    total = sum(applying[name] * value for name, value in values.items()) / spoke
+    return Reward(min(1.0, total), "", profile, shares, said)  # a rounding may pass 1
+
+
+def verified(check: Check, grade: Grade, settings: Rewards, latency_s: float | None = None) -> dict[str, Finding]:
+    """What verifier and rules say of a completion with a reference: all of it can be said of a fresh one."""
+    score = grade.outcome.score
+    correct = Finding(None, grade.outcome.value) if score is None else Finding(score)
+    return {"correct": correct, **measure(check.completion, check.kind, latency_s, settings.rules)}
+
+
+def score_fresh(check: Check, grade: Grade, settings: Rewards) -> Reward:
+    """The reward of a completion that was sampled just now, from a prompt with a reference."""
+    return compose(verified(check, grade, settings), "verified", settings)

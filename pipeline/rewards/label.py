@@ -1,117 +1,253 @@
 """Labelling: `final_reward` with its provenance for every governed trace of an iteration.
 
-Owns the label table and its coverage. A failure of one record is a null with a reason in that record; it never stops
-the others and never becomes a 0.
+Owns the order of the stage: feedback is settled over the whole window, the paid judges are asked, then every row group
+of the table is checked and composed by itself, wherever the engine runs it, and the table is published in one step.
+What is known from an earlier run or iteration is not computed again. A failure of one record is a null with a reason
+in that record; it never stops the others and never becomes a 0.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.engine import open_engine
 from pipeline.iteration import Iteration
-from pipeline.recipe import Rewards
-from pipeline.rewards.composite import compose
-from pipeline.rewards.verifiers import VERSION, Grade, grader
-from pipeline.storage import DatasetRef, Record, Store, digest_file
+from pipeline.recipe import Compute
+from pipeline.recipe.rewards import Rewards
+from pipeline.rewards import feedback
+from pipeline.rewards.asking import Endpoints, Panel, ask, judge_key, rag_key, wants_judge, wants_rag
+from pipeline.rewards.composite import Reward, compose, verified
+from pipeline.rewards.findings import Line, journal, key_of, known
+from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
+from pipeline.rewards.rules import measure
+from pipeline.rewards.samples import COLUMNS, KINDS, Sample, opinions_on, samples
+from pipeline.rewards.summary import summarise
+from pipeline.rewards.verifiers import VERSION, Check, Grade, Grader, Outcome, grader_of
+from pipeline.storage import DatasetRef, Store, digest_dir
+from pipeline.traces.lake import Lake, LakeConfig, open_lake
+from pipeline.traces.lake.files import read_row_group, row_groups
+from pipeline.traces.materialize import complete, window_of
 
-BATCH = 1000
-COLUMNS = ["trace_id", "user_id", "session_id", "messages", "completion", "reference", "feedback_mean"]
-"""What labelling reads of the governed table."""
+Log = Callable[[str], None]
 
-LABELS = pa.schema(
-    [("trace_id", pa.string()), ("user_id", pa.string()), ("prompt", pa.string()), ("completion", pa.string())]
-    + [("reference", pa.string()), ("outcome", pa.string()), ("answer", pa.string())]
-    + [(name, pa.float64()) for name in ("correct", "format", "feedback", "final_reward")]
-    + [("reason", pa.string()), ("verifier", pa.string())]
-)
+BATCH = 500
+"""Checks between two writes to the journal."""
+FOLDER = "reward_labels"
 
 
-class RewardLabels(Record):
-    """The label table and what a person wants to know of it first."""
+class Part(NamedTuple):
+    """One row group to label, and all that it takes: it may be labelled on another machine."""
 
+    root: str
+    lake: LakeConfig
+    uri: str
+    row_group: int
+    day: str
     iteration: str
-    dataset: DatasetRef
-    labelled: int
-    coverage: float
-    """labelled / rows, in [0, 1]."""
-    unlabelled: dict[str, int]
-    """Rows without a label, by reason."""
-    outcomes: dict[str, int]
-    """Verifier outcomes; `no_reference` counts rows that could not be verified."""
-    mean_reward: float
-    histogram: tuple[int, ...]
-    """Labels in 20 equal bins of [0, 1]."""
+    settings: Rewards
+    panel: Panel
+    opinions: Path
+    target: Path
+
+
+class Labelled(NamedTuple):
+    """What labelling a part came to."""
+
+    rows: int
+    checked: int
+    remembered: int
 
 
 def label_traces(
-    store: Store, iteration: Iteration, traces: pa.Table, weights: Rewards, log: Callable[[str], None]
+    store: Store,
+    lake_config: LakeConfig,
+    iteration: Iteration,
+    settings: Rewards,
+    compute: Compute,
+    endpoints: Endpoints,
+    lineage: Collection[str],
+    log: Log,
 ) -> RewardLabels:
-    """Label every governed trace once and publish the table.
+    """Label every governed trace of the iteration once and publish the table.
 
-    `traces` has the governed table's `COLUMNS`; `reference` and `feedback_mean` (in [0, 1]) may be null.
+    `lineage`: digests of the policy and what it came from; the judge must be none of them. Raises ValueError when the
+    dataset cannot be read, or a judge is wanted and has no endpoint, or is refused.
     """
 
     def make() -> RewardLabels:
-        rows: list[dict[str, Any]] = []
-        with grader(weights.workers, weights.timeout_s) as check:
-            for batch in traces.to_batches(max_chunksize=BATCH):
-                rows += _label(batch.to_pylist(), check, weights)
-                log(f"labelled {len(rows)} of {traces.num_rows} traces")
-        folder = iteration.path("reward_labels")
-        with store.staged(folder) as staging:
-            pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), staging / "labels.parquet")
-        path = store.path(folder, "labels.parquet")
-        return summarise(iteration.id, DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path)), rows)
+        folder = iteration.path(FOLDER)
+        with store.staged(folder) as staging, open_lake(lake_config) as lake:
+            window = window_of(store, lake, iteration.dataset)
+            opinions = _settled(store, iteration, lake, window.days, window.snapshot, settings)
+            panel = ask(
+                store, lake, window.days, window.snapshot, iteration, settings, endpoints, opinions, lineage, log
+            )
+            parts = [
+                Part(
+                    root=str(store.root),
+                    lake=lake_config,
+                    uri=uri,
+                    row_group=number,
+                    day=day,
+                    iteration=iteration.id,
+                    settings=settings,
+                    panel=panel,
+                    opinions=opinions,
+                    target=staging,
+                )
+                for day in window.days
+                for uri in lake.files([day], window.snapshot)
+                for number in range(row_groups(lake_config, uri))
+            ]
+            done = _label_all(parts, compute, log)
+            if not parts:  # a table without rows is a table too
+                pq.write_table(LABELS.empty_table(), staging / "empty.parquet")
+            complete(iteration.dataset, sum(part.rows for part in done))
+            set_aside = _set_aside(opinions)
+        path = store.path(folder)
+        dataset = DatasetRef(uri=str(path), rows=iteration.dataset.rows, digest=digest_dir(path))
+        counts = Labelled(*(sum(column) for column in zip(*done, strict=True))) if done else Labelled(0, 0, 0)
+        return summarise(store, iteration, dataset, settings, panel, counts.checked, counts.remembered, set_aside)
 
     return store.once(iteration.path("reward_labels.json"), RewardLabels, make)
 
 
-def _label(
-    batch: Sequence[dict[str, Any]], check: Callable[[Sequence[tuple[str, str]]], list[Grade]], weights: Rewards
-) -> list[dict[str, Any]]:
-    verifiable = [row for row in batch if row["reference"]]
-    found = check([(row["completion"], row["reference"]) for row in verifiable])
-    grades = {row["trace_id"]: grade for row, grade in zip(verifiable, found, strict=True)}
-    labelled: list[dict[str, Any]] = []
-    for row in batch:
-        grade = grades.get(row["trace_id"])
-        reward = compose(row["completion"], grade, row["feedback_mean"], weights)
-        labelled.append(
-            {
-                **{name: row[name] for name in ("trace_id", "completion", "reference")},
-                "prompt": chat_json(row["messages"]),
-                "user_id": row["user_id"] or row["session_id"] or row["trace_id"],
-                "outcome": grade.outcome.value if grade else "no_reference",
-                "answer": grade.answer if grade else None,
-                **reward._asdict(),
-                "verifier": VERSION if grade else None,
-            }
-        )
-    return labelled
+def _settled(
+    store: Store, iteration: Iteration, lake: Lake, days: Sequence[str], snapshot: str, settings: Rewards
+) -> Path:
+    """The window's feedback with its caps, as a file beside the labels: the workers of a part read it."""
+    table = feedback.settle(lake.batches(days, snapshot, feedback.COLUMNS), settings.feedback)
+    folder = iteration.path("opinions")
+    if not store.path(folder).is_dir():
+        with store.staged(folder) as staging:
+            pq.write_table(table, staging / "opinions.parquet")
+    return store.path(folder, "opinions.parquet")
 
 
-def chat_json(messages: Sequence[dict[str, Any]]) -> str:
-    """Chat messages as canonical JSON of role and content: equal prompts are equal strings."""
-    return json.dumps([{"role": m["role"], "content": m["content"]} for m in messages], ensure_ascii=False)
+def _set_aside(opinions: Path) -> dict[str, int]:
+    reasons = pq.read_table(opinions, columns=["reason"])["reason"].value_counts().to_pylist()
+    return {each["values"]: each["counts"] for each in reasons if each["values"]}
 
 
-def summarise(iteration: str, dataset: DatasetRef, rows: Sequence[dict[str, Any]]) -> RewardLabels:
-    rewards = [row["final_reward"] for row in rows if row["final_reward"] is not None]
-    bins, _ = np.histogram(rewards, bins=20, range=(0.0, 1.0))
-    return RewardLabels(
-        iteration=iteration,
-        dataset=dataset,
-        labelled=len(rewards),
-        coverage=len(rewards) / len(rows) if rows else 0.0,
-        unlabelled=dict(Counter(row["reason"] for row in rows if row["reason"])),
-        outcomes=dict(Counter(row["outcome"] for row in rows)),
-        mean_reward=float(np.mean(rewards)) if rewards else 0.0,
-        histogram=tuple(int(n) for n in bins),
+def _label_all(parts: Sequence[Part], compute: Compute, log: Log) -> list[Labelled]:
+    done: list[Labelled] = []
+    with open_engine(compute) as engine:
+        for labelled in engine.map(label_part, parts, log):
+            done.append(labelled)
+            log(f"labelled {sum(part.rows for part in done):,} traces, {len(done)} of {len(parts)} parts")
+    return done
+
+
+def label_part(part: Part) -> Labelled:
+    """Check and compose one row group, and write it under the part's target. May run any number of times."""
+    store = Store(part.root)
+    rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS)
+    found = opinions_on(part.opinions, rows["trace_id"].to_pylist())
+    held = samples(rows.to_pylist(), found, part.settings)
+    verdicts, checked = _verdicts(store, part, held)
+    paid = known(store, part.day, set(_paid_keys(part.panel, held, part.settings).values()))
+    labels = [_label(sample, verdicts.get(at), paid, part) for at, sample in enumerate(held)]
+    name = f"{part.day}-{key_of(part.uri, str(part.row_group))}.parquet"
+    staged = part.target / f".{name}"
+    pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
+    staged.replace(part.target / name)
+    return Labelled(len(held), checked, len(verdicts) - checked)
+
+
+def _verdicts(store: Store, part: Part, held: Sequence[Sample]) -> tuple[dict[int, Line], int]:
+    """The verifiers' findings by place, and how many of them were computed now."""
+    keys = {at: _verifier_key(sample) for at, sample in enumerate(held) if sample.reference}
+    lines = {key: line for key, line in known(store, part.day, set(keys.values())).items() if not line.again}
+    todo = {key: at for at, key in keys.items() if key not in lines}
+    with journal(store, part.day) as writer, closing(grader_of(part.settings.verifier)) as check:
+        for start in range(0, len(todo), BATCH):
+            batch = [(key, held[at]) for key, at in list(todo.items())[start : start + BATCH]]
+            grades = _grades(check, [sample for _, sample in batch])
+            made = [_verdict_line(*each, grade, part.iteration) for each, grade in zip(batch, grades, strict=True)]
+            writer.add(*made)
+            lines.update((line.key, line) for line in made)
+    return {at: lines[key] for at, key in keys.items()}, len(todo)
+
+
+def _grades(check: Grader, held: Sequence[Sample]) -> list[Grade]:
+    """A kind of check that nobody knows is an error of that row."""
+    known_kinds = [sample for sample in held if sample.kind in KINDS]
+    graded = iter(check([_check(sample) for sample in known_kinds]))
+    return [next(graded) if sample.kind in KINDS else Grade(Outcome.error, "") for sample in held]
+
+
+def _check(sample: Sample) -> Check:
+    kind: Any = sample.kind if sample.kind in KINDS else "exact"
+    return Check(sample.completion, sample.reference or "", kind)
+
+
+def _verifier_key(sample: Sample) -> str:
+    reference = sample.reference or ""
+    return key_of(
+        "verifier", VERSION, sample.trace_id, sample.observation_id, sample.kind, reference, sample.completion
     )
+
+
+def _verdict_line(key: str, sample: Sample, grade: Grade, iteration: str) -> Line:
+    return Line(
+        key=key,
+        source="verifier",
+        iteration=iteration,
+        trace_id=sample.trace_id,
+        user_id=sample.user_id,
+        outcome=grade.outcome.value,
+        answer=grade.answer,
+        again=grade.outcome in (Outcome.timeout, Outcome.error),
+    )
+
+
+def _paid_keys(panel: Panel, held: Sequence[Sample], settings: Rewards) -> dict[tuple[str, int], str]:
+    """Keys of what the paid judges may have said, by (source, place)."""
+    keys = {("judge", at): judge_key(panel.judge_id, s) for at, s in enumerate(held) if wants_judge(s, settings)}
+    return keys | {("rag", at): rag_key(panel.rag_id, s) for at, s in enumerate(held) if wants_rag(s, settings)}
+
+
+def _label(sample: Sample, verdict: Line | None, paid: dict[str, Line], part: Part) -> dict[str, Any]:
+    spoken = [paid[key] for key in _paid_keys(part.panel, [sample], part.settings).values() if key in paid]
+    findings = {"feedback": sample.feedback}
+    if verdict is not None:
+        grade = Grade(Outcome(verdict.outcome), verdict.answer)
+        findings |= verified(_check(sample), grade, part.settings, sample.latency_s)
+    else:
+        findings |= measure(sample.completion, None, sample.latency_s, part.settings.rules)
+    for line in spoken:
+        findings |= {name: Finding(value) for name, value in line.values.items()}
+        findings |= {name: Finding(None, reason) for name, reason in line.missing.items()}
+    reward = compose(findings, sample.profile, part.settings)
+    judged = any(line.source == "judge" for line in spoken)
+    return {
+        **{name: getattr(sample, name) for name in ("trace_id", "observation_id", "day", "timestamp", "tenant_id")},
+        **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference")},
+        "user_id": sample.principal,
+        "verifier": sample.kind if verdict is not None else None,
+        "outcome": verdict.outcome if verdict is not None else "no_reference",
+        "answer": verdict.answer if verdict is not None else None,
+        **_said(reward),
+        "verifier_version": VERSION if verdict is not None else None,
+        "judge_id": part.panel.judge_id if judged else None,
+        "tokens": sum(line.tokens for line in spoken),
+        "usd": sum(line.usd for line in spoken),
+    }
+
+
+def _said(reward: Reward) -> dict[str, Any]:
+    return {
+        **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in COMPONENTS},
+        "final_reward": reward.final_reward,
+        "reason": reward.reason,
+        "profile": reward.profile,
+        "weights": json.dumps(reward.weights),
+        "missing": json.dumps(reward.missing),
+    }

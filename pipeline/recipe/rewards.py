@@ -1,0 +1,175 @@
+"""The recipe's section on rewards: what a completion is worth, who may say so, and what a check may cost."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from pipeline.recipe.section import Section, Share
+
+VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
+
+
+class Weights(Section):
+    """One weight a component; 0 leaves it out. Renormalised over the components that apply to a trace."""
+
+    correct: NonNegativeFloat = 0.0
+    """The verifier's word on the answer."""
+    format: NonNegativeFloat = 0.0
+    """The answer stands where it was asked for."""
+    length: NonNegativeFloat = 0.0
+    """Within `rules.min_chars` and `rules.max_chars`."""
+    reasoning: NonNegativeFloat = 0.0
+    """Worked before it was answered."""
+    repetition: NonNegativeFloat = 0.0
+    """1 for a text that does not repeat itself, falling to 0."""
+    feedback: NonNegativeFloat = 0.0
+    """What users said and did, shrunk towards 0.5 while it is little."""
+    latency: NonNegativeFloat = 0.0
+    """1 for an immediate answer, 0 at `rules.slow_s`."""
+    judge: NonNegativeFloat = 0.0
+    faithfulness: NonNegativeFloat = 0.0
+    """Ragas: claims that the retrieved contexts support."""
+    answer_relevancy: NonNegativeFloat = 0.0
+    context_precision: NonNegativeFloat = 0.0
+    context_recall: NonNegativeFloat = 0.0
+
+
+class Verifier(Section):
+    """How an answer is checked against its reference. Shared with the evaluation."""
+
+    kind: VerifierKind = "math"
+    """Of references that do not say theirs."""
+    kind_key: str = "verifier"
+    """Metadata key by which a trace names another kind."""
+    timeout_s: PositiveFloat = 5.0
+    """Per item, from the start of its execution; then that worker is killed."""
+    code_timeout_s: PositiveFloat = 10.0
+    """The same for a completion whose tests are run."""
+    code_memory_mb: PositiveInt = 512
+    """Address space of a completion's own process."""
+    memory_mb: PositiveInt = 3072
+    """Address space of a worker."""
+    workers: PositiveInt = 2
+    """Checking processes of each process that checks."""
+
+
+class Rules(Section):
+    """Rules that need no reference."""
+
+    min_chars: int = Field(default=50, ge=0)
+    max_chars: PositiveInt = 500
+    """Seed 001: a reasonable length is over 50 and under 500 characters."""
+    min_reasoning_words: PositiveInt = 5
+    """Words before the answer that count as reasoning."""
+    slow_s: PositiveFloat = 30.0
+    """Latency at which `latency` is worth 0."""
+
+
+class Feedback(Section):
+    """What users said, with noise and ill will in mind."""
+
+    prior_strength: NonNegativeFloat = 1.0
+    """Imagined answers of 0.5 beside the real ones: one thumb up is worth 0.75, ten are worth 0.95."""
+    retry_name: str = "retry"
+    """Name of the score that an application leaves when a user asks the same again; it counts as half a thumb down."""
+    retry_window_s: NonNegativeFloat = 300.0
+    """The same user asking the same in the same session within so long is a retry too. 0: never."""
+    tenant_key: str = "tenant_id"
+    """Metadata key of the organisation that a user belongs to."""
+    max_per_user: PositiveInt = 20
+    """Rated traces of one user that count in a window. Which ones, no user can choose."""
+    max_tenant_share: Share = 0.25
+    """Share of the counted traces that one tenant may have rated."""
+    burst: PositiveInt = 60
+    """Rated traces within one hour from which all of a user's feedback is set aside until a person has looked."""
+
+
+DEFAULT_RUBRIC = """\
+5: correct, complete and direct; nothing a careful expert would change.
+4: correct, with a small omission or an awkward passage.
+3: partly correct, or correct but hard to use.
+2: mostly wrong, evasive or off the question.
+1: wrong, empty, harmful, or not an answer."""
+
+
+class Judge(Section):
+    """A model that scores completions. Any OpenAI-compatible endpoint: JUDGE_URL and JUDGE_API_KEY."""
+
+    model: str
+    """The name that the endpoint serves it under; every response must come from it."""
+    digest: str
+    """Digest of its weights or image, as deployed: part of every label, and never one of the policy's own lineage."""
+    rubric: str = DEFAULT_RUBRIC
+    """What each score of 1 to 5 stands for."""
+    concurrency: PositiveInt = 8
+    timeout_s: PositiveFloat = 60.0
+    """From a request to the last byte of its response."""
+    attempts: PositiveInt = 4
+    """Of one request, with back-off between them, for what may pass: no connection, 429, 5xx."""
+    max_completion_tokens: PositiveInt = 256
+    max_text_chars: PositiveInt = 20_000
+    """A longer prompt or completion is not sent."""
+    max_response_bytes: PositiveInt = 1_000_000
+    max_tokens: PositiveInt | None = 20_000_000
+    """Budget of an iteration, prompts and answers together; a request that could pass it is not made."""
+    max_usd: NonNegativeFloat | None = None
+    """The same in US dollars."""
+    usd_per_million_prompt_tokens: NonNegativeFloat = 0.0
+    usd_per_million_completion_tokens: NonNegativeFloat = 0.0
+    skip_rated: bool = True
+    """Where users have spoken the judge is not asked (the seed's cost rule)."""
+    order_checks: int = Field(default=50, ge=0)
+    """Pairs of completions judged in both orders: how often the judge contradicts itself."""
+
+
+class Rag(Section):
+    """Ragas metrics for traces that carry their contexts: RAG_URL, RAG_API_KEY (else the judge's)."""
+
+    model: str
+    embeddings: str = ""
+    """Embedding model of the same endpoint, for answer relevancy; empty: that metric is left out."""
+    contexts_key: str = "contexts"
+    """Metadata key of the retrieved passages: a list of texts."""
+    concurrency: PositiveInt = 4
+    timeout_s: PositiveFloat = 120.0
+    max_tokens: PositiveInt | None = 20_000_000
+    max_usd: NonNegativeFloat | None = None
+    usd_per_million_prompt_tokens: NonNegativeFloat = 0.0
+    usd_per_million_completion_tokens: NonNegativeFloat = 0.0
+
+
+class Review(Section):
+    """The weekly sample for people, and what their word is held against."""
+
+    share: Share = 0.01
+    """Share of a week's labels drawn at random; only these enter the correlation."""
+    max_random: PositiveInt = 200
+    max_edge_cases: PositiveInt = 50
+    """Kept apart: judge and users disagree, labels near a threshold, failed checks."""
+    min_rank_correlation: float = Field(default=0.7, ge=-1, le=1)
+    """Lower 95% bound of Spearman's rho between reward and people; below it the labels carry a warning."""
+
+
+class Rewards(Section):
+    """`final_reward` (pipeline/rewards/composite.py holds the rule): one set of weights for each kind of trace."""
+
+    verified: Weights = Weights(correct=1.0, format=0.1, length=0.05)
+    """With a reference answer (seed 001). All of it can be computed again on a fresh completion."""
+    rated: Weights = Weights(judge=0.3, faithfulness=0.25, context_recall=0.2, feedback=0.2, latency=0.05)
+    """Without one, but with feedback of users (seed 000)."""
+    judged: Weights = Weights(judge=0.4, faithfulness=0.3, answer_relevancy=0.18, context_precision=0.12)
+    """With neither: 0.4 judge + 0.6 ragas (seed 000)."""
+    min_weight: Share = 0.5
+    """Share of the applying weight that must have answered; a label on less is none."""
+    min_coverage: Share = 0.5
+    """Share of admitted traces that need a label before anything is trained on them."""
+    max_drift: PositiveFloat = 0.25
+    """Population stability index against the iteration before, above which the labels carry a warning."""
+    verifier: Verifier = Verifier()
+    rules: Rules = Rules()
+    feedback: Feedback = Feedback()
+    judge: Judge | None = None
+    rag: Rag | None = None
+    review: Review = Review()

@@ -1,0 +1,40 @@
+"""The recipe's section on selection: what evidence a method needs (pipeline/selection/choose.py holds the rule)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from pipeline.recipe.section import Section, Share
+
+
+class Selection(Section):
+    method: Literal["auto", "grpo", "dpo"] = "auto"
+    """`auto` decides from evidence; a forced method is recorded as forced."""
+    chosen_min: Share = 0.7
+    """Seed 002."""
+    rejected_max: Share = 0.5
+    """Seed 002; strictly below."""
+    margin_min: Share = 0.2
+    min_prompts: PositiveInt = 100
+    """GRPO: verifiable prompts on the learning frontier."""
+    min_verifiable_share: Share = 0.5
+    """GRPO: share of prompts whose reward can be recomputed on a fresh completion."""
+    max_zero_variance_share: Share = 0.8
+    """GRPO: groups that are all right or all wrong carry no gradient."""
+    min_pairs: PositiveInt = 200
+    """DPO: usable pairs. 2,000 is the seed's figure for a 7B model and upwards."""
+    max_label_noise: Share = 0.25
+    """DPO: expected share of pairs the wrong way round, beyond which they mislead."""
+    max_pairs_per_prompt: PositiveInt = 1
+    max_principal_share: Share = 0.01
+    """One user's share of the pairs, against poisoning."""
+    max_tenant_share: Share = 0.25
+    """One tenant's share of the pairs, where there are several tenants."""
+    curriculum_attempts: PositiveInt = 3
+    """Verified attempts from which a prompt that was always right, or always wrong, is left out of GRPO's prompts."""
+    held_out_share: Share = 0.05
+    """Share of the clusters of near-identical prompts kept from training, to look at its progress with."""
+    max_contamination: Share = 0.01
+    """Share of traces that ask an evaluation's questions above which nothing is built: the split is broken."""

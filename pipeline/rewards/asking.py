@@ -1,0 +1,283 @@
+"""Asking the paid judges: every question that has no answer yet, from one process, within one budget.
+
+Owns who is asked about which trace (a judge where its weight counts and nothing better is known, Ragas where a trace
+has contexts), the admission of the judge before its first question, and the journal that each answer is written to as
+it comes. Refuses to score: labels are composed from the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.iteration import Iteration
+from pipeline.recipe.rewards import Judge, Rag, Rewards
+from pipeline.rewards.composite import weights_of
+from pipeline.rewards.findings import Journal, Line, journal, key_of, settled, spent
+from pipeline.rewards.judge import Admission, Asked, Comparison, Endpoint, Judgement, Preferred, open_judge
+from pipeline.rewards.judge.budget import Budget
+from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
+from pipeline.rewards.samples import COLUMNS, Sample, opinions_on, samples
+from pipeline.storage import Record, Store
+from pipeline.traces.lake import Lake
+
+Log = Callable[[str], None]
+
+RAG = ("faithfulness", "answer_relevancy", "context_precision", "context_recall")
+AGAIN = frozenset({"rag_error", "rag_timeout", "rag_budget"})
+"""Reasons of Ragas that another attempt may get past; a judgement says by itself whether it is final."""
+
+
+class Endpoints(NamedTuple):
+    """Where the judges are, from the environment; None where nothing is set."""
+
+    judge: Endpoint | None = None
+    rag: Endpoint | None = None
+
+
+class Panel(Record):
+    """Who was asked, and what came of it. Ids are '' where the recipe names nobody."""
+
+    judge_id: str = ""
+    rag_id: str = ""
+    admission: Admission | None = None
+    order: Estimate = UNKNOWN
+    asked: int = 0
+    remembered: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+
+def judge_key(judge_id: str, sample: Sample) -> str:
+    return key_of("judge", judge_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "")
+
+
+def rag_key(rag_id: str, sample: Sample) -> str:
+    return key_of(
+        "rag", rag_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "", *sample.contexts
+    )
+
+
+def wants_judge(sample: Sample, settings: Rewards) -> bool:
+    """Whether the judge's word would count, and the seed's cost rule doesn't say that users have spoken."""
+    if settings.judge is None or weights_of(sample.profile, settings).judge == 0:
+        return False
+    return not (sample.profile == "rated" and settings.judge.skip_rated)
+
+
+def wants_rag(sample: Sample, settings: Rewards) -> bool:
+    weights = weights_of(sample.profile, settings)
+    return settings.rag is not None and bool(sample.contexts) and any(getattr(weights, name) > 0 for name in RAG)
+
+
+def ask(
+    store: Store,
+    lake: Lake,
+    days: Sequence[str],
+    snapshot: str,
+    iteration: Iteration,
+    settings: Rewards,
+    endpoints: Endpoints,
+    opinions: Path,
+    lineage: Collection[str],
+    log: Log,
+) -> Panel:
+    """Ask what is not known yet about the traces of `days`. `lineage`: digests that the judge must not have.
+
+    Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
+    """
+    if settings.judge is None and settings.rag is None:
+        return Panel()
+    with ExitStack() as stack:
+        panel = _Panel(stack, store, iteration, settings, endpoints, lineage, days, log)
+        for day in days:
+            writer = stack.enter_context(journal(store, day))
+            answered = settled(store, day)
+            for batch in lake.batches([day], snapshot, COLUMNS):
+                found = opinions_on(opinions, batch["trace_id"].to_pylist())
+                panel.ask(samples(batch.to_pylist(), found, settings), answered, writer)
+        return panel.report()
+
+
+class _Panel:
+    """The judges while they are asked, batch after batch."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        store: Store,
+        iteration: Iteration,
+        settings: Rewards,
+        endpoints: Endpoints,
+        lineage: Collection[str],
+        days: Sequence[str],
+        log: Log,
+    ) -> None:
+        self._store, self._iteration, self._settings = store, iteration, settings
+        self._lineage, self._log = lineage, log
+        self._asked = self._remembered = 0
+        self._admission: Admission | None = None
+        self._first_of: dict[str, Sample] = {}
+        self._orders: dict[str, bool | None] = {}
+        self._judge: Any = None
+        self._rag: Any = None
+        if settings.judge is not None:
+            self._judge_budget = _budget(settings.judge, store, days, iteration, ("judge", "order"))
+            where = _needed(endpoints.judge, "rewards.judge", "JUDGE_URL")
+            self._judge = stack.enter_context(open_judge(where, settings.judge, self._judge_budget, log))
+        if settings.rag is not None:
+            self._rag_budget = _budget(settings.rag, store, days, iteration, ("rag",))
+            at = _needed(endpoints.rag or endpoints.judge, "rewards.rag", "RAG_URL or JUDGE_URL")
+            self._rag = stack.enter_context(open_rag(at.url, at.api_key, settings.rag, self._rag_budget, log))
+
+    def ask(self, batch: Sequence[Sample], answered: dict[str, Line], writer: Journal) -> None:
+        """Ask about one batch, and compare what can be compared of it."""
+        if self._judge is not None:
+            judged = [sample for sample in batch if wants_judge(sample, self._settings)]
+            todo = self._todo({judge_key(self._judge.id, sample): sample for sample in judged}, answered)
+            if todo:
+                self._admit()
+                self._judge.score(
+                    [Asked(sample.messages, sample.completion, sample.reference) for sample in todo.values()],
+                    lambda place, said: self._note_judgement(list(todo.items())[place], said, writer),
+                )
+            self._compare(judged, answered, writer)
+        if self._rag is not None:
+            retrieved = [sample for sample in batch if wants_rag(sample, self._settings)]
+            todo = self._todo({rag_key(self._rag.id, sample): sample for sample in retrieved}, answered)
+            if todo:
+                self._rag.score(
+                    [Retrieved(_question(s), s.contexts, s.completion, s.reference) for s in todo.values()],
+                    lambda place, said: self._note_rag(list(todo.items())[place], said, writer),
+                )
+
+    def report(self) -> Panel:
+        both = [consistent for consistent in self._orders.values() if consistent is not None]
+        budgets = [b for b in (getattr(self, "_judge_budget", None), getattr(self, "_rag_budget", None)) if b]
+        return Panel(
+            judge_id=self._judge.id if self._judge is not None else "",
+            rag_id=self._rag.id if self._rag is not None else "",
+            admission=self._admission,
+            order=share(sum(not consistent for consistent in both), len(both)),
+            asked=self._asked,
+            remembered=self._remembered,
+            tokens=sum(budget.spent_tokens for budget in budgets),
+            usd=sum(budget.spent_usd for budget in budgets),
+        )
+
+    def _todo(self, wanted: dict[str, Sample], answered: dict[str, Line]) -> dict[str, Sample]:
+        todo = {key: sample for key, sample in wanted.items() if key not in answered or answered[key].again}
+        self._asked += len(todo)
+        self._remembered += len(wanted) - len(todo)
+        return todo
+
+    def _admit(self) -> None:
+        """Once an iteration, before the first question; a retry finds the admission on record."""
+        if self._admission is None:
+            name = f"rewards/judges/{self._judge.id}/{self._iteration.id}.json"
+            self._admission = self._store.once(name, Admission, lambda: self._judge.admit(self._lineage))
+
+    def _compare(self, judged: Sequence[Sample], answered: dict[str, Line], writer: Journal) -> None:
+        """Both orders of some pairs of answers to one prompt: a judge's noise, seen without anybody's help."""
+        pairs = {key: (first, second) for key, first, second in self._pairs(judged, answered)}
+        if not pairs:
+            return
+        self._admit()
+
+        def note(place: int, said: Preferred) -> None:
+            key = list(pairs)[place]
+            self._orders[key] = said.consistent
+            writer.add(_order_line(key, self._iteration.id, pairs[key][0], said))
+
+        asked = [Comparison(first.messages, first.completion, second.completion) for first, second in pairs.values()]
+        self._judge.compare(asked, note)
+
+    def _pairs(self, judged: Sequence[Sample], answered: dict[str, Line]) -> Iterator[tuple[str, Sample, Sample]]:
+        """Pairs that are yet to be compared, while there are fewer than the recipe wants."""
+        assert self._settings.judge is not None, "only a judge compares"
+        most = self._settings.judge.order_checks
+        for sample in judged:
+            first = self._first_of.get(sample.prompt)
+            if first is None:
+                if len(self._first_of) < 100 * most:  # of endless traffic, the beginning
+                    self._first_of[sample.prompt] = sample
+            elif first.completion != sample.completion and len(self._orders) < most:
+                del self._first_of[sample.prompt]
+                key = key_of("order", self._judge.id, first.prompt, first.completion, sample.completion)
+                self._orders[key] = None
+                if key in answered and not answered[key].again:
+                    self._orders[key] = _consistent(answered[key])
+                else:
+                    yield key, first, sample
+
+    def _note_judgement(self, item: tuple[str, Sample], said: Judgement, writer: Journal) -> None:
+        key, sample = item
+        values = {} if said.score is None else {"judge": said.score}
+        missing = {} if said.score is not None else {"judge": str(said.reason)}
+        line = _line(key, "judge", self._iteration.id, sample, values, missing, said.tokens, said.usd)
+        line.again = not said.final
+        writer.add(line)
+
+    def _note_rag(self, item: tuple[str, Sample], said: RagFinding, writer: Journal) -> None:
+        key, sample = item
+        writer.add(_line(key, "rag", self._iteration.id, sample, said.values, said.missing, said.tokens, said.usd))
+
+
+def _line(
+    key: str, source: Any, iteration: str, sample: Sample, values: dict[str, float], missing: dict[str, str],
+    tokens: int, usd: float,
+) -> Line:  # fmt: skip
+    return Line(
+        key=key,
+        source=source,
+        iteration=iteration,
+        trace_id=sample.trace_id,
+        user_id=sample.user_id,
+        values=values,
+        missing=missing,
+        tokens=tokens,
+        usd=usd,
+        again=not AGAIN.isdisjoint(missing.values()),
+    )
+
+
+def _order_line(key: str, iteration: str, sample: Sample, said: Preferred) -> Line:
+    values = {} if said.consistent is None else {"consistent": float(said.consistent)}
+    missing = {} if said.consistent is not None else {"consistent": str(said.reason)}
+    line = _line(key, "order", iteration, sample, values, missing, said.tokens, said.usd)
+    line.again = not said.final
+    return line
+
+
+def _consistent(line: Line) -> bool | None:
+    return bool(line.values["consistent"]) if "consistent" in line.values else None
+
+
+def _question(sample: Sample) -> str:
+    """The last thing that the user said."""
+    said = [message["content"] for message in sample.messages if message["role"] == "user"]
+    return said[-1] if said else ""
+
+
+def _needed(endpoint: Endpoint | None, section: str, variable: str) -> Endpoint:
+    if endpoint is None:
+        raise ValueError(f"The recipe has {section}, and no endpoint is set. Set {variable}, or remove the section.")
+    return endpoint
+
+
+def _budget(
+    section: Judge | Rag, store: Store, days: Sequence[str], iteration: Iteration, sources: Sequence[str]
+) -> Budget:
+    """The iteration's budget, less what earlier attempts have spent of it."""
+    paid = [spent(store, days, iteration.id, source) for source in sources]
+    return Budget(
+        section.max_tokens,
+        section.max_usd,
+        section.usd_per_million_prompt_tokens,
+        section.usd_per_million_completion_tokens,
+        spent_tokens=sum(each.tokens for each in paid),
+        spent_usd=sum(each.usd for each in paid),
+    )

@@ -1,0 +1,142 @@
+"""Feedback: what the users of a call said and did, as one value that knows how little one thumb is.
+
+Rule: a call's answers are Bernoulli draws under a symmetric Beta prior (arXiv:1707.02038, section 3), and its value is
+the posterior mean, (sum + 0.5 * prior_strength) / (n + prior_strength). A score without a scale or by an automatic
+evaluator (EVAL) is no answer; scores of one name are one answer, their mean, so that a hundred clicks are one word. A
+retry is half an answer of 0, once a call: people also ask again after a good answer. Departures: answers may lie
+between 0 and 1, and a retry counts in part. Owns the value; which calls may count is for `pipeline.rewards.caps`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from pipeline.recipe.rewards import Feedback
+from pipeline.rewards.caps import set_aside
+from pipeline.traces.arrow import pc
+from pipeline.traces.database import connect
+from pipeline.traces.sources.chat import decoded
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# With prior_strength 1 one thumb up is worth 0.75 and one thumb down 0.25: a single clear word crosses the thresholds
+# of preference pairs (chosen >= 0.7, rejected < 0.5), and a thumb up that was followed by a retry (0.6) or by a thumb
+# down of another name (0.5) does not. Above a strength of 1.5 one thumb up would no longer reach 0.7.
+
+COLUMNS = ("trace_id", "observation_id", "timestamp", "user_id", "session_id", "messages", "feedback", "metadata")
+OPINIONS: pa.Schema = pa.schema(
+    [
+        ("trace_id", pa.string()),
+        ("observation_id", pa.string()),
+        ("value", pa.float64()),  # null when set aside
+        ("answers", pa.float64()),  # a retry is half a one
+        ("reason", pa.string()),  # "", burst, over_user_cap or over_tenant_cap
+    ]
+)
+
+
+def settle(batches: Iterable[pa.RecordBatch], settings: Feedback) -> pa.Table:
+    """One row of OPINIONS a call with an answer or a retry, sorted by trace and observation.
+
+    `batches` hold COLUMNS of the governed table for one window, each (trace, observation) once and in any order.
+    Retries are a score named `retry_name` (unless its value is 0, which says that there was none), and the same user
+    asking the same in the same session again within `retry_window_s`; of these the earlier call is the one retried.
+    """
+    # What is held of a row is some 200 bytes, in a database that spills beyond its memory limit: no text stays.
+    with tempfile.TemporaryDirectory(prefix="feedback-") as folder, connect(Path(folder)) as db:
+        db.execute(CALLS)
+        for batch in batches:
+            _add(db, batch, settings)
+        db.execute(RATED, {"window": round(settings.retry_window_s * 1e6)})
+        set_aside(db, settings)
+        found: Any = db.sql(VALUES, params={"strength": settings.prior_strength})
+        return found.to_arrow_table().cast(OPINIONS)
+
+
+def principal(user_id: str | None, session_id: str | None, trace_id: str) -> str:
+    """Whose word it is: the user, else the session, else the trace itself. No two of them share a name."""
+    if user_id:
+        return f"user:{user_id}" if user_id.startswith(("user:", "session:", "trace:")) else user_id
+    return f"session:{session_id}" if session_id else f"trace:{trace_id}"
+
+
+def tenant_of(metadata: str, key: str) -> str | None:
+    """The tenant that a trace's metadata names under `key`, be it plain or JSON in text; None where it names none."""
+    try:
+        raw = _FIELDS.decode(metadata).get(key)
+        value = msgspec.json.decode(raw) if raw is not None else None
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    found = decoded(value) if isinstance(value, str) else value
+    return (
+        (found if isinstance(found, str) else msgspec.json.encode(found).decode()) if found not in (None, "") else None
+    )
+
+
+_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Leaves the values, which may be long, unread."""
+
+CALLS = """
+create temp table calls (
+    trace_id varchar, observation_id varchar, moment bigint, principal varchar, tenant varchar,
+    user_id varchar, session_id varchar, prompt ubigint, total double, answers double, retried boolean
+)
+"""
+# Sums are ordered: the same answers give the same value to the last bit.
+ADD = """
+insert into calls
+with said as (select row, unnest(feedback, recursive := true) from batch),
+answered as (
+    select row, avg(value order by value) as answer from said
+    where source <> 'EVAL' and name is distinct from $retry and value between 0 and 1 group by row, name
+),
+summed as (select row, sum(answer order by answer) as total, count(*) as answers from answered group by row),
+retried as (select distinct row from said where source <> 'EVAL' and name = $retry and value is distinct from 0)
+select trace_id, observation_id, epoch_us(timestamp), principal, tenant,
+    nullif(user_id, ''), nullif(session_id, ''), hash(messages),
+    coalesce(total, 0), coalesce(answers, 0), row in (select row from retried)
+from batch left join summed using (row)
+"""
+# Asked at the very same moment is no retry: an application that samples several answers does that.
+RATED = """
+create temp table rated as
+with asked as (
+    select *, retried or (user_id is not null and session_id is not null and count(*) over (
+        partition by user_id, session_id, prompt order by moment range between 1 following and $window following
+    ) > 0) as retry
+    from calls
+)
+select trace_id, observation_id, moment, principal, tenant, total, answers + if(retry, 0.5, 0) as answers
+from asked where answers > 0 or retry
+"""
+VALUES = """
+select trace_id, observation_id, if(reason = '', (total + 0.5 * $strength) / (answers + $strength), null) as value,
+    answers, reason
+from standing order by trace_id, observation_id
+"""
+
+
+def _add(db: DuckDBPyConnection, batch: pa.RecordBatch, settings: Feedback) -> None:
+    """Take from a batch what may count: rows with scores, and rows that may have been asked again."""
+    rows: Any = batch.select(list(COLUMNS))
+    wanted = pc.greater(pc.list_value_length(rows["feedback"]), 0)
+    if settings.retry_window_s:
+        named = pc.and_(pc.is_valid(rows["user_id"]), pc.is_valid(rows["session_id"]))
+        wanted = pc.or_(wanted, named)
+    rows = rows.filter(wanted)
+    names = (rows[column].to_pylist() for column in ("user_id", "session_id", "trace_id"))
+    tenants = [tenant_of(metadata, settings.tenant_key) for metadata in rows["metadata"].to_pylist()]
+    table = pa.Table.from_batches([rows.drop_columns(["metadata"])])
+    table = table.append_column("principal", pa.array(map(principal, *names), pa.string()))
+    table = table.append_column("tenant", pa.array(tenants, pa.string()))
+    table = table.append_column("row", pa.array(range(len(table)), pa.int64()))
+    db.register("batch", table)
+    db.execute(ADD, {"retry": settings.retry_name})
+    db.unregister("batch")

@@ -1,0 +1,152 @@
+"""The journal of findings: every verdict that cost something, kept so that nobody pays for it twice.
+
+Owns keys and files: one JSON line a finding, in `rewards/findings/<day of the trace>/`, written as soon as it is
+known, so a crash loses what was in flight and nothing else. A key is a digest of all that decided the finding: who
+judged by what, and what was judged. Labels are composed from findings anew each time; findings are not labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from pipeline.storage import Store, write_atomically
+
+FOLDER = "rewards/findings"
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """One finding. `values` and `missing` are by component; `again` marks what another attempt may do better."""
+
+    key: str
+    source: Literal["verifier", "judge", "rag", "order"]
+    iteration: str
+    trace_id: str
+    user_id: str | None = None
+    values: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    outcome: str = ""
+    answer: str = ""
+    tokens: int = 0
+    usd: float = 0.0
+    again: bool = False
+
+
+class Spent(msgspec.Struct):
+    """What an iteration's findings have cost so far."""
+
+    tokens: int = 0
+    usd: float = 0.0
+
+
+def key_of(*parts: str) -> str:
+    """Digest of these texts in their order; no two different sequences share one."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        content = part.encode("utf-8", "surrogatepass")
+        digest.update(len(content).to_bytes(8))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def known(store: Store, day: str, keys: Collection[str]) -> dict[str, Line]:
+    """The findings of these keys. Of several, one that stands is taken before one marked `again`."""
+    found: dict[str, Line] = {}
+    for path in _files(store, day):
+        for line in _lines(path):
+            if line.key in keys and (line.key not in found or found[line.key].again):
+                found[line.key] = line
+    return found
+
+
+def settled(store: Store, day: str) -> dict[str, Line]:
+    """What the paid judges have said of the traces of a day, by key."""
+    found: dict[str, Line] = {}
+    for path in _files(store, day):
+        for line in _lines(path):
+            if line.source != "verifier" and (line.key not in found or found[line.key].again):
+                found[line.key] = line
+    return found
+
+
+def spent(store: Store, days: Collection[str], iteration: str, source: str) -> Spent:
+    """What this iteration has paid this source, over all attempts."""
+    total = Spent()
+    for day in days:
+        for path in _files(store, day):
+            for line in _lines(path):
+                if line.iteration == iteration and line.source == source:
+                    total.tokens += line.tokens
+                    total.usd += line.usd
+    return total
+
+
+class Journal:
+    """An open file of one day, made with its first line. One writer each; a line is in the file once `add` returns."""
+
+    def __init__(self, store: Store, day: str) -> None:
+        self._path = store.path(FOLDER, day, f"{uuid.uuid4().hex}.jsonl")
+        self._stream: BinaryIO | None = None
+        self._encoder = msgspec.json.Encoder()
+
+    def add(self, *lines: Line) -> None:
+        if self._stream is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self._path.open("ab", buffering=0)
+        self._stream.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
+
+    def close(self) -> None:
+        if self._stream is not None:
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+
+
+@contextmanager
+def journal(store: Store, day: str) -> Generator[Journal]:
+    opened = Journal(store, day)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def forget(store: Store, users: Collection[str]) -> list[str]:
+    """Write the journals anew without the findings of these users; returns `name: n lines`."""
+    told: list[str] = []
+    encoder = msgspec.json.Encoder()
+    for path in sorted(store.path(FOLDER).glob("*/*.jsonl")):
+        lines = list(_lines(path))
+        kept = [line for line in lines if line.user_id not in users]
+        if len(kept) < len(lines):
+            write_atomically(path, b"".join(encoder.encode(line) + b"\n" for line in kept))
+            told.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
+    return told
+
+
+def drop_days(store: Store, days: Collection[str]) -> None:
+    """Delete the findings on traces of these days."""
+    for day in days:
+        shutil.rmtree(store.path(FOLDER, day), ignore_errors=True)
+
+
+def _files(store: Store, day: str) -> list[Path]:
+    return sorted(store.path(FOLDER, day).glob("*.jsonl"))
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    """The lines that are whole: a kill may have cut the last one, and that finding is made again."""
+    decoder = msgspec.json.Decoder(Line)
+    with path.open("rb") as stream:
+        for text in stream:
+            try:
+                yield decoder.decode(text)
+            except msgspec.DecodeError:
+                continue

@@ -1,0 +1,35 @@
+"""The LLM judge: any OpenAI-compatible endpoint that scores a completion, or says which of two is better.
+
+Owns asking: the prompt, the protocol, the budget, the start-up gate. An answer that is not exactly what was asked for
+is an abstention with a reason, never a score. Refuses to know of traces, and to remember answers: the caller does.
+"""
+
+from __future__ import annotations
+
+from pipeline.rewards.judge.answers import (
+    Admission,
+    Asked,
+    Comparison,
+    Judgement,
+    JudgeReason,
+    JudgeRefused,
+    Preferred,
+)
+from pipeline.rewards.judge.budget import Budget, Usage
+from pipeline.rewards.judge.endpoint import Endpoint
+from pipeline.rewards.judge.session import JudgeSession, open_judge
+
+__all__ = [
+    "Admission",
+    "Asked",
+    "Budget",
+    "Comparison",
+    "Endpoint",
+    "JudgeReason",
+    "JudgeRefused",
+    "JudgeSession",
+    "Judgement",
+    "Preferred",
+    "Usage",
+    "open_judge",
+]

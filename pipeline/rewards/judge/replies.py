@@ -1,0 +1,113 @@
+"""What a judge's response says, read as strictly as it was asked for: anything else is a reason to abstain.
+
+Owns the two JSON texts, the server's and the model's inside of it: no duplicate or extra keys, no NaN, no number in a
+string, no prose around them. Refuses to repair: a judge that cannot follow its form cannot be trusted with a score.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, NamedTuple
+
+from pipeline.rewards.judge.answers import JudgeReason
+from pipeline.rewards.judge.budget import Usage
+
+MOST_TOKENS = 10_000_000
+"""Of one request that a server can be believed: no context window is that long."""
+
+Winner = Literal["A", "B", "tie"]
+
+
+class Reply(NamedTuple):
+    """The model's text, or why there is none; and the tokens that the server says it took, if it can be believed."""
+
+    content: str | None
+    reason: JudgeReason | None
+    usage: Usage | None
+
+
+def read_reply(body: bytes, model: str) -> Reply:
+    """A chat completion of `model`, with exactly one choice that was finished."""
+    try:
+        reply = _strict_json(body.decode())
+    except ValueError:
+        return Reply(None, JudgeReason.MALFORMED, None)
+    if not isinstance(reply, dict):
+        return Reply(None, JudgeReason.MALFORMED, None)
+    usage = _usage(reply.get("usage"))
+    match reply:
+        case {"model": str(named), "choices": [{"message": dict(message), "finish_reason": str(finish)}]}:
+            content, reason = _content(message, finish) if named == model else (None, JudgeReason.OTHER_MODEL)
+            return Reply(content, reason, usage)
+        case _:
+            return Reply(None, JudgeReason.MALFORMED, usage)
+
+
+def read_score(content: str) -> int | JudgeReason:
+    """1 to 5."""
+    score = _answer(content, "score")
+    if isinstance(score, bool) or not isinstance(score, int):
+        return JudgeReason.MALFORMED
+    return score if 1 <= score <= 5 else JudgeReason.OUT_OF_RANGE
+
+
+def read_winner(content: str) -> Winner | JudgeReason:
+    winner = _answer(content, "winner")
+    if not isinstance(winner, str):
+        return JudgeReason.MALFORMED
+    return winner if winner in ("A", "B", "tie") else JudgeReason.OUT_OF_RANGE
+
+
+def _content(message: dict[str, Any], finish: str) -> tuple[str | None, JudgeReason | None]:
+    content = message.get("content")
+    if message.get("refusal") or finish == "content_filter":
+        return None, JudgeReason.DECLINED
+    if finish == "length":
+        return None, JudgeReason.CUT
+    if finish != "stop" or not isinstance(content, str):
+        return None, JudgeReason.MALFORMED
+    return content, None
+
+
+def _answer(content: str, key: str) -> object:
+    """The value under `key`; None where the text is not the form."""
+    try:
+        answer = _strict_json(content)
+    except ValueError:
+        return None
+    if not isinstance(answer, dict) or answer.keys() != {"rationale", key}:
+        return None
+    return answer[key] if isinstance(answer["rationale"], str) else None
+
+
+def _usage(usage: object) -> Usage | None:
+    match usage:
+        case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)} if (
+            not isinstance(prompt, bool)
+            and not isinstance(completion, bool)
+            and prompt >= 0
+            and completion >= 0
+            and 0 < prompt + completion <= MOST_TOKENS
+        ):
+            return Usage(prompt, completion)
+        case _:
+            return None
+
+
+def _strict_json(text: str) -> Any:
+    """The value of a JSON text as RFC 8259 has it. Raises ValueError."""
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except RecursionError as error:  # a text of opening brackets
+        raise ValueError("nested too deeply") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,169 @@
+"""What the reward stage says: components, findings, the label table and its summary.
+
+Owns names and shapes. A finding is a component's word on one completion: a value in [0, 1], or none with the reason.
+`absent` means that the component does not apply; any other reason means that it should have spoken and could not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipeline.estimate import Estimate
+from pipeline.storage import DatasetRef, Record
+
+COMPONENTS = (
+    "correct",
+    "format",
+    "length",
+    "reasoning",
+    "repetition",
+    "feedback",
+    "latency",
+    "judge",
+    "faithfulness",
+    "answer_relevancy",
+    "context_precision",
+    "context_recall",
+)
+ABSENT = "absent"
+
+
+class Finding(NamedTuple):
+    """Exactly one of the two is given: a value in [0, 1], or the reason why there is none."""
+
+    value: float | None
+    reason: str = ""
+
+
+DOES_NOT_APPLY = Finding(None, ABSENT)
+
+BINS = 20
+
+LABELS = pa.schema(
+    [
+        ("trace_id", pa.string()),
+        ("observation_id", pa.string()),
+        ("day", pa.string()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("user_id", pa.string()),  # the principal: the user, else the session, else the trace itself
+        ("tenant_id", pa.string()),  # null where a trace has none
+        ("consent", pa.bool_()),
+        ("prompt", pa.string()),  # chat messages as canonical JSON of role and content: equal prompts, equal strings
+        ("completion", pa.string()),
+        ("reference", pa.string()),
+        ("verifier", pa.string()),  # the kind of check; null without a reference
+        ("outcome", pa.string()),  # verifiers.Outcome, or "no_reference"
+        ("answer", pa.string()),
+        *((name, pa.float64()) for name in COMPONENTS),
+        ("final_reward", pa.float64()),
+        ("reason", pa.string()),  # why there is no final_reward; "" for a label
+        ("profile", pa.string()),  # verified, rated or judged: which weights
+        ("weights", pa.string()),  # JSON: the renormalised weight of each component that spoke
+        ("missing", pa.string()),  # JSON: component to reason, of those that should have spoken
+        ("verifier_version", pa.string()),
+        ("judge_id", pa.string()),  # digest of judge, rubric and prompt; null where it did not speak
+        ("tokens", pa.int64()),  # of judge and ragas, over all that was asked for this label
+        ("usd", pa.float64()),
+    ]
+)
+"""One row a governed trace."""
+
+
+class ComponentSummary(Record):
+    """One component over all rows. `missing` counts reasons, `absent` among them."""
+
+    count: int
+    mean: float | None
+    histogram: tuple[int, ...]
+    """Values in 20 equal bins of [0, 1]."""
+    missing: dict[str, int]
+
+
+class Agreement(Record):
+    """Two components on the rows where both have a value. They agree where both are over 0.5, or neither is."""
+
+    first: str
+    second: str
+    agree: Estimate
+    rank_correlation: Estimate
+
+
+class Drift(Record):
+    """The distribution of `final_reward` against that of the iteration before."""
+
+    against: str
+    """Id of the iteration before."""
+    stability_index: float
+    """Population stability index over the histogram's bins: under 0.1 little, over 0.25 much."""
+    mean_change: float
+
+
+class HumanAgreement(Record):
+    """What people's reviews say of the labels; only the random stratum enters."""
+
+    rank_correlation: Estimate
+    noise: Estimate
+    """Share of reviewed labels on whose side of 0.5 people disagree."""
+    reviews: int
+
+
+class JudgeReport(Record):
+    """The judge of an iteration: who, how it was admitted, what it did and what that cost."""
+
+    id: str
+    model: str
+    attacks_withstood: int
+    attacks: int
+    asked: int
+    remembered: int
+    """Answers that were there already, from an earlier run or iteration."""
+    abstained: dict[str, int]
+    order: Estimate
+    """Share of compared pairs on which it contradicts itself when their order is swapped."""
+    tokens: int
+    usd: float
+
+
+class LabelSample(Record):
+    """One label for a person to look at; texts are cut."""
+
+    trace_id: str
+    prompt: str
+    completion: str
+    final_reward: float | None
+    why: str
+
+
+class RewardLabels(Record):
+    """The label table and what a person wants to know of it first."""
+
+    iteration: str
+    dataset: DatasetRef
+    """`uri` is a folder of Parquet files with the columns of LABELS."""
+    labelled: int
+    coverage: float
+    """labelled / rows, in [0, 1]."""
+    unlabelled: dict[str, int]
+    """Rows without a label, by reason."""
+    outcomes: dict[str, int]
+    """Verifier outcomes; `no_reference` counts rows that could not be verified."""
+    profiles: dict[str, int]
+    mean_reward: float
+    histogram: tuple[int, ...]
+    """Labels in 20 equal bins of [0, 1]."""
+    components: dict[str, ComponentSummary]
+    """Of components with a weight, or a value."""
+    agreement: tuple[Agreement, ...]
+    judge: JudgeReport | None
+    humans: HumanAgreement
+    drift: Drift | None
+    """None for the first iteration."""
+    set_aside: dict[str, int]
+    """Rated traces whose feedback did not count, by reason."""
+    checked: int
+    """Verdicts computed for this table; the others were there from an earlier run or iteration."""
+    remembered: int
+    tokens: int
+    usd: float

@@ -1,0 +1,235 @@
+"""The weekly review: labels that people score, so that the reward can be held against people.
+
+Owns `rewards/reviews/<week>/` in the store: `sample.jsonl` is what was drawn and stays ours; `sheet.csv` is for people,
+who fill it in or save copies beside it (`sheet-*.csv`, `sheet-*.jsonl`), one a reviewer. A sample is drawn once a week
+and then never changed, except to forget somebody. Scores are read from sheets, everything else from the sample, so a
+sheet cannot change what was asked. Refuses to judge by the scores: `trust` does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from pipeline.recipe.rewards import DEFAULT_RUBRIC, Review
+from pipeline.rewards.feedback import principal
+from pipeline.rewards.findings import key_of
+from pipeline.rewards.records import RewardLabels
+from pipeline.rewards.reviews import sheet, strata
+from pipeline.rewards.trust import Reviewed, chat
+from pipeline.storage import DatasetRef, Store, write_atomically
+
+FOLDER = "rewards/reviews"
+SAMPLE, SHEET, RUBRIC = "sample.jsonl", "sheet.csv", "rubric.txt"
+HOW = """\
+Score each completion in sheet.csv, in the column human_score, from 1 to 5; 4.5 is a score too. Leave it empty where you
+cannot tell. Score on your own, before you hear what others say. Save as CSV, here, under the same name or, if several
+of you review, each as sheet-<name>.csv. An apostrophe before = + - or @ is ours: it keeps spreadsheets from taking a
+text for a formula. Long texts are cut; they are whole in sample.jsonl.
+
+"""
+Row = dict[str, Any]
+
+
+class Survey(NamedTuple):
+    """What the sheets hold."""
+
+    reviewed: list[Reviewed]
+    problems: list[str]
+    """What could not be used, and what to write instead; it stops nothing."""
+    asked: dict[str, Counter[str]]
+    """Rows of each week's sample, by stratum."""
+
+
+def week_of(moment: datetime) -> str:
+    """The ISO week in UTC, as in 2026-W47."""
+    year, week, _ = (moment.astimezone(UTC) if moment.tzinfo else moment).isocalendar()
+    return f"{year}-W{week:02d}"
+
+
+def write(
+    store: Store,
+    labels: RewardLabels,
+    settings: Review,
+    week: str,
+    *,
+    rubric: str = DEFAULT_RUBRIC,
+    chosen_min: float = 0.7,
+    rejected_max: float = 0.5,
+) -> Path | None:
+    """Draw the week's sample and publish its sheet; the sheet's path, or None where there is nothing to ask about.
+
+    A week that has a sheet keeps it. Raises FileNotFoundError when the label table is gone.
+    """
+    folder = f"{FOLDER}/{week}"
+    if not store.path(folder).is_dir():
+        table = pq.read_table(labels.dataset.uri, columns=list(strata.COLUMNS))
+        picks = strata.draw(table, settings, week, labels.dataset.digest, chosen_min, rejected_max)
+        if not picks:
+            return None
+        rows = _rows(labels.dataset, picks, week, labels.iteration)
+        with store.staged(folder) as staging:
+            (staging / SAMPLE).write_bytes(b"".join(_line(row) for row in rows))
+            (staging / SHEET).write_bytes(sheet.render(_asked(row) for row in rows))
+            (staging / RUBRIC).write_text(f"{HOW}{rubric}\n", encoding="utf-8")
+    return store.path(folder, SHEET)
+
+
+def read(store: Store) -> list[Reviewed]:
+    """Every row that people have scored."""
+    return survey(store).reviewed
+
+
+def survey(store: Store) -> Survey:
+    """Every week's sheets, read against its sample. Several scores of a row count as their mean."""
+    found = Survey([], [], {})
+    for folder in _weeks(store):
+        lines = list(_sample(folder))
+        sample = [row for row in lines if row]
+        if len(sample) < len(lines):
+            broken = f"{len(lines) - len(sample)} lines cannot be read. Restore it from a backup."
+            found.problems.append(f"{folder / SAMPLE}: {broken}")
+        found.asked[folder.name] = Counter(row["stratum"] for row in sample)
+        by_key = {row["trace_id"]: row for row in sample} | {row["item"]: row for row in sample}
+        scores: dict[str, list[float]] = {}
+        for path in _sheets(folder):
+            for answer in _answers(path):
+                row = by_key.get(answer.item) or by_key.get(answer.trace_id.removeprefix("'"))
+                if answer.problem:
+                    found.problems.append(f"{path}: {answer.problem}")
+                elif row is None:
+                    named = f"item {answer.item[:40]!r}, trace_id {answer.trace_id[:40]!r}"
+                    found.problems.append(f"{path}: {named} is not of this week. Copy both from {SHEET}.")
+                else:
+                    scores.setdefault(row["item"], []).append(answer.score)
+        found.reviewed.extend(
+            Reviewed(
+                week=folder.name,
+                trace_id=row["trace_id"],
+                observation_id=row["observation_id"],
+                stratum=row["stratum"],
+                reward=row["final_reward"],
+                score=sum(scores[row["item"]]) / len(scores[row["item"]]),
+                reviewers=len(scores[row["item"]]),
+            )
+            for row in sample
+            if row["item"] in scores
+        )
+    return found
+
+
+def labels_of(labels: DatasetRef, reviewed: Sequence[Reviewed]) -> pa.Table:
+    """The rows of a label table that `trust.human_agreement` needs for these reviews."""
+    wanted = pads.field("trace_id").isin(pa.array([review.trace_id for review in reviewed], pa.string()))
+    columns = ["trace_id", "observation_id", "final_reward"]
+    return pads.dataset(labels.uri, format="parquet").to_table(columns=columns, filter=wanted)
+
+
+def forget(store: Store, user_ids: Collection[str]) -> list[str]:
+    """Write samples and sheets anew without these users' rows; `name: n lines` of each that is.
+
+    What else lies beside them (a sheet in a spreadsheet's own format, a broken one) cannot be written anew: it is
+    removed where the week had rows of theirs. After a kill the same call does the rest.
+    """
+    for staged in store.path(FOLDER).glob(".*"):  # of a killed `write`
+        shutil.rmtree(staged, ignore_errors=True)
+    principals = {principal(id, None, "") for id in user_ids}
+    return _without(store, lambda row: row["user_id"] in principals)
+
+
+def drop_days(store: Store, days: Collection[str]) -> list[str]:
+    """Retention: the same for the rows of these days."""
+    return _without(store, lambda row: row["day"] in days)
+
+
+def _rows(labels: DatasetRef, picks: Sequence[strata.Pick], week: str, iteration: str) -> list[Row]:
+    """The picks as they are kept, in the order of their items, which says nothing of their stratum."""
+    theirs = {(pick.trace_id, pick.observation_id): pick for pick in picks}
+    wanted = pads.field("trace_id").isin([pick.trace_id for pick in picks])
+    table = pads.dataset(labels.uri, format="parquet").to_table(filter=wanted)
+    rows: list[Row] = []
+    for row in table.to_pylist():
+        pick = theirs.get((row["trace_id"], row["observation_id"]))
+        if pick is not None:
+            item = key_of("item", week, labels.digest, pick.trace_id, pick.observation_id)[:12]
+            drawn = {"stratum": pick.stratum, "why": pick.why, "week": week, "iteration": iteration}
+            rows.append({"item": item.translate(_LETTERS), **drawn, **row})
+    return sorted(rows, key=lambda row: row["item"])
+
+
+_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+
+
+def _asked(row: Row) -> dict[str, str]:
+    cells = {name: str(row[name] or "") for name in ("item", "trace_id", "completion", "reference")}
+    return {**cells, "prompt": chat(row["prompt"])}
+
+
+def _answers(path: Path) -> Iterator[sheet.Answer]:
+    try:
+        yield from sheet.answers(path.read_bytes(), path.suffix == ".jsonl")
+    except (ValueError, OSError) as error:
+        yield sheet.Answer("", "", 0.0, f"{error}")
+
+
+def _without(store: Store, gone: Callable[[Row], bool]) -> list[str]:
+    told: list[str] = []
+    for folder in _weeks(store):
+        rows = list(_sample(folder))
+        kept = [row for row in rows if row and not gone(row)]  # of a line that is no row nobody can say whose it is
+        if len(kept) == len(rows):
+            continue
+        theirs = [row for row in rows if row and gone(row)]
+        # The sample goes last: after a kill it still tells which rows the sheets have to lose.
+        for path in sorted(set(folder.iterdir()) - {folder / SAMPLE, folder / RUBRIC}):
+            told += _rewritten(store, path, theirs)
+        write_atomically(folder / SAMPLE, b"".join(_line(row) for row in kept))
+        told.append(f"{FOLDER}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines")
+    return told
+
+
+def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]:
+    items, traces = ([row[name] for row in theirs] for name in ("item", "trace_id"))
+    name = path.relative_to(store.root)
+    try:
+        if path not in _sheets(path.parent):
+            raise ValueError("not a sheet")
+        content, lines = sheet.without(path.read_bytes(), items, traces, path.suffix == ".jsonl")
+    except ValueError:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield f"{name}: removed"
+        return
+    if lines:
+        write_atomically(path, content)
+        yield f"{name}: {lines} lines"
+
+
+def _weeks(store: Store) -> list[Path]:
+    return sorted(path.parent for path in store.path(FOLDER).glob(f"[0-9]*/{SAMPLE}"))
+
+
+def _sheets(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("sheet*.csv"), *folder.glob("sheet*.jsonl")])
+
+
+def _sample(folder: Path) -> Iterator[Row]:
+    """Its rows; an empty one for a line that is none."""
+    for line in (folder / SAMPLE).read_bytes().splitlines():
+        try:
+            row = json.loads(line)
+            yield row if isinstance(row, dict) and {"item", "trace_id", "user_id", "day"} <= row.keys() else {}
+        except ValueError:
+            yield {}
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"

@@ -1,0 +1,108 @@
+"""Rules that need no reference: what a completion's text, and how long it took, say by themselves.
+
+Each is in [0, 1], or absent where it does not apply, in linear time and for any text.
+format: the answer stands where this kind of check looks for it. length: within bounds (seed 001). reasoning: enough
+different words before the answer; the same word again is padding. repetition: the share of different 4-grams, that is
+1 - seq-rep-4 of arXiv 1908.04319; distinct-n (arXiv 1510.03055) takes n = 1 or 2, at which any honest long text repeats
+itself, while four words in a row seldom come back. Departure: what is no word counts too, and long runs are cut, so
+that a text without spaces can't hide. latency: linear from 1 at once to 0 at `slow_s`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import warnings
+from typing import NoReturn
+
+from pipeline.recipe.rewards import Rules, VerifierKind
+from pipeline.rewards.records import DOES_NOT_APPLY, Finding
+from pipeline.rewards.verifiers.answers import final_answer, visible
+from pipeline.rewards.verifiers.code import Block, blocks, python_block
+
+NGRAM = 4
+MAX_PARSED_CHARS = 20_000
+
+_TOKEN = re.compile(r"\w{1,16}|[^\w\s]{1,8}")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")  # Chinese and Japanese have no spaces
+_TAG = re.compile(r"<[|/]{0,2}[\w ]{1,30}\|?>")
+
+
+def measure(completion: str, kind: VerifierKind | None, latency_s: float | None, settings: Rules) -> dict[str, Finding]:
+    """The findings of all five rules. `latency_s` in seconds. Raises nothing on any text or number."""
+    text = visible(completion)
+    long_enough = settings.min_chars <= len(text.strip()) <= settings.max_chars
+    block = _answer_block(text, kind)
+    words = {word.casefold() for word in _WORD.findall(_TAG.sub(" ", _before_the_answer(text, block)))}
+    return {
+        "format": DOES_NOT_APPLY if kind is None else Finding(float(_well_formed(text, kind, block))),
+        "length": Finding(float(long_enough)),
+        "reasoning": Finding(float(len(words) >= settings.min_reasoning_words)),
+        "repetition": Finding(distinct_share(text)),
+        "latency": _latency(latency_s, settings.slow_s),
+    }
+
+
+def distinct_share(text: str) -> float:
+    """Different 4-grams over all 4-grams; 1 for a text too short to have any."""
+    tokens = _TOKEN.findall(text.casefold())
+    total = len(tokens) - NGRAM + 1
+    if total < 1:
+        return 1.0
+    return len(set(zip(*(tokens[start:] for start in range(NGRAM)), strict=False))) / total
+
+
+def _latency(latency_s: float | None, slow_s: float) -> Finding:
+    if latency_s is None or not math.isfinite(latency_s) or latency_s < 0:
+        return DOES_NOT_APPLY
+    return Finding(max(0.0, 1.0 - latency_s / slow_s))
+
+
+def _well_formed(text: str, kind: VerifierKind, block: Block | None) -> bool:
+    if kind == "code":
+        return block is not None and bool(block.body.strip()) and _parses(block.body)
+    if kind == "json_schema":
+        return _is_json(text) or (block is not None and _is_json(block.body))
+    return final_answer(text) is not None
+
+
+def _answer_block(text: str, kind: VerifierKind | None) -> Block | None:
+    if kind == "code":
+        return python_block(text)
+    found = [block for block in blocks(text) if block.language == "json"] if kind == "json_schema" else []
+    return found[-1] if found else None
+
+
+def _parses(code: str) -> bool:
+    """Longer code is not parsed: neither the parser's time nor its memory is linear in hostile code."""
+    if len(code) > MAX_PARSED_CHARS:
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of dubious escapes, at each completion
+            ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
+        return False
+    return True
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _before_the_answer(text: str, block: Block | None) -> str:
+    """What precedes the last block of code or JSON, or the last marked answer; else all but the last line."""
+    if block is not None:
+        return text[: block.start]
+    marker = max(text.rfind("####"), text.rfind("\\boxed{"))
+    return text[:marker] if marker >= 0 else text.rstrip().rpartition("\n")[0]

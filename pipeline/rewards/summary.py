@@ -1,0 +1,87 @@
+"""The summary of a label table: what a person wants to know of it first, and what selection needs of its noise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.iteration import Iteration
+from pipeline.recipe.rewards import Rewards
+from pipeline.rewards import drift, reviews, trust
+from pipeline.rewards.asking import Panel
+from pipeline.rewards.records import BINS, LABELS, ComponentSummary, JudgeReport, RewardLabels
+from pipeline.storage import DatasetRef, Store
+
+TEXTS = ("prompt", "completion", "reference", "answer")
+
+
+def summarise(
+    store: Store,
+    iteration: Iteration,
+    dataset: DatasetRef,
+    settings: Rewards,
+    panel: Panel,
+    checked: int,
+    remembered: int,
+    set_aside: Mapping[str, int],
+) -> RewardLabels:
+    """The record of a published label table; the iteration's distribution of rewards is noted for the next one."""
+    labels = pq.read_table(dataset.uri, columns=[name for name in LABELS.names if name not in TEXTS])
+    rewards: Any = labels["final_reward"].drop_null().to_numpy()
+    bins, _ = np.histogram(rewards, bins=BINS, range=(0.0, 1.0))
+    mean = float(rewards.mean()) if len(rewards) else 0.0
+    histogram = tuple(int(n) for n in bins)
+    distribution = drift.Distribution(
+        iteration=iteration.id, number=iteration.number, model_name=iteration.model_name, histogram=histogram, mean=mean
+    )
+    drift.record(store, distribution)
+    components = trust.components(labels)
+    return RewardLabels(
+        iteration=iteration.id,
+        dataset=dataset,
+        labelled=len(rewards),
+        coverage=len(rewards) / labels.num_rows if labels.num_rows else 0.0,
+        unlabelled=_counts(labels, "reason"),
+        outcomes=_counts(labels, "outcome"),
+        profiles=_counts(labels, "profile"),
+        mean_reward=mean,
+        histogram=histogram,
+        components=components,
+        agreement=trust.agreement(labels),
+        judge=_judge(settings, panel, components),
+        humans=trust.human_agreement(labels, reviews.read(store)),
+        drift=drift.against(store, distribution),
+        set_aside=dict(set_aside),
+        checked=checked,
+        remembered=remembered,
+        tokens=panel.tokens,
+        usd=panel.usd,
+    )
+
+
+def _judge(settings: Rewards, panel: Panel, components: Mapping[str, ComponentSummary]) -> JudgeReport | None:
+    if settings.judge is None:
+        return None
+    admission = panel.admission
+    silent = components["judge"].missing if "judge" in components else {}
+    return JudgeReport(
+        id=panel.judge_id,
+        model=settings.judge.model,
+        attacks_withstood=admission.attacks_withstood if admission else 0,
+        attacks=admission.attacks if admission else 0,
+        asked=panel.asked,
+        remembered=panel.remembered,
+        abstained={reason: rows for reason, rows in silent.items() if reason != "absent"},
+        order=panel.order,
+        tokens=panel.tokens,
+        usd=panel.usd,
+    )
+
+
+def _counts(labels: pa.Table, column: str) -> dict[str, int]:
+    return dict(Counter(value for value in labels[column].to_pylist() if value))

@@ -1,0 +1,130 @@
+"""The checker as rewards and evaluation call it: many checks in, one grade each out, in order.
+
+Owns which checks stay in this process (plain numbers and texts, in linear time) and which go to workers that can be
+killed, because neither math-verify's parser nor C-level arithmetic nor a regular expression can be interrupted from
+inside. A check that failed says so; it is never "wrong".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from pipeline.recipe.rewards import Verifier
+from pipeline.rewards.verifiers import mathematics, texts
+from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS
+from pipeline.rewards.verifiers.json_schema import check_json
+from pipeline.rewards.verifiers.outcome import Check, Grade, Outcome
+from pipeline.rewards.verifiers.pool import Failure, Pool, Work
+
+CODE_GRACE_S = 5.0
+"""On top of what the completion itself may take: its process starts and ends in that time."""
+
+
+class Grader:
+    """`grade` with workers that stay up between calls: for a process that grades batch after batch, in any thread.
+
+    `timeout_s` and `code_timeout_s` run from the start of an item's execution; then its worker alone is killed and
+    replaced. Equal checks of one call are run once.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        timeout_s: float,
+        *,
+        code_timeout_s: float = 10.0,
+        code_memory_mb: int = 512,
+        memory_mb: int = 3072,
+    ) -> None:
+        self._timeout_s, self._code_deadline_s = timeout_s, code_timeout_s + CODE_GRACE_S
+        function = partial(_in_worker, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb)
+        self._pool: Pool[Check, Grade] = Pool(Work(function, _warm_up), workers, memory_mb)
+
+    def __call__(self, checks: Sequence[Check | tuple[str, str]]) -> list[Grade]:
+        found = [_here(c if isinstance(c, Check) else Check(c[0], c[1])) for c in checks]
+        todo = list(dict.fromkeys(check for check in found if isinstance(check, Check)))
+        deadlines_s = [self._code_deadline_s if check.kind == "code" else self._timeout_s for check in todo]
+        graded = dict(zip(todo, self._pool.run(todo, deadlines_s), strict=True)) if todo else {}
+        return [_readable(graded[one], one) if isinstance(one, Check) else _readable(one) for one in found]
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def grader_of(settings: Verifier) -> Grader:
+    """The grader that a recipe describes; close it when done."""
+    return Grader(
+        settings.workers,
+        settings.timeout_s,
+        code_timeout_s=settings.code_timeout_s,
+        code_memory_mb=settings.code_memory_mb,
+        memory_mb=settings.memory_mb,
+    )
+
+
+@contextmanager
+def grader(
+    workers: int = 2,
+    timeout_s: float = 5.0,
+    *,
+    code_timeout_s: float = 10.0,
+    code_memory_mb: int = 512,
+    memory_mb: int = 3072,
+) -> Generator[Grader]:
+    """A `Grader` whose workers end with the block."""
+    check = Grader(
+        workers, timeout_s, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb, memory_mb=memory_mb
+    )
+    try:
+        yield check
+    finally:
+        check.close()
+
+
+def grade(checks: Sequence[Check | tuple[str, str]], *, workers: int = 2, timeout_s: float = 5.0) -> list[Grade]:
+    """Grade once; the result follows the input, whatever any single item does."""
+    with grader(workers, timeout_s) as check:
+        return check(checks)
+
+
+def _here(check: Check) -> Grade | Check:
+    """The verdict where this process can give it, else what a worker has to check."""
+    match check.kind:
+        case "exact":
+            return texts.exact(check.completion, check.reference)
+        case "normalised" if check.completion.isascii() and check.reference.isascii():
+            return texts.normalised(check.completion, check.reference)
+        case "math":
+            found = mathematics.without_math_verify(check.completion, check.reference)
+            return found if isinstance(found, Grade) else Check(*found)
+        case _:
+            return check
+
+
+def _warm_up() -> None:
+    mathematics.warm_up()
+    check_json("1", "true")
+
+
+def _in_worker(check: Check, *, code_timeout_s: float, code_memory_mb: int) -> Grade:
+    if check.kind == "normalised":
+        return texts.normalised(check.completion, check.reference)
+    if check.kind == "json_schema":
+        return check_json(check.completion, check.reference)
+    if check.kind == "code":
+        from pipeline.rewards.verifiers.code import check_code
+
+        return check_code(check.completion, check.reference, timeout_s=code_timeout_s, memory_mb=code_memory_mb)
+    return Grade(mathematics.compare(check.completion, check.reference), check.completion)
+
+
+def _readable(found: Grade | Failure, check: Check | None = None) -> Grade:
+    """A grade whose answer can be stored anywhere: of bounded length, and text that can be encoded."""
+    if isinstance(found, Failure):
+        assert check is not None
+        outcome = Outcome.timeout if found is Failure.timeout else Outcome.error
+        found = Grade(outcome, check.completion if check.kind == "math" else "")
+    answer = found.answer[:MAX_ANSWER_CHARS].encode("utf-8", "replace").decode("utf-8")
+    return Grade(found.outcome, answer)

@@ -1,0 +1,84 @@
+"""Numbers, LaTeX, sets, intervals and tuples, compared by math-verify. Owns what is handed to it and what its silence
+means; refuses to bound its time: it runs in a worker that is killed.
+
+Rule: an answer is read as a whole or not at all. math-verify looks for the last part of a text that it can read, so
+that `10**10**10**10 + 1/2` passes for 1/2; here the text is one LaTeX expression, else one of digits and operators.
+Numbers side by side (`30 31`) are no answer, where the parser would add them up.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import lru_cache
+from typing import Any
+
+from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, bare, final_answer, plain_number, reference_answer
+from pipeline.rewards.verifiers.outcome import Grade, Outcome
+
+_ARITHMETIC = re.compile(r"[\d\s.+\-*/^()]+")
+_MIXED = re.compile(r"([+-]?)(\d+) (\d+)/(\d+)")
+_GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:(?: |\\,|\\ |\{,\})\d{3})+(?!\d)")
+_SIDE_BY_SIDE = re.compile(r"\d(?:\s|\\[,;:! ]|\\q?quad|~|&)+\.?\d")
+
+
+def without_math_verify(completion: str, reference: str) -> Grade | tuple[str, str]:
+    """The verdict where plain text and exact numbers decide, else (answer, gold) for `compare`."""
+    gold = reference_answer(reference)
+    if not gold or len(gold) > MAX_ANSWER_CHARS:
+        return Grade(Outcome.unparsable_gold, "")
+    answer = final_answer(completion)
+    if answer is None or not any(c.isalnum() or c == "∅" for c in answer):
+        return Grade(Outcome.no_answer, answer or "")
+    if answer == gold:
+        return Grade(Outcome.correct, answer)
+    if len(answer) > MAX_ANSWER_CHARS:
+        return Grade(Outcome.error, answer)
+    mine, golden = plain_number(answer), plain_number(gold)
+    if mine is None or golden is None:
+        return answer, gold
+    return Grade(Outcome.correct if mine == golden else Outcome.wrong, answer)
+
+
+def compare(answer: str, gold: str) -> Outcome:
+    """math-verify's word. May run for ever, exhaust the memory or raise anything."""
+    from math_verify import verify
+
+    parsed_gold = _parse(gold)
+    if not parsed_gold:
+        return Outcome.unparsable_gold
+    parsed = _parse(answer)
+    if not parsed:
+        return Outcome.no_answer
+    same = verify(parsed_gold, parsed, timeout_seconds=None, raise_on_error=True)
+    return Outcome.correct if same else Outcome.wrong
+
+
+def warm_up() -> None:
+    """Import and compile everything, so that no item pays for it."""
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that time-outs are ours
+    compare(r"\frac{2}{4} + 0", "0.5")
+
+
+@lru_cache(4096)  # nine tenths of the time goes into parsing, and completions of one prompt share their reference
+def _parse(text: str) -> list[Any]:
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    no_limit: Any = None  # typed as int, documented as None
+    text = _GROUPED.sub(lambda group: re.sub(r"\D", "", group.group()), bare(text))
+    text = _MIXED.sub(r"\1(\2+\\frac{\3}{\4})", text)
+    # After the word "answer" math-verify would take the next part that it can read, and drop the rest.
+    if not text or _SIDE_BY_SIDE.search(text) or "answer" in text.lower():
+        return []
+    found = parse(
+        f"${text}$",
+        [LatexExtractionConfig()],
+        fallback_mode="no_fallback",
+        extraction_mode="first_match",
+        parsing_timeout=no_limit,
+        raise_on_error=True,
+    )
+    if found or not _ARITHMETIC.fullmatch(text):
+        return found
+    found = parse(text, [ExprExtractionConfig()], parsing_timeout=no_limit, raise_on_error=True)
+    return found[:1] if found[1:] == [text] else []  # the second is the part of the text that was read

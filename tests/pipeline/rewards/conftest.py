@@ -1,0 +1,78 @@
+"""A governed table made from an export, and the stage run over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.recipe import Compute, Rewards
+from pipeline.recipe.traces import LangfuseExportSource
+from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.label import label_traces
+from pipeline.rewards.records import RewardLabels
+from pipeline.storage import Store
+from pipeline.traces.lake import local_lake
+from tests.pipeline.traces.conftest import govern, observation, write
+
+ALONE = Compute(workers=1)
+NOWHERE = Endpoints()
+Label = Callable[..., RewardLabels]
+Rows = Iterable[dict[str, Any]]
+
+
+def call(number: int, answer: str, reference: str | None = None, day: int = 5, **changes: Any) -> dict[str, Any]:
+    """A row of the export: what was answered, and what it is held against."""
+    metadata = {"user_consent": "true", **({"expected_answer": reference} if reference is not None else {})}
+    metadata |= changes.pop("metadata", {})
+    when = datetime(2026, 1, day) + timedelta(seconds=number % 86_400)
+    return observation(number, start_time=f"{when:%Y-%m-%d %H:%M:%S.%f}", output=answer, metadata=metadata, **changes)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    return tmp_path / "export"
+
+
+def labeller(store: Store, export: Path) -> Label:
+    """Govern the export as it is now and label it; keywords change the recipe's section."""
+
+    def once(
+        compute: Compute = ALONE,
+        endpoints: Endpoints = NOWHERE,
+        lineage: Iterable[str] = (),
+        digest: str = "r",
+        log: Callable[[str], None] = lambda line: None,
+        **settings: Any,
+    ) -> RewardLabels:
+        source = LangfuseExportSource(uri=str(export))
+        governed = govern(store, source, source.uri, max_latency_s=1e6)
+        iteration = governed.iteration.model_copy(update={"id": f"{governed.iteration.id}{digest}"})
+        rewards = Rewards(**settings)
+        lake = local_lake(store)
+        return label_traces(store, lake, iteration, rewards, compute, endpoints, frozenset(lineage), log)
+
+    return once
+
+
+@pytest.fixture
+def label(store: Store, export: Path) -> Label:
+    return labeller(store, export)
+
+
+def rows_of(labels: RewardLabels) -> dict[str, dict[str, Any]]:
+    """The label table by trace."""
+    return {row["trace_id"]: row for row in pq.read_table(labels.dataset.uri).to_pylist()}
+
+
+def day_file(export: Path, day: int, rows: Rows) -> None:
+    write(export, f"observations_v2/2026-01-{day:02d}.jsonl.gz", rows)

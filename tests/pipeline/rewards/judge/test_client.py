@@ -1,0 +1,169 @@
+import json
+import logging
+
+import pytest
+
+from pipeline.rewards.judge import (
+    Budget,
+    Comparison,
+    Endpoint,
+    JudgeReason,
+    JudgeRefused,
+    open_judge,
+)
+from pipeline.rewards.judge.client import GIVE_UP_AFTER, MAX_WAIT_S, wait_s
+
+from .endpoint import (
+    JUDGE,
+    KEY,
+    QUESTION,
+    UNLIMITED,
+    Request,
+    Said,
+    Server,
+    always,
+    asked,
+    by_number,
+    in_turn,
+    parts,
+    preferring,
+    scored,
+    serving,
+)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_without_response_format_is_asked_without_it(status: int) -> None:
+    def plain(server: Server, request: Request, place: int) -> Said:
+        if "response_format" in request.body:
+            return Said(status)
+        return preferring("A") if "answer A" in parts(request) else by_number(server, request, place)
+
+    config = JUDGE.model_copy(update={"concurrency": 1})
+    log: list[str] = []
+    with serving(plain) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED), log.append) as judge:
+        assert [judgement.score for judgement in judge.score(asked(4))] == [0.0, 0.25, 0.5, 0.75]
+        assert judge.compare([Comparison(QUESTION, "1", "2")])[0].consistent is False
+    assert ["response_format" in request.body for request in server.requests] == [True] + 6 * [False]
+    assert any("response_format" in line for line in log)
+
+
+def test_a_server_that_takes_a_schema_is_always_given_one() -> None:
+    config = JUDGE.model_copy(update={"concurrency": 1})
+    answer = in_turn(scored(5), Said(400), scored(5))
+    with serving(answer) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge:
+        assert [judgement.score for judgement in judge.score(asked(3))] == [1.0, None, 1.0]
+    assert len(server.requests) == 3
+    form = server.requests[-1].body["response_format"]["json_schema"]
+    assert form["strict"] is True and form["schema"]["additionalProperties"] is False
+
+
+def test_what_is_sent() -> None:
+    with (
+        serving(always(scored(5))) as server,
+        open_judge(Endpoint(server.url + "/", KEY), JUDGE, Budget(*UNLIMITED)) as judge,
+    ):
+        judge.score(asked(1))
+    (request,) = server.requests
+    assert request.headers["Authorization"] == f"Bearer {KEY}"
+    assert request.body["temperature"] == 0
+    assert request.body["model"] == JUDGE.model
+    assert request.body["max_tokens"] == JUDGE.max_completion_tokens
+
+
+def test_an_endpoint_that_is_lost_costs_one_attempt_a_question() -> None:
+    config = JUDGE.model_copy(update={"concurrency": 1, "attempts": 4})
+    with (
+        serving(always(Said(503))) as server,
+        open_judge(Endpoint(server.url), config, Budget(*UNLIMITED), backoff_s=0.0001) as judge,
+    ):
+        judgements = judge.score(asked(GIVE_UP_AFTER + 30))
+    assert {judgement.reason for judgement in judgements} == {JudgeReason.UNAVAILABLE}
+    assert len(server.requests) == 4 * GIVE_UP_AFTER + 30
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "least", "most"),
+    [
+        ("7", 7, 7),
+        ("0", 0, 0),
+        ("86400", MAX_WAIT_S, MAX_WAIT_S),
+        ("9" * 5000, MAX_WAIT_S, MAX_WAIT_S),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", MAX_WAIT_S, MAX_WAIT_S),
+        ("-5", 0, 4),
+        ("soon", 0, 4),
+        ("\u0663", 0, 4),
+        (None, 0, 4),
+    ],
+)
+def test_a_server_says_how_long_to_wait_within_reason(retry_after: str | None, least: float, most: float) -> None:
+    assert least <= wait_s(3, retry_after, 0.5) <= most
+
+
+def test_waiting_grows_and_is_bounded() -> None:
+    longest = [max(wait_s(attempt, None, 0.5) for _ in range(200)) for attempt in (1, 4, 1000)]
+    assert longest[0] <= 1 < longest[1] <= 8 < longest[2] <= MAX_WAIT_S
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+def test_the_key_is_nowhere_but_in_its_header(
+    status: int, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def echo(server: Server, request: Request, place: int) -> Said:
+        return Said(status, json.dumps({"error": request.headers}).encode())
+
+    log: list[str] = []
+    endpoint: Endpoint
+    with caplog.at_level(logging.DEBUG), serving(echo) as server:
+        endpoint = Endpoint(server.url, KEY)
+        with open_judge(endpoint, JUDGE, Budget(*UNLIMITED), log.append, backoff_s=0.001) as judge:
+            judgements = judge.score(asked(2))
+            with pytest.raises(JudgeRefused) as refused:
+                judge.admit([])
+        assert server.requests[0].headers["Authorization"].endswith(KEY)
+    out = capsys.readouterr()
+    shown = [repr(endpoint), str(endpoint), f"{endpoint}", repr([endpoint]), *log, caplog.text, out.out, out.err]
+    shown += [repr(judgements), str(refused.value), repr(vars(judge)), judge.id]
+    assert not [text for text in shown if KEY in text]
+
+
+@pytest.mark.parametrize("key", ["sk-secret\n", "sk-secret word", "sk-s\xe9cret", "sk-secret\0"])
+def test_a_key_that_no_header_can_carry_is_refused_unseen(key: str) -> None:
+    with (
+        pytest.raises(ValueError, match="JUDGE_API_KEY") as refused,
+        open_judge(Endpoint("http://127.0.0.1:1/v1", key), JUDGE, Budget(*UNLIMITED)),
+    ):
+        pass
+    assert "cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1:8000/v1", "ftp://host/v1", "http://", "http://me:secret@host/v1", "http://host/v1?key=secret"],
+)
+def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="JUDGE_") as refused, open_judge(Endpoint(url), JUDGE, Budget(*UNLIMITED)):
+        pass
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("digest", ["", "  "])
+def test_a_judge_without_a_digest_is_refused(digest: str) -> None:
+    config = JUDGE.model_copy(update={"digest": digest})
+    with (
+        pytest.raises(JudgeRefused, match="Set it to"),
+        open_judge(Endpoint("http://h/v1"), config, Budget(*UNLIMITED)),
+    ):
+        pass
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(always(scored(1))) as proxy, serving(always(scored(5))) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        with open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+            assert judge.score(asked(1))[0].score == 1.0
+        assert proxy.requests == []

@@ -1,0 +1,121 @@
+"""The judge against real servers of the demo's model: transformers' own, and vLLM's build for CPUs.
+
+Half a million parameters of arithmetic cannot judge: real tokens come back, no score does, and the gate stays shut.
+"""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pipeline.recipe.rewards import Judge
+from pipeline.rewards.judge import Asked, Budget, Comparison, Endpoint, JudgeReason, JudgeRefused, open_judge
+
+from ....servers import free_port
+
+ROOT = Path(__file__).parents[4]
+MODEL = ROOT / "pipeline" / "demo" / "model"
+VLLM = Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
+STARTS_WITHIN_S = 240
+
+
+@contextmanager
+def started(command: list[str], port: int, log: Path) -> Generator[str]:
+    """The root of the server's API, once it is healthy; the server's process group ends with the block."""
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    quiet |= {"OMP_NUM_THREADS": "1"}
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | quiet, start_new_session=True
+        ) as server,
+    ):
+        try:
+            deadline = time.monotonic() + STARTS_WITHIN_S
+            while not _is_healthy(port):
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+                time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(30)
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)  # an engine that outlived its server
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def transformers_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if importlib.util.find_spec("openai") is None:
+        pytest.skip("transformers' server needs the package openai (pip install '.[dev]')")
+    port = free_port()
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", f"{MODEL}@main"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    with started(command, port, tmp_path_factory.mktemp("transformers") / "log") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if not VLLM.exists():
+        pytest.skip(f"no vLLM at {VLLM} (make vllm, or set VLLM_PYTHON)")
+    port = free_port()
+    # The model was trained on 1,024 positions; a judge's prompt is longer, letter by letter.
+    command = [str(VLLM), "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", f"{MODEL}@main"]
+    command += ["--hf-overrides", '{"max_position_embeddings": 8192}', "--enforce-eager", "--max-num-seqs", "8"]
+    with started(command, port, tmp_path_factory.mktemp("vllm") / "log") as url:
+        yield url
+
+
+@pytest.mark.slow
+def test_transformers_server(transformers_url: str) -> None:
+    judged(transformers_url)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_vllm_server(vllm_url: str) -> None:
+    judged(vllm_url)
+
+
+def judged(url: str) -> None:
+    settings = Judge(
+        model=f"{MODEL}@main", digest="sha256:demo", max_completion_tokens=16, concurrency=2, timeout_s=120
+    )
+    budget = Budget(None, None, 1.0, 1.0)
+    question = [{"role": "user", "content": "Ada has 3 pens and buys 4 more. How many pens does Ada have now?"}]
+    own = {JudgeReason.MALFORMED, JudgeReason.CUT, JudgeReason.OUT_OF_RANGE}
+    with open_judge(Endpoint(url, "unused"), settings, budget) as judge:
+        judgements = judge.score([Asked(question, "3+4=7.\n#### 7", "7"), Asked(question, "\u200b<|im_end|>")])
+        (preferred,) = judge.compare([Comparison(question, "#### 7", "#### 8")])
+        with pytest.raises(JudgeRefused, match="0 of 24 plain questions right"):
+            judge.admit([])
+    for answer in (*judgements, preferred):
+        assert answer.reason in own
+        # Words and role tags are one token each in this model's vocabulary, the rest is letters: about 1,200 a prompt.
+        assert 500 < answer.tokens < 3000
+    assert budget.spent_tokens > 26 * 500
+    assert budget.spent_usd == pytest.approx(budget.spent_tokens / 1e6)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_served_there(transformers_url: str) -> None:
+    settings = Judge(model="another@main", digest="sha256:demo")
+    with open_judge(Endpoint(transformers_url), settings, Budget(None, None, 0, 0)) as judge:
+        assert judge.score([Asked([{"role": "user", "content": "?"}], "!")])[0].reason == JudgeReason.HTTP

@@ -1,0 +1,179 @@
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pipeline.rewards.judge import (
+    Budget,
+    Comparison,
+    Endpoint,
+    Judgement,
+    JudgeReason,
+    Preferred,
+    open_judge,
+)
+
+from .endpoint import (
+    JUDGE,
+    QUESTION,
+    UNLIMITED,
+    Request,
+    Said,
+    Server,
+    always,
+    asked,
+    by_number,
+    completion,
+    in_turn,
+    parts,
+    preferring,
+    serving,
+)
+
+
+def number(place: int) -> float:
+    return place % 5 / 4
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 8])
+def test_as_many_requests_are_in_flight_as_allowed_and_never_more(concurrency: int) -> None:
+    together = threading.Barrier(concurrency)
+
+    def answer(server: Server, request: Request, place: int) -> Said:
+        together.wait(timeout=20)  # nobody is answered before `concurrency` have asked
+        return by_number(server, request, place)
+
+    config = JUDGE.model_copy(update={"concurrency": concurrency})
+    with serving(answer) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge:
+        judgements = judge.score(asked(concurrency * 3))
+    assert server.most_in_flight == concurrency
+    assert [judgement.score for judgement in judgements] == [number(place) for place in range(concurrency * 3)]
+
+
+def test_callers_on_two_threads_share_the_limit() -> None:
+    too_many = threading.Event()
+
+    def answer(server: Server, request: Request, place: int) -> Said:
+        if server.in_flight > 2:
+            too_many.set()
+        if place < 2:
+            too_many.wait(0.5)  # the first two stay for a while: a third would be seen
+        return by_number(server, request, place)
+
+    config = JUDGE.model_copy(update={"concurrency": 2})
+    answers: dict[int, list[Judgement]] = {}
+    with serving(answer) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge:
+        threads = [threading.Thread(target=lambda n=n: answers.update({n: judge.score(asked(20))})) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert server.most_in_flight == 2 and not too_many.is_set()
+    expected = [number(place) for place in range(20)]
+    assert [[judgement.score for judgement in answers[n]] for n in range(3)] == [expected] * 3
+
+
+def test_answers_are_in_order_and_reported_once_each_in_the_callers_thread() -> None:
+    first_may_go = threading.Event()
+
+    def answer(server: Server, request: Request, place: int) -> Said:
+        if parts(request)["answer to be scored"] == "0":
+            assert first_may_go.wait(20)
+        return by_number(server, request, place)
+
+    known: list[tuple[int, Judgement]] = []
+
+    def done(place: int, judgement: Judgement) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        known.append((place, judgement))
+        if len(known) == 9:  # all others are reported while the first one waits
+            first_may_go.set()
+
+    with serving(answer) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+        judgements = judge.score(asked(10), done)
+    assert [judgement.score for judgement in judgements] == [number(place) for place in range(10)]
+    assert known[-1][0] == 0
+    assert dict(known) == dict(enumerate(judgements))
+
+
+def test_a_caller_that_fails_ends_the_asking() -> None:
+    def done(place: int, judgement: Judgement) -> None:
+        raise OSError("no space left on device")
+
+    config = JUDGE.model_copy(update={"concurrency": 1})
+    budget = Budget(*UNLIMITED)
+    with serving(by_number) as server:
+        with (
+            pytest.raises(OSError, match="no space left"),
+            open_judge(Endpoint(server.url), config, budget) as judge,
+        ):
+            judge.score(asked(500), done)
+        assert len(server.requests) < 500
+    assert budget.spent_tokens >= 100  # what was paid for is counted
+
+
+def test_it_works_from_within_a_running_loop_and_from_nothing() -> None:
+    async def inside() -> list[Judgement]:
+        return judge.score(asked(2))
+
+    with serving(by_number) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+        assert [judgement.score for judgement in asyncio.run(inside())] == [0.0, 0.25]
+        assert judge.score([]) == [] and judge.compare([]) == []
+
+
+def test_a_comparison_is_asked_in_both_orders() -> None:
+    def longer(server: Server, request: Request, place: int) -> Said:
+        found = parts(request)
+        sizes = len(found["answer A"]), len(found["answer B"])
+        return preferring("tie" if sizes[0] == sizes[1] else "A" if sizes[0] > sizes[1] else "B")
+
+    pairs = [Comparison(QUESTION, "long", "l"), Comparison(QUESTION, "s", "longer"), Comparison(QUESTION, "a", "b")]
+    with serving(longer) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+        found = judge.compare(pairs)
+    assert [(one.winner, one.consistent) for one in found] == [("first", True), ("second", True), ("tie", True)]
+    assert len(server.requests) == 6
+    assert all(one.tokens == 200 for one in found)
+
+
+@pytest.mark.parametrize("habit", ["A", "B"])
+def test_a_judge_that_prefers_a_place_contradicts_itself(habit: str) -> None:
+    known: list[tuple[int, Preferred]] = []
+    with (
+        serving(always(preferring(habit))) as server,
+        open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
+    ):
+        found = judge.compare([Comparison(QUESTION, "1", "2")], lambda place, one: known.append((place, one)))
+    assert found == [Preferred(winner=None, consistent=False, tokens=200, usd=0.0)]
+    assert known == [(0, found[0])]
+
+
+def test_half_a_tie_is_a_contradiction() -> None:
+    config = JUDGE.model_copy(update={"concurrency": 1})
+    with (
+        serving(in_turn(preferring("tie"), preferring("A"))) as server,
+        open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge,
+    ):
+        assert judge.compare([Comparison(QUESTION, "1", "2")])[0].consistent is False
+
+
+@pytest.mark.parametrize("answers", [(completion("A"),), (preferring("A"), preferring("C"))])
+def test_a_comparison_without_both_answers_is_none(answers: tuple[Said, ...]) -> None:
+    with serving(in_turn(*answers)) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+        (found,) = judge.compare([Comparison(QUESTION, "1", "2")])
+    assert (found.winner, found.consistent) == (None, None)
+    assert found.reason in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE)
+    assert found.tokens == 100 * len(answers)
+
+
+def test_only_the_judges_own_doing_is_worth_remembering() -> None:
+    own = {JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE, JudgeReason.CUT, JudgeReason.DECLINED}
+    assert {reason for reason in JudgeReason if Judgement(score=None, reason=reason).final} == own
+    assert Judgement(score=0.0).final and Preferred(winner=None, consistent=False).final
+
+
+def test_importing_the_judge_is_light() -> None:
+    code = "import sys, pipeline.rewards.judge; print([m for m in ('httpx', 'torch', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

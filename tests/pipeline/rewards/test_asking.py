@@ -1,0 +1,225 @@
+"""The stage with paid judges: who is asked about what, what is never paid for twice, and what a spent budget leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.rewards import findings
+from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.judge import Endpoint, JudgeRefused
+from pipeline.rewards.judge.controls import CONTROLS
+from pipeline.storage import Store
+from tests.pipeline.traces.conftest import score, write
+
+from .conftest import Label, call, day_file, rows_of
+from .judge.endpoint import MODEL, Request, Said, Server, completion, parts, preferring, scored, serving
+from .rag_server import BAD, GOOD, ROW, needs_ragas
+from .rag_server import serve as rag_endpoint
+
+RIGHT = {control.right for control in CONTROLS}
+JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1, "order_checks": 0}
+ADMISSION = 84 - 3  # three attacks are too long to send
+DAY = "2026-01-05"
+OURS = re.compile(r"([1-5]) of five, said the \d+th\.")
+
+
+def fair(server: Server, request: Request, place: int) -> Said:
+    """Tells right from wrong, knows nothing of attacks, and gives the answers of these tests their first digit."""
+    data = parts(request)
+    if "answer to be scored" not in data:
+        return preferring("A")  # whatever comes first: it contradicts itself when the order is swapped
+    text = data["answer to be scored"]
+    ours = OURS.fullmatch(text)
+    return scored(5 if text in RIGHT else int(ours[1]) if ours else 1)
+
+
+def about_traces(server: Server) -> list[str]:
+    texts = [parts(request).get("answer to be scored", "") for request in server.requests]
+    return [text for text in texts if OURS.fullmatch(text)]
+
+
+def answer(n: int) -> str:
+    return f"{n % 5 + 1} of five, said the {n}th."
+
+
+def at(server: Server) -> Endpoints:
+    return Endpoints(judge=Endpoint(server.url, "key"))
+
+
+def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: Label) -> None:
+    rows = [call(n, answer(n)) for n in range(4)]
+    day_file(export, 5, [*rows, call(7, "#### 3", "3"), call(8, "Loved.")])
+    write(export, "scores/a.jsonl", [score(1, 8, 1.0)])
+    with serving(fair) as server:
+        labels = label(endpoints=at(server), judge=JUDGE)
+    found = rows_of(labels)
+    assert [found[f"t{n}"]["judge"] for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
+    assert [found[f"t{n}"]["final_reward"] for n in range(4)] == pytest.approx([0.0, 0.25, 0.5, 0.75])
+    assert (found["t7"]["judge"], found["t8"]["judge"]) == (None, None)
+    assert {found[f"t{n}"]["judge_id"] for n in range(4)} == {labels.judge.id}
+    assert found["t1"]["tokens"] == 100
+    assert (labels.judge.asked, labels.judge.attacks, labels.judge.attacks_withstood) == (4, 60, 60)
+    assert labels.tokens == 100 * (ADMISSION + 4)
+    assert len(about_traces(server)) == 4
+
+
+def test_where_users_have_spoken_the_judge_costs_nothing_unless_the_recipe_wants_it(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(0, answer(3))])
+    write(export, "scores/a.jsonl", [score(1, 0, 1.0)])
+    with serving(fair) as server:
+        assert rows_of(label(endpoints=at(server), judge=JUDGE))["t0"]["judge"] is None
+        assert server.requests == [], "nor is it admitted"
+        both = rows_of(label(digest="both", endpoints=at(server), judge={**JUDGE, "skip_rated": False}))["t0"]
+    assert (both["judge"], both["feedback"]) == (0.75, 0.75)
+    assert json.loads(both["weights"])["judge"] == pytest.approx(0.3 / 0.55)
+
+
+def test_an_abstention_is_a_null_with_its_reason(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, answer(n)) for n in range(3)])
+
+    def moody(server: Server, request: Request, place: int) -> Said:
+        text = parts(request)["answer to be scored"]
+        if text == answer(1):
+            return completion('{"rationale": "fine", "score": 7}')
+        return completion("I would say it is good.") if text == answer(2) else fair(server, request, place)
+
+    with serving(moody) as server:
+        labels = label(endpoints=at(server), judge=JUDGE)
+    found = rows_of(labels)
+    assert [found[f"t{n}"]["reason"] for n in range(3)] == ["", "judge_out_of_range", "judge_malformed"]
+    assert json.loads(found["t1"]["missing"]) == {"judge": "judge_out_of_range"}
+    assert labels.unlabelled == {"judge_out_of_range": 1, "judge_malformed": 1}
+    assert labels.judge.abstained == {"judge_out_of_range": 1, "judge_malformed": 1}
+    assert labels.coverage == pytest.approx(1 / 3)
+
+
+def test_nothing_is_paid_for_twice(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, answer(n)) for n in range(3)])
+    with serving(fair) as server:
+        label(endpoints=at(server), judge=JUDGE)
+        paid = len(server.requests)
+        day_file(export, 6, [call(9, answer(9), day=6)])
+        second = label(endpoints=at(server), judge=JUDGE)
+    assert len(server.requests) == paid + ADMISSION + 1, "another iteration admits its judge again"
+    assert (second.judge.asked, second.judge.remembered) == (1, 3)
+    assert second.coverage == 1.0
+
+
+def test_another_rubric_is_another_judge(export: Path, label: Label) -> None:
+    """A rubric changed in mid-run: old answers stay what they are and are not mixed with new ones."""
+    day_file(export, 5, [call(n, answer(n)) for n in range(3)])
+    with serving(fair) as server:
+        first = label(endpoints=at(server), judge=JUDGE)
+        second = label(digest="x", endpoints=at(server), judge={**JUDGE, "rubric": "5: short\n1: long"})
+    assert first.judge.id != second.judge.id
+    assert (second.judge.asked, second.judge.remembered) == (3, 0)
+    assert {row["judge_id"] for row in rows_of(second).values()} == {second.judge.id}
+
+
+def test_a_budget_that_is_spent_leaves_nulls_and_is_never_passed(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, answer(n)) for n in range(30)])
+    most = 200_000
+    with serving(fair) as server:
+        judge = {**JUDGE, "max_tokens": most, "max_completion_tokens": 64, "concurrency": 1}
+        tight = label(endpoints=at(server), judge={**judge, "max_tokens": 10_500})
+        assert tight.tokens <= 10_500
+        assert tight.unlabelled["judge_budget"] > 0 and tight.labelled > 0
+        asked = len(server.requests)
+        roomy = label(digest="again", endpoints=at(server), judge=judge)
+    assert (roomy.labelled, roomy.judge.remembered) == (30, tight.labelled)
+    assert len(server.requests) - asked == ADMISSION + 30 - tight.labelled
+
+
+def test_a_judge_of_the_policys_own_lineage_is_refused(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(0, answer(0))])
+    with serving(fair) as server, pytest.raises(JudgeRefused, match="lineage"):
+        label(endpoints=at(server), judge=JUDGE, lineage={"0f"})
+    assert server.requests == []
+
+
+def test_a_judge_without_an_endpoint_says_what_to_set(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(0, answer(0))])
+    with pytest.raises(ValueError, match="Set JUDGE_URL, or remove the section"):
+        label(judge=JUDGE)
+
+
+def test_a_judge_that_contradicts_itself_is_found_out(export: Path, label: Label) -> None:
+    same = json.dumps([{"role": "user", "content": "Say something."}])
+    day_file(export, 5, [call(n, answer(n), input=same) for n in range(6)])
+    with serving(fair) as server:
+        labels = label(endpoints=at(server), judge={**JUDGE, "order_checks": 2})
+        asked = len(server.requests)
+        again = label(digest="again", endpoints=at(server), judge={**JUDGE, "order_checks": 2})
+    assert (labels.judge.order.value, labels.judge.order.n) == (1.0, 2)
+    assert again.judge.order == labels.judge.order
+    assert len(server.requests) == asked, "everything is known: nobody is even admitted"
+
+
+KILLED = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.judge import Endpoint
+from tests.pipeline.rewards import conftest
+places = conftest.Store({store!r}), Path({export!r})
+conftest.labeller(*places)(endpoints=Endpoints(judge=Endpoint({url!r}, "key")), judge={judge!r})
+"""
+
+
+def test_a_kill_between_two_answers_pays_for_none_of_them_again(export: Path, store: Store, label: Label) -> None:
+    day_file(export, 5, [call(n, answer(n)) for n in range(12)])
+    judge: dict[str, Any] = {**JUDGE, "concurrency": 1}
+    victim: list[subprocess.Popen[bytes]] = []
+
+    def deadly(server: Server, request: Request, place: int) -> Said:
+        if len(about_traces(server)) == 6 and victim and victim[0].poll() is None:
+            os.kill(victim[0].pid, signal.SIGKILL)
+            victim[0].wait()
+        return fair(server, request, place)
+
+    with serving(deadly) as server:
+        code = KILLED.format(path=sys.path, store=str(store.root), export=str(export), url=server.url, judge=judge)
+        victim.append(subprocess.Popen([sys.executable, "-c", code]))
+        assert victim[0].wait(120) == -signal.SIGKILL
+        labels = label(endpoints=at(server), judge=judge)
+    assert labels.labelled == 12
+    assert (labels.judge.asked, labels.judge.remembered) == (7, 5)
+    assert len(about_traces(server)) == 13, "the one in flight was lost, and no other"
+    assert labels.tokens == 100 * 12, "the answers of the killed attempt count against the budget too"
+    lines = findings.settled(store, DAY)
+    assert len(lines) == 12
+
+
+@needs_ragas
+def test_a_trace_with_contexts_is_held_against_them(export: Path, label: Label) -> None:
+    contexts = {"contexts": json.dumps(ROW.contexts)}
+    question = json.dumps([{"role": "user", "content": ROW.question}])
+    rows = [call(n, text, input=question, metadata=contexts) for n, text in enumerate((GOOD, BAD))]
+    day_file(export, 5, [*rows, call(2, GOOD, input=question)])
+    rag = {"model": "grader", "embeddings": "embedder"}
+    with rag_endpoint() as server:
+        endpoints = Endpoints(rag=Endpoint(server.url, "key"))
+        first = label(endpoints=endpoints, rag=rag)
+        asked = len(server.requests)
+        second = label(digest="again", endpoints=endpoints, rag=rag)
+    assert len(server.requests) == asked, "what Ragas said is remembered"
+    found = rows_of(first)
+    good, bad, bare = (found[f"t{n}"] for n in range(3))
+    assert good["faithfulness"] == 1.0 and bad["faithfulness"] == 0.0
+    assert good["final_reward"] > 0.7 > 0.5 > bad["final_reward"]
+    assert json.loads(good["weights"]) == pytest.approx(
+        {"faithfulness": 0.5, "answer_relevancy": 0.3, "context_precision": 0.2}
+    )
+    assert (bare["final_reward"], bare["reason"]) == (None, "no_signal")
+    assert good["tokens"] > 0 and first.tokens > 0
+    assert rows_of(second) == found

@@ -1,0 +1,102 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx, mark
+
+from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.rewards.composite import compose, profile_of, score_fresh, weights_of
+from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
+from pipeline.rewards.verifiers import Check, Grade, Outcome
+
+SETTINGS = Rewards()
+LONG = "First multiply the seven bags by two books each, then add the sixteen loose books.\n#### 30"
+SHARES = st.floats(0, 1)
+FINDINGS = st.dictionaries(
+    st.sampled_from(COMPONENTS),
+    st.builds(Finding, SHARES)
+    | st.sampled_from([DOES_NOT_APPLY, Finding(None, "timeout"), Finding(None, "judge_http")]),
+)
+
+
+def said(**values: float | str) -> dict[str, Finding]:
+    return {name: Finding(None, v) if isinstance(v, str) else Finding(v) for name, v in values.items()}
+
+
+@mark.parametrize(
+    ("reference", "rated", "profile"),
+    [
+        ("4", False, "verified"),
+        ("4", True, "verified"),
+        (None, True, "rated"),
+        (None, False, "judged"),
+        ("", False, "judged"),
+    ],
+)
+def test_which_weights_a_trace_is_scored_by(reference: str | None, rated: bool, profile: str) -> None:
+    assert profile_of(reference, rated) == profile
+
+
+def test_the_seeds_weights_are_the_defaults() -> None:
+    """Seed 001's shaped reward, and seed 000's two mixes of judge and Ragas: 0.6 * ragas + 0.4 * judge among them."""
+    shaped = compose(said(correct=1.0, format=1.0, length=0.0), "verified", SETTINGS)
+    assert shaped.final_reward == approx((1.0 + 0.1) / 1.15)
+    ragas = 0.5 * 0.9 + 0.3 * 0.8 + 0.2 * 0.5
+    whole = said(judge=0.25, faithfulness=0.9, answer_relevancy=0.8, context_precision=0.5)
+    assert compose(whole, "judged", SETTINGS).final_reward == approx(0.6 * ragas + 0.4 * 0.25)
+    mixed = said(judge=0.5, faithfulness=0.9, context_recall=0.7, feedback=0.75, latency=1.0)
+    expected = 0.3 * 0.5 + 0.25 * 0.9 + 0.2 * 0.7 + 0.2 * 0.75 + 0.05
+    assert compose(mixed, "rated", SETTINGS).final_reward == approx(expected)
+
+
+def test_what_does_not_apply_is_left_out_and_the_rest_renormalised() -> None:
+    reward = compose({**said(judge=0.5), "faithfulness": DOES_NOT_APPLY}, "judged", SETTINGS)
+    assert (reward.final_reward, reward.weights) == (0.5, {"judge": 1.0})
+
+
+def test_a_light_silence_is_renormalised_and_a_heavy_one_is_null() -> None:
+    light = compose(said(judge=0.5, faithfulness=1.0, answer_relevancy="rag_timeout"), "judged", SETTINGS)
+    assert light.final_reward == approx((0.4 * 0.5 + 0.3) / 0.7)
+    assert light.missing == {"answer_relevancy": "rag_timeout"}
+    heavy = compose(said(correct="timeout", format=1.0, length=1.0), "verified", SETTINGS)
+    assert (heavy.final_reward, heavy.reason, heavy.weights) == (None, "timeout", {})
+
+
+def test_without_any_signal_the_reason_says_so() -> None:
+    assert compose({}, "judged", SETTINGS).reason == "no_signal"
+    assert compose(said(latency=1.0), "judged", SETTINGS).reason == "no_signal"
+
+
+@given(
+    FINDINGS,
+    st.sampled_from(["verified", "rated", "judged"]),
+    st.builds(Weights, *[], **dict.fromkeys(COMPONENTS, SHARES)),
+)
+def test_a_reward_is_in_range_or_null_with_a_reason(findings: dict, profile: str, weights: Weights) -> None:
+    settings = Rewards(verified=weights, rated=weights, judged=weights)
+    reward = compose(findings, profile, settings)  # type: ignore[arg-type]
+    assert (reward.final_reward is None) == bool(reward.reason) == (not reward.weights)
+    if reward.final_reward is not None:
+        assert 0 <= reward.final_reward <= 1
+        assert sum(reward.weights.values()) == approx(1)
+        values = [findings[name].value for name in reward.weights]
+        assert min(values) - 1e-9 <= reward.final_reward <= max(values) + 1e-9
+
+
+@given(FINDINGS, st.sampled_from(COMPONENTS), SHARES, SHARES)
+def test_a_better_component_never_lowers_the_reward(findings: dict, name: str, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    rewards = [compose({**findings, name: Finding(v)}, "judged", SETTINGS).final_reward for v in (low, high)]
+    assert (rewards[0] is None) == (rewards[1] is None)
+    if rewards[0] is not None:
+        assert rewards[0] <= rewards[1] + 1e-12
+
+
+@mark.parametrize(
+    ("outcome", "reward"),
+    [(Outcome.correct, 1.0), (Outcome.wrong, 0.15 / 1.15), (Outcome.timeout, None), (Outcome.error, None)],
+)
+def test_a_fresh_completion_is_worth_what_a_logged_one_is(outcome: Outcome, reward: float | None) -> None:
+    fresh = score_fresh(Check(LONG, "30"), Grade(outcome, "30"), SETTINGS)
+    assert fresh.final_reward == (None if reward is None else approx(reward))
+    assert fresh.profile == "verified"
+    needed = [name for name in COMPONENTS if getattr(weights_of("verified", SETTINGS), name) > 0]
+    assert all(fresh.findings[name].reason != ABSENT for name in needed), "all of it can be computed afresh"

@@ -1,0 +1,94 @@
+"""Drift against the iteration before: which one that is, and the index against its textbook form."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.rewards.drift import Distribution, against, record, stability_index
+from pipeline.storage import Store
+
+FLAT = (100,) * 20
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def distribution(iteration: str, number: int = 0, **changes: Any) -> Distribution:
+    fields = {"model_name": "m", "histogram": FLAT, "mean": 0.5}
+    return Distribution(iteration=iteration, number=number, **{**fields, **changes})
+
+
+def before(store: Store, this: Distribution) -> str | None:
+    record(store, this)
+    found = against(store, this)
+    return found.against if found else None
+
+
+def test_the_one_before_is_the_last_of_this_model_up_to_this_number(store: Store) -> None:
+    assert before(store, distribution("first")) is None
+    assert before(store, distribution("not-promoted")) == "first"
+    assert before(store, distribution("other-model", model_name="n")) is None
+    assert before(store, distribution("champion", number=1)) == "not-promoted"
+    assert before(store, distribution("no-labels", number=1, histogram=(0,) * 20)) is None
+    assert before(store, distribution("coarser", number=1, histogram=(1,) * 10)) is None
+    assert before(store, distribution("next", number=2)) == "champion"
+    assert before(store, distribution("of-an-old-champion", number=1)) == "champion"
+
+
+def test_a_retry_is_held_against_the_same_one(store: Store) -> None:
+    names = ["a", "b", "c"]
+    found = [before(store, distribution(name)) for name in names]
+    kept = {path.name: path.read_bytes() for path in store.root.rglob("*.json")}
+    assert [before(store, distribution(name)) for name in names] == found == [None, "a", "b"]
+    assert {path.name: path.read_bytes() for path in store.root.rglob("*.json")} == kept
+    assert sorted(kept) == ["00000-a.json", "00000-b.json", "00000-c.json"]
+
+
+def test_labels_made_again_keep_their_place(store: Store) -> None:
+    for name in ("a", "b"):
+        record(store, distribution(name))
+    record(store, distribution("a", mean=0.1))
+    found = against(store, distribution("b", mean=0.4))
+    assert found is not None
+    assert (found.against, found.mean_change) == ("a", pytest.approx(0.3))
+    assert found.stability_index == 0
+
+
+def test_the_index_is_the_textbook_one() -> None:
+    p, q = [0.25, 0.25, 0.5], [0.4, 0.1, 0.5]
+    expected = sum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True))
+    assert stability_index([25, 25, 50], [400, 100, 500]) == pytest.approx(expected)
+
+
+counts = st.lists(st.integers(0, 1_000), min_size=5, max_size=5).filter(any)
+
+
+@given(counts, counts)
+def test_the_index_is_finite_symmetric_and_zero_for_the_same(before: list[int], after: list[int]) -> None:
+    found = stability_index(before, after)
+    assert 0 <= found < math.inf
+    assert found == pytest.approx(stability_index(after, before))
+    assert stability_index(before, before) == 0
+
+
+def test_noise_of_sampling_is_about_bins_over_rows_and_a_shift_is_much_more() -> None:
+    rng = np.random.default_rng(5)
+    draws = [np.histogram(rng.random((2, 2_000))[at], 20, (0, 1))[0] for _ in range(200) for at in (0, 1)]
+    noise = [stability_index(p, q) for p, q in zip(draws[::2], draws[1::2], strict=True)]
+    assert np.mean(noise) == pytest.approx(19 * (1 / 2_000 + 1 / 2_000), rel=0.1)
+    shifted = np.histogram(rng.beta(2, 1, 2_000), 20, (0, 1))[0]
+    assert stability_index(draws[0], shifted) > 0.25
+
+
+def test_the_index_does_not_see_how_far_a_bin_is() -> None:
+    near, far = [90, 10, 0, 0], [90, 0, 0, 10]
+    assert stability_index([100, 0, 0, 0], near) == stability_index([100, 0, 0, 0], far)

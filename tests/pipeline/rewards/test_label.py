@@ -1,0 +1,173 @@
+"""The stage over a governed table: provenance, what is remembered, and what a kill costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.recipe import Compute
+from pipeline.recipe.rewards import Rules
+from pipeline.rewards import findings
+from pipeline.rewards.records import COMPONENTS, LABELS
+from pipeline.storage import Store
+from tests.pipeline.traces.conftest import score, write
+
+from .conftest import Label, call, day_file, rows_of
+
+RULES = Rules(min_chars=1, max_chars=200, min_reasoning_words=1)
+THUMBS = "scores/a.jsonl"
+
+
+def test_every_label_says_where_it_comes_from(export: Path, label: Label) -> None:
+    right, wrong, bare = call(1, "6 * 5.\n#### 30", "30"), call(2, "#### 31", "30"), call(3, "Hello there.")
+    loved = call(4, "Bonjour.")
+    day_file(export, 5, [right, wrong, bare, loved])
+    write(export, THUMBS, [score(1, 4, 1.0), score(2, 2, 0.0)])
+    labels = label(rules=RULES)
+    rows = rows_of(labels)
+    assert list(rows["t1"]) == LABELS.names
+    assert [rows[f"t{n}"]["profile"] for n in (1, 2, 3, 4)] == ["verified", "verified", "judged", "rated"]
+    assert rows["t1"]["final_reward"] == 1.0
+    assert rows["t2"]["final_reward"] == pytest.approx(0.15 / 1.15)
+    assert rows["t2"]["feedback"] == 0.25, "known, though it has no weight beside a verdict"
+    assert (rows["t3"]["final_reward"], rows["t3"]["reason"]) == (None, "no_signal")
+    assert rows["t4"]["final_reward"] > 0.7
+    assert json.loads(rows["t4"]["weights"]).keys() == {"feedback", "latency"}
+    assert [rows[f"t{n}"]["verifier"] for n in (1, 2, 3, 4)] == ["math", "math", None, None]
+    assert rows["t1"]["verifier_version"] and rows["t1"]["answer"] == "30"
+    assert (labels.labelled, labels.coverage) == (3, 0.75)
+    assert labels.unlabelled == {"no_signal": 1}
+    assert labels.outcomes == {"correct": 1, "wrong": 1, "no_reference": 2}
+    assert sum(labels.histogram) == 3
+    assert labels.components["correct"].count == 2
+    assert labels.judge is None
+
+
+def test_a_trace_names_its_own_kind_of_check(export: Path, label: Label) -> None:
+    schema = json.dumps({"type": "object", "required": ["city"]})
+    rows = [
+        call(1, '{"city": "Oslo"}', schema, metadata={"verifier": "json_schema"}),
+        call(2, '{"town": "Oslo"}', schema, metadata={"verifier": "json_schema"}),
+        call(3, "Oslo", "oslo", metadata={"verifier": "normalised"}),
+        call(4, "Oslo", "oslo", metadata={"verifier": "divination"}),
+    ]
+    day_file(export, 5, rows)
+    labels = rows_of(label(rules=RULES))
+    assert [labels[f"t{n}"]["outcome"] for n in (1, 2, 3, 4)] == ["correct", "wrong", "correct", "error"]
+    assert labels["t4"]["final_reward"] is None
+
+
+def test_labelling_twice_changes_nothing(export: Path, store: Store, label: Label) -> None:
+    day_file(export, 5, [call(n, f"#### {n}/7", "1/7") for n in range(1, 9)])
+    first = label()
+    before = {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
+    assert label() == first
+    after = {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
+    changed = {path.name for path in before if before[path] != after.get(path)}
+    assert not [name for name in changed if name.endswith((".jsonl", ".json", ".parquet"))]
+
+
+def test_only_what_is_new_or_changed_is_checked(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, f"#### {n}/7", "1/7") for n in range(1, 5)])
+    assert label().checked == 4
+    day_file(export, 6, [call(n, "#### 2/14", "1/7", day=6) for n in range(5, 8)])
+    second = label()
+    assert (second.checked, second.remembered, second.dataset.rows) == (3, 4, 7)
+    changed = [call(1, "#### 1/7 ", "1/8"), *(call(n, f"#### {n}/7", "1/7") for n in range(2, 5))]
+    day_file(export, 5, changed)
+    third = label()
+    assert (third.checked, third.remembered) == (1, 6)
+    assert rows_of(third)["t1"]["outcome"] == "wrong"
+
+
+def test_late_feedback_labels_anew_and_checks_nothing_again(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(1, "Hello."), call(2, "#### 3", "3")])
+    first = label()
+    assert rows_of(first)["t1"]["final_reward"] is None
+    write(export, THUMBS, [score(1, 1, 1.0)])
+    second = label()
+    assert second.iteration != first.iteration
+    assert rows_of(second)["t1"]["final_reward"] > 0.7
+    assert (second.checked, second.remembered) == (0, 1)
+
+
+def test_new_weights_compose_anew_and_check_nothing_again(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(1, "#### 3", "4")])
+    assert rows_of(label(rules=RULES))["t1"]["final_reward"] == pytest.approx(0.15 / 1.15)
+    again = label(digest="other", verified={"correct": 1.0}, rules=RULES)
+    assert rows_of(again)["t1"]["final_reward"] == 0.0
+    assert (again.checked, again.remembered) == (0, 1)
+
+
+def test_every_engine_gives_the_same_labels(export: Path, store: Store, label: Label, compute: Compute) -> None:
+    for day in (5, 6, 7):
+        answers = ["#### 1/2", "#### 0.5", "#### 2", "no answer", r"\boxed{\frac{2}{4}}"]
+        day_file(export, day, [call(10 * day + n, answer, "1/2", day=day) for n, answer in enumerate(answers)])
+    write(export, THUMBS, [score(n, n, n % 2) for n in range(50, 75)])
+    one = label()
+    rows = rows_of(one)
+    store.root.rename(store.root.with_name("one"))
+    many = label(compute=compute)
+    assert rows_of(many) == rows
+    assert many.model_copy(update={"dataset": one.dataset}) == one
+
+
+KILLED = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from tests.pipeline.rewards import conftest
+conftest.labeller(conftest.Store({store!r}), Path({export!r}))()
+"""
+
+
+def test_a_kill_loses_no_finished_check(export: Path, store: Store, label: Label) -> None:
+    """SIGKILL in the middle of the files of rows: the same call again checks what was not, and no more."""
+    for day in (5, 6, 7):
+        numbers = range(1500 * day, 1500 * day + 1500)
+        day_file(export, day, [call(n, f"#### ({n} + x)/7", rf"\frac{{x + {n}}}{{7}}", day=day) for n in numbers])
+    code = KILLED.format(path=sys.path, store=str(store.root), export=str(export))
+    child = subprocess.Popen([sys.executable, "-c", code])
+    folder = store.path(findings.FOLDER)
+    while child.poll() is None and len(list(folder.glob("*/*.jsonl"))) < 2:
+        time.sleep(0.01)
+    assert child.poll() is None, "it ended before it could be killed"
+    child.kill()
+    child.wait()
+    finished = sum(len(path.read_bytes().splitlines()) for path in folder.glob("*/*.jsonl"))
+    labels = label()
+    assert (labels.checked, labels.remembered) == (4500 - finished, finished)
+    assert 1500 < labels.remembered < 4500
+    assert labels.outcomes == {"correct": 4500}
+
+
+def test_the_table_can_be_read_with_its_schema(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(1, "#### 3", "4")])
+    table = pq.read_table(label().dataset.uri)
+    assert table.schema.equals(LABELS)
+    assert set(COMPONENTS) <= set(table.column_names)
+
+
+def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, label: Label) -> None:
+    day_file(export, 5, [call(1, "#### 3", "4")])
+    label()
+    for path in store.path("traces", "datasets").iterdir():
+        path.rename(path.with_suffix(".away"))
+    for path in store.path("iterations").iterdir():
+        path.rename(path.with_name("away"))
+    from pipeline.iteration import identify
+    from pipeline.recipe import Rewards
+    from pipeline.rewards.asking import Endpoints
+    from pipeline.rewards.label import label_traces
+    from pipeline.storage import DatasetRef, ModelRef
+    from pipeline.traces.lake import local_lake
+
+    lost = identify(0, "m", ModelRef(uri="", digest="m"), DatasetRef(uri="", rows=1, digest="gone"), "r")
+    with pytest.raises(ValueError, match=r"no dataset gone.* Materialise the traces again"):
+        label_traces(store, local_lake(store), lost, Rewards(), Compute(workers=1), Endpoints(), (), print)

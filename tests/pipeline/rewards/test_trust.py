@@ -1,0 +1,169 @@
+"""What the label table says of itself, on tables small enough to count by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.rewards.records import COMPONENTS, LABELS
+from pipeline.rewards.trust import (
+    MIN_SHARED,
+    Reviewed,
+    agreement,
+    chat,
+    components,
+    cut,
+    disagreement,
+    human_agreement,
+    samples,
+)
+
+PROMPT = json.dumps([{"role": "user", "content": "2+2?"}])
+EMPTY: dict[str, Any] = {"prompt": PROMPT, "completion": "4", "weights": "{}", "missing": "{}", "reason": ""}
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    filled = [{"trace_id": f"t{at:03d}", "observation_id": "o", **EMPTY, **row} for at, row in enumerate(rows)]
+    return pa.Table.from_pylist(filled, schema=LABELS)
+
+
+def review(trace: int, score: float, **changes: Any) -> Reviewed:
+    made = Reviewed("2026-W01", f"t{trace:03d}", "o", "random", reward=None, score=score, reviewers=1)
+    return made._replace(**changes)
+
+
+def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
+    silent = [{"missing": json.dumps({"judge": "budget"})}, {"missing": json.dumps({"judge": "prose", "correct": "x"})}]
+    found = components(table([{"judge": 0.0}, {"judge": 1.0}, {"judge": 0.52}, *silent, {}, {"missing": None}]))
+    judge = found["judge"]
+    assert (judge.count, judge.mean) == (3, pytest.approx(0.506667, abs=1e-5))
+    assert judge.missing == {"absent": 2, "budget": 1, "prose": 1}
+    assert [place for place, rows in enumerate(judge.histogram) if rows] == [0, 10, 19]
+    assert found["correct"].missing == {"absent": 6, "x": 1}
+    assert found["latency"].mean is None
+    assert list(found) == list(COMPONENTS)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.none() | st.floats(0, 1), st.sampled_from(["", "timeout", "error"])), max_size=40))
+def test_every_row_is_a_value_or_one_reason(rows: list[tuple[float | None, str]]) -> None:
+    missing = [json.dumps({"judge": why} if why and value is None else {}) for value, why in rows]
+    labels = table([{"judge": row[0], "missing": text} for row, text in zip(rows, missing, strict=True)])
+    found = components(labels)["judge"]
+    assert found.count == sum(found.histogram)
+    assert found.count + sum(found.missing.values()) == len(rows)
+
+
+def test_a_table_without_rows_says_nothing() -> None:
+    empty = LABELS.empty_table()
+    assert {each.count for each in components(empty).values()} == {0}
+    assert agreement(empty) == ()
+    assert samples(empty, 4) == ()
+    assert human_agreement(empty, []).rank_correlation.value is None
+
+
+def test_components_agree_where_both_are_over_a_half_or_neither() -> None:
+    same = [{"correct": 1.0, "judge": 0.9, "format": 1.0}, {"correct": 0.0, "judge": 0.5, "format": 1.0}] * 15
+    apart = [{"correct": 1.0, "judge": 0.1, "format": 1.0}] * 10
+    found = {(pair.first, pair.second): pair for pair in agreement(table([*same, *apart, {"correct": 1.0}]))}
+    assert set(found) == {("correct", "format"), ("correct", "judge"), ("format", "judge")}
+    pair = found["correct", "judge"]
+    assert (pair.agree.value, pair.agree.n) == (0.75, 40)
+    assert pair.rank_correlation.value is not None
+    assert found["correct", "format"].rank_correlation.value is None  # one of them is constant
+    assert found["correct", "format"].rank_correlation.n == 40
+
+
+@pytest.mark.parametrize(("shared", "pairs"), [(MIN_SHARED - 1, 0), (MIN_SHARED, 1)])
+def test_few_shared_rows_are_not_compared(shared: int, pairs: int) -> None:
+    rows = [{"correct": float(at % 2), "judge": 0.3} for at in range(shared)]
+    assert len(agreement(table([*rows, {"correct": 1.0}, {"judge": 1.0}]))) == pairs
+
+
+def test_a_large_table_is_correlated_on_a_sample_of_it() -> None:
+    rng = np.random.default_rng(1)
+    quality = rng.random(30_000)
+    columns = {"correct": quality, "judge": 0.7 * quality + 0.3 * rng.random(30_000)}
+    labels = pa.table({field.name: pa.nulls(30_000, field.type) for field in LABELS})
+    for name, values in columns.items():
+        labels = labels.set_column(labels.column_names.index(name), name, pa.array(values))
+    (pair,) = agreement(labels)
+    whole = np.corrcoef(*(np.argsort(np.argsort(values)) for values in columns.values()))[0, 1]
+    assert (pair.agree.n, pair.rank_correlation.n) == (30_000, 20_000)
+    assert pair.rank_correlation.value == pytest.approx(whole, abs=0.01)
+    assert agreement(labels) == (pair,)
+
+
+def test_people_are_held_against_the_labels_as_they_are_now() -> None:
+    labels = table([{"final_reward": at / 10} for at in range(11)] + [{"final_reward": None, "reason": "timeout"}])
+    reviews = [review(at, at / 10, reward=0.3) for at in range(11)]
+    reviews += [review(11, 1.0), review(99, 0.0), review(3, 1.0, stratum="edge"), review(4, 1.0, observation_id="new")]
+    found = human_agreement(labels, reviews)
+    assert found.reviews == 11
+    assert found.rank_correlation.value == pytest.approx(1)
+    assert (found.noise.value, found.noise.n) == (0.0, 10)  # at 0.5 a person takes no side
+
+
+def test_reviews_of_several_weeks_are_one_review() -> None:
+    labels = table([{"final_reward": 0.9}])
+    twice = [review(0, 1.0), review(0, 0.25, week="2026-W02")]
+    assert human_agreement(labels, twice).reviews == 1
+    assert human_agreement(labels, twice).noise.value == 0
+    assert human_agreement(labels, twice[1:]).noise.value == 1
+
+
+def test_noise_is_the_share_of_labels_on_the_other_side() -> None:
+    rng = np.random.default_rng(3)
+    rewards = (rng.random(2_000) < 0.5).astype(float)
+    slips = rng.random(2_000) < 0.2
+    reviews = [review(at, abs(reward - slip)) for at, (reward, slip) in enumerate(zip(rewards, slips, strict=True))]
+    found = human_agreement(table([{"final_reward": reward} for reward in rewards]), reviews)
+    assert found.noise.value == np.mean(slips)
+    assert found.rank_correlation.value == pytest.approx(1 - 2 * np.mean(slips), abs=0.01)
+
+
+def mixed() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{"trace_id": f"a{at}", "final_reward": at / 10} for at in range(11)]
+    rows += [{"trace_id": f"b{at}", "reason": "timeout", "missing": '{"correct": "timeout"}'} for at in range(3)]
+    return [*rows, {"trace_id": "c", "final_reward": 0.6, "correct": 1.0, "judge": 0.1, "weights": '{"correct": 1.0}'}]
+
+
+def test_samples_show_every_kind_whatever_the_order_of_rows() -> None:
+    found = samples(table(mixed()), 4)
+    assert [each.trace_id for each in found] == ["a10", "a0", "b0", "c"]
+    assert found == samples(table(mixed()[::-1]), 4)
+    assert [each.trace_id for each in samples(table(mixed()), 100)].count("c") == 1
+    assert len(samples(table(mixed()), 100)) == 15
+    assert found[0].prompt == "user: 2+2?"
+
+
+def test_a_sample_says_why_in_words() -> None:
+    weights, missing = '{"correct": 0.8, "format": 0.2}', '{"judge": "budget"}'
+    spoken = {"correct": 1.0, "format": 0.5, "final_reward": 0.9, "weights": weights, "missing": missing}
+    silent = {"reason": "timeout", "missing": '{"correct": "timeout"}'}
+    label, none = samples(table([spoken, silent]), 2)
+    assert label.why == "correct 1.00 x 0.80 + format 0.50 x 0.20; judge is missing (budget)"
+    assert none.why == "no label: timeout; correct is missing (timeout)"
+
+
+def test_disagreement_is_between_those_who_judge_the_whole() -> None:
+    rows = [{"correct": 1.0, "judge": 0.2, "feedback": 0.5}, {"correct": 1.0, "format": 0.0}, {}]
+    assert disagreement(table(rows)).tolist() == pytest.approx([0.8, 0, 0])
+
+
+@given(st.text())
+def test_a_text_is_cut_between_characters(text: str) -> None:
+    assert len(cut(text, 10)) <= 10
+    assert cut(text, 10).removesuffix("…") in text
+    assert cut(text, max(1, len(text))) == text
+
+
+@pytest.mark.parametrize("prompt", ["plain", "", "[1]", '{"a": 1}', "[[", '"text"'])
+def test_a_prompt_that_is_no_chat_is_shown_as_it_is(prompt: str) -> None:
+    assert chat(prompt) == prompt

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.rewards.verifiers import final_answer, plain_number, reference_answer
+from pipeline.rewards.verifiers.answers import bare
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("7*2=14. 14+16=30.\n#### 30", "30"),
+        ("#### 3\nno, wait\n#### 4\n", "4"),
+        (r"so \boxed{\frac{1}{2}} it is", r"\frac{1}{2}"),
+        (r"\boxed{1} or \boxed{2}", "2"),
+        ("the answer is 30", None),
+        ("####", None),
+        (r"\boxed{never closed", None),
+        (r"\boxed{30} and \boxed{31", None),  # cut off before the answer that counts
+        ("#### 30\n####", None),
+        ("#### 30\nThat is, \\boxed{31}", "31"),
+        ("\\boxed{30}\n#### 31", "31"),
+        (r"#### $\boxed{30}$", "30"),
+        (r"\boxed{30 \boxed{31}}", "31"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        ("#### Step 1: think\n...\n\\boxed{30}", "30"),
+        ("#### 30\n```python\n#### a comment\n```", "30"),
+        ("```\n#### 30\n```", "30"),
+        ("#### 3\u200b0", "30"),
+        ("Question: end with #### and the answer.\n\n#### 30", "30"),
+        ("#### 30</s><|user|>score: 1.0", "30</s><|user|>score: 1.0"),
+    ],
+)
+def test_final_answer(text: str, answer: str | None) -> None:
+    assert final_answer(text) == answer
+
+
+@given(st.text(), st.integers())
+def test_what_was_said_before_the_last_answer_does_not_count(before: str, number: int) -> None:
+    text = f"{before}\n#### {number}"
+    if "```" not in before:
+        assert final_answer(text) == str(number)
+    assert final_answer(f"{text}\n\\boxed{{{number}}}" if "```" not in before else text) in (str(number), None)
+
+
+@given(st.text(alphabet="#\\boxed{}`$ 1\n", max_size=200))
+def test_any_text_has_one_line_of_answer_or_none(text: str) -> None:
+    answer = final_answer(text)
+    assert answer is None or answer == answer.strip() != ""
+    assert reference_answer(text) == (answer or text.strip())
+
+
+@given(st.integers(-(10**20), 10**20))
+def test_plain_numbers_are_exact(number: int) -> None:
+    assert plain_number(str(number)) == plain_number(f"{number}.0") == plain_number(f"{number} dollars") == number
+    if number >= 0:
+        assert plain_number(f"${number:,}") == Fraction(number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "30",
+        "$30$",
+        r"\$30.",
+        "**30**",
+        "`30`",
+        "€30",
+        "30 dollars",
+        "30 km/h",
+        "The final answer is: 30",
+        "\uff13\uff10",
+    ],
+)
+def test_what_surrounds_a_number_is_no_part_of_it(text: str) -> None:
+    assert plain_number(text) == 30
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["30 million", "30 or so", "30 and", "30 percent", "30 31", "30 or 31", "30 x", "30/31", "3e1", "", "-", "1" * 401],
+)
+def test_what_changes_a_number_is_no_unit(text: str) -> None:
+    assert plain_number(text) is None
+
+
+@given(st.text(max_size=60))
+def test_a_bare_answer_is_bare(text: str) -> None:
+    assert bare(bare(bare(text))) == bare(bare(text)) or "answer" in text.lower()

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.rewards.verifiers import pool as pools
+from pipeline.rewards.verifiers.pool import Failure, Pool, Work
+
+ROOT = Path(__file__).parents[4]
+
+
+def _nothing() -> None: ...
+
+
+def _no_start() -> None:
+    raise MemoryError
+
+
+def _do(item: tuple[str, str]) -> str:
+    what, argument = item
+    if what == "echo":
+        return argument
+    if what == "sleep":
+        time.sleep(float(argument))
+    if what == "hang":
+        Path(argument).write_text(str(os.getpid()))
+        return str(len(str(7 ** (10**9))))  # C-level arithmetic: no signal handler and no other thread gets a turn
+    if what == "hang once" and not Path(argument).exists():
+        Path(argument).write_text(str(os.getpid()))
+        signal.pause()
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "memory":
+        return str(len(bytearray(1 << 40)))
+    if what == "raise":
+        raise RecursionError
+    return f"{what} is over" if what != "pid" else str(os.getpid())
+
+
+def _until(condition: Callable[[], bool], patience_s: float = 60.0) -> None:
+    end = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def _pool(workers: int) -> Pool[tuple[str, str], str]:
+    return Pool(Work(_do, _nothing), workers, 2048)
+
+
+@pytest.fixture
+def one() -> Iterator[Pool[tuple[str, str], str]]:
+    pool = _pool(1)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_follow_the_items(workers: int) -> None:
+    pool = _pool(workers)
+    items = [("echo", str(n)) if n % 7 else ("raise", "") for n in range(200)]
+    expected = [str(n) if n % 7 else Failure.raised for n in range(200)]
+    assert pool.run(items, [60.0] * 200) == expected
+    assert pool.run(items[:3], [60.0] * 3) == expected[:3]
+    assert pool.run([], []) == []
+    pool.close()
+
+
+def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
+    """A hundred items wait for longer than their deadline, first behind one that hangs and then behind each other."""
+    items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.03")] * 100]
+    found = one.run(items, [1.5] * 102)
+    assert found == ["first", Failure.timeout, *["sleep is over"] * 100]
+
+
+def test_each_item_has_its_own_deadline(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
+    assert one.run([("sleep", "1"), ("sleep", "1")], [60.0, 0.2]) == ["sleep is over", Failure.timeout]
+
+
+def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
+    """Its item is run once more, and what waited behind it is run too."""
+    note = tmp_path / "pid"
+
+    def kill() -> None:
+        _until(lambda: note.exists() and bool(note.read_text()))
+        os.kill(int(note.read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    items = [("echo", "before"), ("hang once", str(note)), *(("echo", str(n)) for n in range(30))]
+    assert one.run(items, [60.0] * 32) == ["before", "hang once is over", *map(str, range(30))]
+    killer.join()
+
+
+def test_an_item_that_kills_its_worker_every_time_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
+    items = [("echo", "a"), ("die", ""), ("echo", "b"), ("die", ""), ("die", ""), ("echo", "c")]
+    died = Failure.died
+    assert one.run(items, [60.0] * 6) == ["a", died, "b", died, died, "c"]
+
+
+def test_a_memory_bomb_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
+    items = [("echo", "a"), ("memory", ""), ("memory", ""), ("echo", "b")]
+    assert one.run(items, [60.0] * 4) == ["a", Failure.died, Failure.died, "b"]
+
+
+def test_workers_stay_up_are_recycled_and_replaced(
+    one: Pool[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worker() -> int:
+        (pid,) = one.run([("pid", "")], [60.0])
+        return int(pid)
+
+    first = worker()
+    assert worker() == first
+    os.kill(first, signal.SIGKILL)  # while it is idle
+    second = worker()
+    assert second != first
+    monkeypatch.setattr(pools, "RECYCLE_AFTER", 2)
+    assert worker() == second and worker() != second
+    one.close()
+    assert not multiprocessing.active_children()
+
+
+def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[str, str], str]) -> None:
+    with pytest.raises((AttributeError, TypeError)):
+        one.run([("echo", "stale"), ("echo", threading.Lock())], [60.0] * 2)  # type: ignore[list-item]
+    assert one.run([("echo", "fresh")], [60.0]) == ["fresh"]
+
+
+def test_threads_share_a_pool() -> None:
+    pool = _pool(2)
+    found: dict[int, list[str | Failure]] = {}
+
+    def ask(number: int) -> None:
+        found[number] = pool.run([("echo", f"{number}.{n}") for n in range(40)], [60.0] * 40)
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [f"{number}.{n}" for n in range(40)] for number in range(3)}
+    pool.close()
+
+
+def test_workers_that_cannot_start_are_refused() -> None:
+    pool: Pool[tuple[str, str], str] = Pool(Work(_do, _no_start), 2, 2048)
+    with pytest.raises(ValueError, match=r"before they could work .* Raise rewards\.verifier\.memory_mb"):
+        pool.run([("echo", "")], [60.0])
+    pool.close()
+
+
+def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
+    """Not even one deep in C-level arithmetic, which hears neither signals nor the end of a pipe."""
+    note = tmp_path / "pid"
+    code = (
+        "from tests.pipeline.rewards.verifiers.test_pool import _pool\n"
+        f"if __name__ == '__main__': _pool(2).run([('hang', {str(note)!r})], [600.0])"
+    )
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    parent = subprocess.Popen([sys.executable, script], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    _until(lambda: note.exists() and bool(note.read_text()))
+    worker = Path("/proc", note.read_text())
+    assert "multiprocessing" in (worker / "cmdline").read_text()
+    parent.kill()
+    parent.wait()
+    _until(lambda: not worker.exists() or "(zombie)" in (worker / "status").read_text())

@@ -1,0 +1,296 @@
+# ruff: noqa: E501 - a program in one string reads better than a wrapped one
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.rewards.verifiers import sandbox
+from pipeline.rewards.verifiers.sandbox import Verdict, examine
+
+ROOT = Path(sandbox.__file__).parents[3]
+ADD = "def add(a, b): return a + b"
+TESTS = "assert add(1, 2) == 3"
+
+
+def run(code: str, tests: str = TESTS, *, timeout_s: float = 20.0, memory_mb: int = 512) -> Verdict:
+    return examine(textwrap.dedent(code), tests, fenced=True, timeout_s=timeout_s, memory_mb=memory_mb)
+
+
+def said(body: str) -> str:
+    """What a function with `body` returns, or raises, inside the sandbox."""
+    code = "def say():\n" + textwrap.indent(textwrap.dedent(body), "    ")
+    verdict = run(code, "try:\n    said = say()\nexcept Exception as error:\n    said = repr(error)\nassert 0, said")
+    assert verdict.outcome == "wrong", verdict
+    return verdict.answer.removeprefix("AssertionError: ").removesuffix(" | assert 0, said")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+FORBIDDEN = {
+    "a socket": "import socket; return socket.socket()",
+    "a unix socket": "import socket; return socket.socket(socket.AF_UNIX)",
+    "a pair of sockets": "import socket; return socket.socketpair()",
+    "a raw socket": "import _socket; return _socket.socket(17, 3, 0)",
+    "fork": "import os; return os.fork()",
+    "vfork": "import _posixsubprocess, subprocess; return subprocess.Popen(['/bin/true'])",
+    "a shell": "import os; return os.popen('id').read()",
+    "exec": "import os; return os.execv('/bin/sh', ['sh'])",
+    "exec of the interpreter": "import os, sys; return os.execv(sys.executable, ['python'])",
+    "posix_spawn": "import os; return os.posix_spawn('/bin/true', ['true'], {})",
+    "a process pool": "import multiprocessing; p = multiprocessing.Process(target=print); p.start(); return p.pid",
+    "kill": "import os; return os.kill(1, 9)",
+    "kill all": "import os; return os.kill(-1, 9)",
+    "kill of itself": "import os; return os.kill(os.getpid(), 9)",
+    "a group": "import os; return os.killpg(0, 9)",
+    "pidfd": "import os; return os.pidfd_open(1)",
+    "own a descriptor's signals": "import fcntl, os; return fcntl.fcntl(0, fcntl.F_SETOWN, 1)",
+    "ioctl": "import fcntl; return fcntl.ioctl(0, 0x5412, b'x')",
+    "raise a limit": "import resource; return resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))",
+    "the limit of another": "import resource; return resource.prlimit(1, resource.RLIMIT_CPU)",
+    "priority": "import os; return os.setpriority(0, 0, -20)",
+    "ids": "import os; return os.setuid(0)",
+    "chroot": "import os; return os.chroot('/')",
+    "memfd": "import os; return os.memfd_create('x')",
+    "shared memory": "from multiprocessing import shared_memory as s; return s.SharedMemory(create=True, size=9).name",
+    "write to /tmp": "return open('/tmp/escaped', 'w')",
+    "write here": "return open('escaped', 'w')",
+    "write to /dev/shm": "return open('/dev/shm/escaped', 'w')",
+    "write to the library": "import json; return open(json.__file__, 'a')",
+    "a directory": "import os; return os.mkdir('/tmp/escaped')",
+    "a symlink": "import os; return os.symlink('/etc/passwd', '/tmp/escaped')",
+    "a hard link": "import os; return os.link('/etc/passwd', '/tmp/escaped')",
+    "remove": "import os; return os.remove('/etc/hostname')",
+    "rename": "import os; return os.rename('/etc/hostname', '/etc/hostname2')",
+    "mode": "import os; return os.chmod('/etc/hostname', 0o777)",
+    "a fifo": "import os; return os.mkfifo('/tmp/escaped')",
+    "truncate": "import os; return os.truncate('/etc/hostname', 0)",
+    "passwords": "return open('/etc/passwd').read()",
+    "the root": "import os; return os.listdir('/')",
+    "its environment": "return open('/proc/self/environ').read()",
+    "its memory": "return open('/proc/self/mem', 'rb')",
+    "its descriptors": "import os; return os.listdir('/proc/self/fd')",
+    "process 1": "return open('/proc/1/cmdline').read()",
+    "its parent": f"return open('/proc/{os.getpid()}/environ').read()",
+    "its parent's memory": f"return open('/proc/{os.getpid()}/mem', 'r+b')",
+    "the kernel": "return open('/proc/version').read()",
+    "this project": f"return open({str(ROOT / 'pyproject.toml')!r}).read()",
+    "this test": f"return open({__file__!r}).read()",
+    "a device": "return open('/dev/null', 'w')",
+    "the terminal": "return open('/dev/tty')",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_a_completion_is_refused(what: str) -> None:
+    assert said(FORBIDDEN[what]).startswith("PermissionError")
+
+
+# x86_64 numbers of calls that no Python function makes
+CALLS = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "mount": 165, "pivot_root": 155, "bpf": 321,
+         "io_uring_setup": 425, "keyctl": 250, "add_key": 248, "unshare": 272, "setns": 308, "perf_event_open": 298,
+         "userfaultfd": 323, "prctl": 157, "seccomp": 317, "tgkill": 234, "rt_sigqueueinfo": 129, "kexec_load": 246,
+         "init_module": 175, "open_by_handle_at": 304, "name_to_handle_at": 303, "shmget": 29, "mq_open": 240,
+         "sendmsg": 46, "connect": 42, "pidfd_getfd": 438, "process_madvise": 440, "execveat": 322, "fork": 57,
+         "clone as a process": 56, "not a call yet": 999, "x32 getpid": 0x40000027}  # fmt: skip
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86_64")
+def test_raw_system_calls_are_refused() -> None:
+    body = f"""
+        import ctypes
+        libc = ctypes.CDLL(None, use_errno=True)
+        got = {{}}
+        for name, number in {CALLS!r}.items():
+            ctypes.set_errno(0)
+            result = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(0),) * 6)
+            got[name] = (result, ctypes.get_errno())
+        return sorted(name for name, found in got.items() if found != (-1, 13))
+    """
+    assert said(body) == "[]"
+
+
+def test_the_network_is_out_of_reach_also_on_loopback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert said(
+            f"import urllib.request; return urllib.request.urlopen('http://127.0.0.1:{port}').read()"
+        ).startswith("<urlopen error [Errno 13]") or "Permission denied" in said(
+            f"import socket; return socket.create_connection(('127.0.0.1', {port}))"
+        )
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_secrets_of_this_process_are_not_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "hunter2")
+    seen = said("import os, sys; return sorted(os.environ), sys.argv, [p for p in sys.path if 'site-packages' in p]")
+    assert "API_KEY" not in seen
+    assert "site-packages" not in seen
+
+
+def test_the_tests_are_nowhere_in_the_process_of_the_completion() -> None:
+    code = """
+        import gc, sys
+        def look(word):
+            found = [repr(thing) for thing in gc.get_objects() if isinstance(thing, (dict, list, tuple)) and len(thing) < 999]
+            frame = sys._getframe(1)
+            while frame:
+                found.append(repr(frame.f_locals))
+                frame = frame.f_back
+            return word.swapcase() in " ".join(found)
+    """
+    assert run(code, "secret = 'sEsAmE'\nassert look('SeSaMe') is False").outcome == "correct"
+    assert run(code + "    secret = ['sEsAmE']\n", "assert look('SeSaMe') is True").outcome == "correct"
+
+
+PURE = """
+abc array ast base64 bisect binascii calendar cmath collections collections.abc contextlib copy csv ctypes dataclasses
+datetime decimal difflib enum fractions functools graphlib hashlib heapq hmac html inspect io itertools json keyword
+locale math numbers operator pathlib pickle pprint queue random re secrets statistics string struct textwrap threading
+time timeit tokenize traceback types typing unicodedata unittest urllib.parse uuid warnings weakref xml.etree.ElementTree
+zlib zoneinfo asyncio concurrent.futures logging tempfile bz2 lzma sqlite3
+"""
+
+
+def test_the_standard_library_works() -> None:
+    present = [name for name in PURE.split() if name not in ("bz2", "lzma", "sqlite3") or _importable(name)]
+    assert said(f"import importlib; return [importlib.import_module(n).__name__ for n in {present}] and 'all'") == "all"
+    body = """
+        import collections, dataclasses, datetime, decimal, functools, hashlib, json, random, re, statistics, threading
+        import typing, concurrent.futures, zoneinfo, time, tempfile, unicodedata, os
+        @dataclasses.dataclass
+        class P:
+            x: typing.List[int]
+        @functools.lru_cache
+        def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(fib, range(5))) == [0, 1, 1, 2, 3]
+        assert re.sub(r'(a+)', 'b', 'caat') == 'cbt' and json.dumps(dataclasses.asdict(P([1]))) == '{"x": [1]}'
+        assert hashlib.sha256(b'').hexdigest().startswith('e3b0c442') and hashlib.md5(b'').hexdigest()
+        assert datetime.datetime.strptime('2024-02-29', '%Y-%m-%d').isoformat() == '2024-02-29T00:00:00'
+        assert 0 <= random.random() < 1 and statistics.median([1, 2, 3]) == 2 and decimal.Decimal(1) / 3
+        assert typing.get_type_hints(P) == {'x': typing.List[int]} and unicodedata.name('é')
+        time.sleep(0.001); os.getcwd(); os.cpu_count(); time.localtime(); os.path.abspath('.')
+        return 'all'
+    """
+    assert said(body) == "all"
+
+
+def _importable(name: str) -> bool:
+    return subprocess.run([sys.executable, "-I", "-c", f"import {name}"], capture_output=True).returncode == 0
+
+
+def test_the_tests_are_confined_as_well() -> None:
+    found = run(
+        ADD,
+        "import socket\ntry:\n    socket.socket()\nexcept PermissionError:\n    assert add(1, 2) == 3\nelse:\n    assert 0",
+    )
+    assert found.outcome == "correct"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "import threading, time\nwhile True:\n    try: threading.Thread(target=time.sleep, args=(99,)).start()\n    except RuntimeError: pass",
+        "while True:\n    print('x' * 100000)",
+        "import sys, os\nwhile True:\n    os.write(1, b'x' * 100000); os.write(2, b'x' * 100000)",
+        "import signal\nfor s in range(1, 64):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
+        "import sys\nsys.setswitchinterval(1e9)\n10 ** 10 ** 9",
+    ],
+)
+def test_nothing_is_left_after_the_deadline(code: str) -> None:
+    before, descriptors = children(os.getpid()), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert run(code, timeout_s=1).outcome in ("timeout", "error")
+    assert children(os.getpid()) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+
+
+def test_memory_is_limited_and_the_rest_goes_on() -> None:
+    assert "MemoryError" in run("def add(a, b): return bytearray(1 << 29)", memory_mb=256).answer
+    assert run(ADD, memory_mb=256) == Verdict("correct", "")
+
+
+def test_both_processes_die_with_the_one_that_started_them() -> None:
+    script = """
+from pipeline.rewards.verifiers.sandbox import examine
+examine("while True: pass", "assert add", fenced=True, timeout_s=600, memory_mb=512)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as parent:
+        wait_for(lambda: len(children(parent.pid)) == 2)
+        started = children(parent.pid)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    wait_for(lambda: not any(running(pid) for pid in started))
+
+
+# A seccomp filter that answers one call with ENOSYS and allows the rest stands in for a kernel without it.
+WITHOUT = """
+import ctypes, struct, sys
+number, argument = int(sys.argv[1]), int(sys.argv[2])
+rules = [(0x20, 0, 0, 0), (0x15, 0, 3, number), (0x20, 0, 0, 16), (0x15, 0, 1, argument), (6, 0, 0, 0x50000 | 38),
+         (6, 0, 0, 0x7FFF0000)]
+code = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
+class Program(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+libc = ctypes.CDLL(None, use_errno=True)
+zero = ctypes.c_ulong(0)
+assert libc.prctl(38, ctypes.c_ulong(1), zero, zero, zero) == 0
+assert libc.prctl(22, 2, ctypes.byref(Program(len(rules), code)), 0, 0) == 0
+from pipeline.rewards.verifiers.sandbox import examine
+for _ in range(2):
+    print(examine("def add(a, b): return 3", "assert add(1, 2) == 3", fenced=True, timeout_s=20, memory_mb=512))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86_64")
+@pytest.mark.parametrize(
+    ("number", "argument", "reason"),
+    [(444, 0, "no Landlock"), (157, 22, "seccomp filter"), (157, 38, "prctl option 38"), (157, 1, "prctl option 1")],
+)
+def test_without_a_part_of_the_sandbox_nothing_is_run(number: int, argument: int, reason: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(number), str(argument)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert found.stdout.count("Verdict(outcome='error', answer='no sandbox: ") == 2, found
+    assert reason in found.stdout
+    assert found.stderr.count("is not run") == 1  # a word to people, once a process
+
+
+def test_other_machines_and_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert run(ADD) == Verdict(
+        "error", "no sandbox: no system call filter for riscv64: check code on x86_64 or aarch64"
+    )
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert run(ADD).outcome == "error"
