@@ -6,6 +6,8 @@ A cluster is a group of items whose outcomes hang together, so that standard err
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
 from pipeline.recipe import Evaluation
 from pipeline.serving.sample import Messages
@@ -35,6 +37,21 @@ class Suite(Record):
 
 def suite(section: Evaluation) -> Suite:
     """The suite that the recipe names: `section.items` items drawn with `section.seed`, the same at each call."""
+    return SUITES[section.suite](section)
+
+
+def held_out_texts(section: Evaluation) -> dict[str, tuple[str, ...]]:
+    """The items' texts of every suite that there is, whichever the recipe names: training data may hold none of them.
+
+    Prompts alone: the worked solutions of `arithmetic` are numbers without a word, which identify nothing.
+    """
+    return {
+        name: tuple("\n".join(message["content"] for message in item.messages) for item in make(section).items)
+        for name, make in SUITES.items()
+    }
+
+
+def _arithmetic(section: Evaluation) -> Suite:
     drawn = problems(section.seed, "heldout", section.items)
     items = (
         Item(
@@ -46,7 +63,7 @@ def suite(section: Evaluation) -> Suite:
         )
         for number, problem in enumerate(drawn)
     )
-    return Suite(name=section.suite, items=tuple(items))
+    return Suite(name="arithmetic", items=tuple(items))
 
 
 def _held_out_step(problem: Problem) -> str:
@@ -60,7 +77,5 @@ def _held_out_step(problem: Problem) -> str:
     return f"{first}{symbol}{second}"
 
 
-def held_out_prompts(section: Evaluation) -> frozenset[str]:
-    """The suite's prompts in the form in which training data is checked for them (lower case, single spaces)."""
-    texts = (" ".join(message["content"] for message in item.messages) for item in suite(section).items)
-    return frozenset(" ".join(text.lower().split()) for text in texts)
+SUITES: Mapping[str, Callable[[Evaluation], Suite]] = {"arithmetic": _arithmetic}
+"""Every suite, by the name that the recipe knows it under."""

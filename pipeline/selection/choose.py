@@ -1,86 +1,178 @@
 """GRPO, DPO, or not now: the rule.
 
-GRPO draws *fresh* completions, so it needs prompts whose reward can be recomputed (a verifiable share), enough of
-them at the learning frontier, and groups that are not all right or all wrong. It ranks within a group, so it bears
-noisy labels (arXiv 2402.03300). DPO learns from *logged* pairs and needs no generation, but every mislabelled pair
-pulls the wrong way (arXiv 2305.18290): it needs many pairs and little noise. Where both qualify GRPO goes first,
-because its reward is measured anew and not remembered; where neither does there is no training, with what would
-change it. Coverage below the floor stops both: an unlabelled majority makes any evidence a guess. A method forced by
+GRPO draws *fresh* completions, so it needs prompts whose reward can be recomputed (a verifiable share), enough of them
+at the learning frontier, and groups that will not be all right or all wrong. It ranks within a group, so it bears noisy
+labels (arXiv 2402.03300). DPO learns from *logged* pairs and generates nothing, but every pair the wrong way round
+pulls the wrong way (arXiv 2305.18290; with a share e of them its gap grows as 1 / (1 - 2e), arXiv 2403.00409): it needs
+many pairs and little noise. Where both qualify GRPO goes first, because its reward is measured anew and not remembered;
+where neither does there is no training, with what would change it. Coverage below the floor stops both: an unlabelled
+majority makes any evidence a guess. Every estimate counts by the end of its 95% interval that speaks against the
+method, so a small sample leads to the other method or to "not now"; what is unknown does not hold. A method forced by
 the recipe is taken if it can run at all, and the record says that it was forced and what it lacked.
 
-Departure from the seed's table: it recommends DPO for "clear preferred / non-preferred" data even where rewards are
-verifiable; here a verifiable reward wins, for the reason above.
+Departures from seed 002: it recommends DPO for "clear preferred / non-preferred" data, and with 5,000 pairs and more,
+even where rewards are verifiable; here a verifiable reward wins, for the reason above. Its "rapid prototyping: DPO" is
+no property of the data: force it. Cost is told and never decides.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from pipeline.estimate import share
 from pipeline.recipe import Selection
+from pipeline.selection.checks import Check, checks
+from pipeline.selection.cost import Expected, zero_variance
 from pipeline.selection.evidence import Evidence
+from pipeline.selection.noise import ENOUGH_REVIEWS
 from pipeline.storage import Record
 
 Method = Literal["grpo", "dpo", "none"]
+METHODS: tuple[Literal["grpo", "dpo"], ...] = ("grpo", "dpo")
+"""In the order of preference where both qualify."""
+MAX_GENERATIONS = 64
+"""The largest group that is proposed against zero variance."""
 
 
 class Decision(Record):
-    """The method and the grounds for it. `lacks` names, for each method not taken on merit, what it lacked."""
+    """The method and the grounds for it. `lacks` names, for each method not qualified, what it lacked."""
 
     method: Method
     forced: bool
     reasons: tuple[str, ...]
     lacks: dict[str, tuple[str, ...]]
+    checks: tuple[Check, ...]
     evidence: Evidence
     thresholds: Selection
+    expected: dict[str, Expected]
+    """By method; empty if nobody has estimated."""
+    would_change: tuple[str, ...]
+    """What would have to change for another decision, in numbers."""
 
 
-def choose(evidence: Evidence, thresholds: Selection, min_coverage: float) -> Decision:
+def choose(
+    evidence: Evidence, thresholds: Selection, min_coverage: float, expected: Mapping[str, Expected] | None = None
+) -> Decision:
     """Apply the rule. Every reason carries the observed value and the threshold that it was held against."""
-    floor = _needs(("label coverage", evidence.coverage, ">=", min_coverage))
-    grpo = floor + _needs(
-        ("verifiable share of prompts", evidence.verifiable_share, ">=", thresholds.min_verifiable_share),
-        ("verifiable prompts with something to learn", evidence.frontier_prompts, ">=", thresholds.min_prompts),
-        ("share of zero-variance groups", evidence.zero_variance_share, "<=", thresholds.max_zero_variance_share),
+    expected = dict(expected or {})
+    held = checks(evidence, thresholds, min_coverage, expected.get("grpo"))
+    failed = {name: [check for check in held if name in check.needed_by and not check.holds] for name in METHODS}
+    method, reasons = _decide(evidence, thresholds, held, failed)
+    return Decision(
+        method=method,
+        forced=thresholds.method != "auto",
+        reasons=reasons,
+        lacks={name: tuple(map(str, why)) for name, why in failed.items() if why},
+        checks=held,
+        evidence=evidence,
+        thresholds=thresholds,
+        expected=expected,
+        would_change=tuple(_would_change(evidence, held, method, expected.get("grpo"))),
     )
-    dpo = floor + _needs(
-        ("preference pairs", evidence.pairs, ">=", thresholds.min_pairs),
-        ("label noise", evidence.label_noise, "<=", thresholds.max_label_noise),
-    )
-    lacks = {name: tuple(what) for name, what in (("grpo", grpo), ("dpo", dpo)) if what}
 
-    def decided(method: Method, *reasons: str) -> Decision:
-        forced = thresholds.method != "auto"
-        return Decision(
-            method=method, forced=forced, reasons=reasons, lacks=lacks, evidence=evidence, thresholds=thresholds
-        )
 
+def _decide(
+    evidence: Evidence, thresholds: Selection, held: tuple[Check, ...], failed: Mapping[str, list[Check]]
+) -> tuple[Method, tuple[str, ...]]:
     if thresholds.method != "auto":
         material = evidence.verifiable_prompts if thresholds.method == "grpo" else evidence.pairs
         if material == 0:
             what = "verifiable prompts" if thresholds.method == "grpo" else "preference pairs"
-            return decided("none", f"the recipe forces {thresholds.method.upper()}, but there are no {what} at all")
-        return decided(thresholds.method, f"forced by the recipe (selection.method: {thresholds.method})")
-    if not grpo:
-        return decided(
-            "grpo",
-            f"{evidence.verifiable_share:.0%} of the prompts can be scored afresh",
-            f"{evidence.frontier_prompts} verifiable prompts are not yet always right",
-            f"{1 - evidence.zero_variance_share:.0%} of the logged groups hold both good and bad completions",
+            return "none", (f"the recipe forces {thresholds.method.upper()}, but there are no {what} at all",)
+        return thresholds.method, (f"forced by the recipe (selection.method: {thresholds.method})",)
+    for method in METHODS:
+        if not failed[method]:
+            return method, tuple(str(check) for check in held if method in check.needed_by)
+    return "none", tuple(f"{name.upper()} lacks {check}" for name, why in failed.items() for check in why)
+
+
+def _would_change(evidence: Evidence, held: Sequence[Check], method: Method, grpo: Expected | None) -> Iterator[str]:
+    for check in held:
+        if not check.holds:
+            yield f"{' and '.join(name.upper() for name in check.needed_by)}: {_remedy(check, evidence, grpo)}"
+    if method == "grpo" and all(check.holds for check in held if "dpo" in check.needed_by):
+        yield "to DPO: it qualifies as well and gives way; selection.method: dpo forces it"
+    if method != "none":
+        near = min((c for c in held if c.holds and method in c.needed_by), key=_slack, default=None)
+        if near is not None:
+            yield f"away from {method.upper()}: its closest call is {near}"
+
+
+def _slack(check: Check) -> float:
+    """How many times over a check holds."""
+    assert check.bound is not None, "what is unknown does not hold"
+    over, under = (check.bound, check.threshold) if check.sign == ">=" else (check.threshold, check.bound)
+    return over / under if under else math.inf
+
+
+def _remedy(check: Check, evidence: Evidence, grpo: Expected | None) -> str:
+    """What would make a check hold, as a number of something that people can go and get."""
+    match check.key:
+        case "coverage":
+            missing = math.ceil(check.threshold * evidence.traces) - evidence.labelled
+            return f"labels for another {missing:,} of the {evidence.traces:,} traces"
+        case "verifiable":
+            missing = _references(check.threshold, evidence)
+            if missing is None:
+                return f"more prompts: {evidence.prompts:,} are too few to tell, whatever their references"
+            return f"references for another {missing:,} of the {evidence.prompts:,} prompts"
+        case "frontier":
+            return _more(check, evidence, evidence.frontier_prompts, "verifiable prompts on the frontier")
+        case "pairs":
+            return _more(check, evidence, evidence.pairs, "pairs")
+        case "zero_variance":
+            return _larger_groups(check, evidence, grpo)
+        case "noise":
+            return _cleaner(check, evidence)
+
+
+def _more(check: Check, evidence: Evidence, found: int, what: str) -> str:
+    missing = math.ceil(check.threshold) - found
+    if not found:
+        return f"{missing:,} {what}; this traffic gives none, so more of it will not help"
+    times = missing / found
+    traces = math.ceil(times * evidence.traces)
+    return f"another {missing:,} {what}: about {traces:,} more traces like these ({times:.1f} x as many)"
+
+
+def _references(threshold: float, evidence: Evidence) -> int | None:
+    """Prompts that need a reference before the lower bound of the verifiable share reaches the threshold."""
+    for more in range(1, evidence.prompts - evidence.verifiable_prompts + 1):
+        if (share(evidence.verifiable_prompts + more, evidence.prompts).low or 0.0) >= threshold:
+            return more
+    return None
+
+
+def _larger_groups(check: Check, evidence: Evidence, grpo: Expected | None) -> str:
+    generations = (grpo.num_generations or 1) * 2 if grpo else MAX_GENERATIONS + 1
+    while generations <= MAX_GENERATIONS:
+        flat = zero_variance(evidence, generations)
+        if flat.high is not None and flat.high <= check.threshold:
+            return f"groups of {generations}: expected zero-variance share {check.figure(flat.high)} at most"
+        generations *= 2
+    if check.found.value is None:
+        return "verified attempts at any prompt"
+    return "prompts that this model answers neither always right nor always wrong"
+
+
+def _cleaner(check: Check, evidence: Evidence) -> str:
+    found, sources = check.found, evidence.noise_sources
+    in_the_dark = [name for name, source in sources.items() if source.noise.value is None]
+    if in_the_dark or found.value is None or found.high is None:
+        reviews = max(0, ENOUGH_REVIEWS - evidence.trust.human.n)
+        return (
+            f"people's reviews of {reviews:,} more labels, or references where only {' and '.join(in_the_dark)} spoke"
         )
-    if not dpo:
-        return decided(
-            "dpo",
-            f"{evidence.pairs} pairs with a mean margin of {evidence.mean_margin:.2f}",
-            f"feedback and verifier disagree on {evidence.label_noise:.0%} of {evidence.noise_sample} traces",
+    if found.value >= check.threshold:
+        worst = max(sources, key=lambda name: sources[name].share * (sources[name].noise.value or 0.0))
+        excess = 100 * (found.value - check.threshold)
+        return (
+            f"labels less noisy by {excess:.1f} points; most of it is from {worst}, {sources[worst].share:.0%} of them"
         )
-    return decided("none", *(f"{name.upper()} lacks {what}" for name, why in lacks.items() for what in why))
-
-
-def _needs(*checks: tuple[str, float, str, float]) -> list[str]:
-    """The checks that do not hold, each as a sentence with the observed value and the threshold."""
-    failed = [c for c in checks if not (c[1] >= c[3] if c[2] == ">=" else c[1] <= c[3])]
-    return [f"{name}: {_number(value)}, needs {sign} {_number(limit)}" for name, value, sign, limit in failed]
-
-
-def _number(value: float) -> str:
-    return f"{value:d}" if isinstance(value, int) else f"{value:.2f}"
+    if "people" in sources:
+        return "more pairs from as many labels, or fewer labels that people contradict: at worst, each sits in a pair"
+    # The width of an interval falls with the root of its observations.
+    audits = math.ceil(found.n * ((found.high - found.value) / (check.threshold - found.value)) ** 2)
+    return f"about {audits:,} audited prompts instead of {found.n:,}, if the noise stays as it is"

@@ -1,88 +1,130 @@
-"""What the labelled set can teach, in numbers. Measures only; `choose.py` judges."""
+"""What the labelled set can teach, in numbers with their uncertainty. Measures only; `choose.py` judges.
+
+Prompts are the independent units: completions of one prompt share its difficulty, so an interval over traces would be
+too narrow. Figures without an interval are counts of the whole set (a census): they are what they are.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, pvariance, stdev
 from typing import NamedTuple
 
+from pipeline.estimate import Z95, Estimate, share
+from pipeline.recipe import Selection
+from pipeline.selection.noise import NoiseSource, Trust, label_noise, noise_sources
+from pipeline.selection.rows import Labelled, Pair, by_prompt
 from pipeline.storage import Record
 
 
-class Labelled(NamedTuple):
-    """One labelled trace, as selection reads it. `final_reward` and the components are None where there is none."""
+class Attempts(NamedTuple):
+    """How many verifiable prompts were verified `of` times and found right `right` times."""
 
-    trace_id: str
-    user_id: str
-    prompt: str
-    """The chat messages as canonical JSON: equal prompts are equal strings."""
-    completion: str
-    reference: str | None
-    final_reward: float | None
-    correct: float | None
-    feedback: float | None
+    right: int
+    of: int
+    prompts: int
+    frontier: bool
+    """Not known to be always right or always wrong."""
 
 
 class Evidence(Record):
-    """Counts and shares over one labelled set; shares are in [0, 1] and 0 where there is nothing to divide by."""
+    """Counts, shares and their intervals over one labelled set."""
 
     traces: int
     labelled: int
     coverage: float
+    """labelled / traces: a census."""
     prompts: int
-    verifiable_prompts: int
-    verifiable_share: float
     groups: int
     """Prompts with at least two labelled completions."""
-    zero_variance_share: float
-    """Share of groups whose rewards are all equal: all right or all wrong, no gradient for GRPO."""
-    frontier_prompts: int
-    """Verifiable prompts that are not already answered right every time."""
-    distinct_completions: float
+    verifiable_prompts: int
+    verifiable_share: Estimate
+    """Of the prompts: those whose reward can be recomputed on a fresh completion."""
+    zero_variance_share: Estimate
+    """Of the groups: those whose verified outcomes, else rewards, are all equal."""
+    reward_variance: Estimate
+    """Mean variance of `final_reward` within a group."""
+    distinct_completions: Estimate
     """Mean number of distinct completions in a group."""
+    attempts: tuple[Attempts, ...]
+    """Every verifiable prompt."""
+    frontier_prompts: int
     pairs: int
-    mean_margin: float
-    label_noise: float
-    """Share of traces with both signals on which feedback and verifier disagree."""
-    noise_sample: int
+    margin: Estimate
+    """Mean margin of the pairs."""
+    label_noise: Estimate
+    """Expected share of pairs the wrong way round."""
+    noise_sources: dict[str, NoiseSource]
+    trust: Trust
+    prompt_chars: float
+    completion_chars: float
+    """Mean lengths, for the estimate of cost."""
 
 
-def measure(rows: Sequence[Labelled], groups: dict[str, list[Labelled]], margins: Sequence[float]) -> Evidence:
-    """Evidence of a labelled set, its groups by prompt, and the margins of the pairs built from it."""
-    labelled = [row for row in rows if row.final_reward is not None]
-    verifiable = {prompt: group for prompt, group in groups.items() if any(row.reference for row in group)}
-    several = [[row for row in group if row.final_reward is not None] for group in groups.values()]
-    several = [group for group in several if len(group) > 1]
-    both = [(row.correct, row.feedback) for row in rows if row.correct is not None and row.feedback is not None]
+def measure(rows: Sequence[Labelled], pairs: Sequence[Pair], trust: Trust, settings: Selection) -> Evidence:
+    """Evidence of a labelled set and of the pairs that were built from it."""
+    groups = by_prompt(rows)
+    several = [heard for group in groups.values() if len(heard := _labelled(group)) > 1]
+    tried = Counter(_tried(group) for group in groups.values() if _verifiable(group))
+    attempts = tuple(
+        Attempts(*done, prompts, on_frontier(*done, settings.curriculum_attempts))
+        for done, prompts in sorted(tried.items())
+    )
+    sources = noise_sources(several, pairs, trust, settings)
+    heard = _labelled(rows)
     return Evidence(
         traces=len(rows),
-        labelled=len(labelled),
-        coverage=_share(len(labelled), len(rows)),
+        labelled=len(heard),
+        coverage=len(heard) / len(rows) if rows else 0.0,
         prompts=len(groups),
-        verifiable_prompts=len(verifiable),
-        verifiable_share=_share(len(verifiable), len(groups)),
         groups=len(several),
-        zero_variance_share=_share(sum(_constant(group) for group in several), len(several)),
-        frontier_prompts=sum(not always_right(group) for group in verifiable.values()),
-        distinct_completions=fmean(len({row.completion for row in g}) for g in several) if several else 0.0,
-        pairs=len(margins),
-        mean_margin=fmean(margins) if margins else 0.0,
-        label_noise=_share(sum(abs(correct - thumbs) > 0.5 for correct, thumbs in both), len(both)),
-        noise_sample=len(both),
+        verifiable_prompts=tried.total(),
+        verifiable_share=share(tried.total(), len(groups)),
+        zero_variance_share=share(sum(map(_constant, several)), len(several)),
+        reward_variance=mean([pvariance([row.final_reward or 0.0 for row in group]) for group in several]),
+        distinct_completions=mean([len({row.completion for row in group}) for group in several]),
+        attempts=attempts,
+        frontier_prompts=sum(each.prompts for each in attempts if each.frontier),
+        pairs=len(pairs),
+        margin=mean([pair.margin for pair in pairs]),
+        label_noise=label_noise(sources),
+        noise_sources=sources,
+        trust=trust,
+        prompt_chars=fmean(len(row.prompt) for row in heard) if heard else 0.0,
+        completion_chars=fmean(len(row.completion) for row in heard) if heard else 0.0,
     )
 
 
-def always_right(group: Sequence[Labelled]) -> bool:
-    """True when at least three completions were verified and every one was right: nothing left to learn."""
+def on_frontier(right: int, of: int, attempts: int) -> bool:
+    """Whether a prompt may still teach: too seldom tried to tell, or answered both right and wrong."""
+    return of < attempts or 0 < right < of
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """Mean of independent observations with its normal interval; unknown below two."""
+    if len(values) < 2:
+        return Estimate(value=None, low=None, high=None, n=len(values))
+    middle, half = fmean(values), Z95 * stdev(values) / math.sqrt(len(values))
+    return Estimate(value=middle, low=middle - half, high=middle + half, n=len(values))
+
+
+def _labelled(rows: Sequence[Labelled]) -> list[Labelled]:
+    return [row for row in rows if row.final_reward is not None]
+
+
+def _verifiable(group: Sequence[Labelled]) -> bool:
+    """Two answers to one question are no reference."""
+    return len({row.reference for row in group if row.reference}) == 1
+
+
+def _tried(group: Sequence[Labelled]) -> tuple[int, int]:
     verified = [row.correct for row in group if row.correct is not None]
-    return len(verified) >= 3 and all(value == 1.0 for value in verified)
+    return sum(correct > 0.5 for correct in verified), len(verified)
 
 
 def _constant(group: Sequence[Labelled]) -> bool:
     verified = [row.correct for row in group if row.correct is not None]
     values = verified if len(verified) > 1 else [row.final_reward for row in group]
     return len(set(values)) == 1
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0

@@ -1,182 +1,253 @@
-"""The preference dataset: pairs for DPO and prompts for GRPO, built from one labelled set.
+"""The preference dataset of an iteration: pairs for DPO, prompts for GRPO, groups, and what is kept from training.
 
-Owns grouping by prompt, pairing, the cap on one user's influence and decontamination. Both tables are in TRL's own
-conversational columns, so a trainer reads them as they are.
+Owns the order of things: consent is checked again, evaluation items go, clusters of near-identical prompts are split,
+and only then is anything paired. Owns the curriculum: prompts that were always right, or always wrong, on
+`curriculum_attempts` verified completions teach GRPO nothing (zero advantage; dynamic sampling, arXiv 2503.14476) and
+are left out; of the others those with the largest expected p(1 - p) come first (curriculum sampling, arXiv 2501.12599).
+Departure: both papers choose by fresh rollouts, we by what is on record. Tables are in TRL's own columns.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.iteration import Iteration
 from pipeline.recipe import Selection
-from pipeline.selection.evidence import Evidence, Labelled, always_right, measure
+from pipeline.selection.clusters import cluster, held_out
+from pipeline.selection.contamination import ContaminationReport, Hit, Index
+from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
+from pipeline.selection.pairing import cap_principals, comparable, pairs
+from pipeline.selection.rows import Labelled, Pair, by_prompt, read_labels
 from pipeline.storage import DatasetRef, Record, Store, digest_file
 from pipeline.traces.erased import publishing
 
-MAX_CONTAMINATION = 0.01
-
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 PAIRS = pa.schema(
-    {
-        "prompt": _MESSAGES,
-        "chosen": _MESSAGES,
-        "rejected": _MESSAGES,
-        "margin": pa.float64(),
-        "chosen_trace": pa.string(),
-        "rejected_trace": pa.string(),
-    }
+    [
+        ("prompt", _MESSAGES),
+        ("chosen", _MESSAGES),
+        ("rejected", _MESSAGES),
+        ("margin", pa.float64()),
+        ("chosen_trace", pa.string()),
+        ("rejected_trace", pa.string()),
+        ("cluster", pa.string()),
+    ]
 )
-PROMPTS = pa.schema([("prompt", _MESSAGES), ("reference", pa.string()), ("mixed", pa.bool_())])
+PROMPTS = pa.schema(
+    [
+        ("prompt", _MESSAGES),
+        ("reference", pa.string()),
+        ("verifier", pa.string()),  # the kind of check
+        ("attempts", pa.int64()),  # verified completions on record
+        ("pass_rate", pa.float64()),  # of them; null without any
+        ("frontier", pa.bool_()),  # right and wrong ones among them
+        ("cluster", pa.string()),
+    ]
+)
+GROUPS = pa.schema(
+    [
+        ("prompt", _MESSAGES),
+        ("completions", pa.list_(pa.string())),
+        ("rewards", pa.list_(pa.float64())),  # on one scale, best first
+        ("trace_ids", pa.list_(pa.string())),
+        ("profile", pa.string()),
+        ("cluster", pa.string()),
+    ]
+)
 
 
 class PreferenceDataset(Record):
-    """References to both tables, and the evidence that they were built with."""
+    """References to the tables, the evidence that they hold, and what was left out of them."""
 
     iteration: str
     pairs: DatasetRef
     prompts: DatasetRef
+    groups: DatasetRef
+    held_out_pairs: DatasetRef
+    """Of clusters that training never sees, like the prompts: to watch its progress with, not to judge it by."""
+    held_out_prompts: DatasetRef
+    """Unlike the prompts to train on, with those that are always right or wrong: as production asks them."""
     evidence: Evidence
-    contaminated: int
+    """Of what training may see."""
+    contamination: ContaminationReport
+    without_consent: int
+    """Labelled rows whose users do not, or no longer, agree."""
     capped_pairs: int
-
-
-class Pair(Record):
-    prompt: str
-    chosen: str
-    rejected: str
-    margin: float
-    traces: tuple[str, str]
-    users: tuple[str, str]
+    curriculum: dict[str, int]
+    """Verifiable prompts by what is known of them: frontier, unknown; and left out: solved, unsolved, ambiguous."""
+    clusters: int
+    held_out_clusters: int
 
 
 def build(
-    store: Store, iteration: Iteration, labels: DatasetRef, thresholds: Selection, held_out: Collection[str]
+    store: Store,
+    iteration: Iteration,
+    labels: DatasetRef,
+    settings: Selection,
+    held_out_texts: Mapping[str, Sequence[str]],
+    governed: Callable[[], Collection[tuple[str, str]]],
+    trust: Trust,
 ) -> PreferenceDataset:
-    """Build and publish both tables once. `held_out` are the normalised prompts of every evaluation suite.
+    """Build and publish the tables once.
 
-    Raises ValueError when more than 1% of the prompts are held-out ones: then the split is broken, not dirty.
+    `held_out_texts`: every evaluation suite's items. `governed`: (trace_id, observation_id) of the rows that may be
+    trained on now. Raises ValueError when more than `max_contamination` of the rows hold evaluation items.
     """
 
     def make() -> PreferenceDataset:
-        rows = read_labels(labels)
-        hidden = frozenset(held_out)
-        clean = [row for row in rows if normalised(row.prompt) not in hidden]
-        contaminated = len(rows) - len(clean)
-        if contaminated > MAX_CONTAMINATION * max(len(rows), 1):
-            raise ValueError(
-                f"{contaminated} of {len(rows)} traces ask held-out questions (limit {MAX_CONTAMINATION:.0%}). "
-                "Change the evaluation suite or its seed: it is no longer unseen."
-            )
+        labelled = read_labels(labels)
+        allowed = governed()
+        agreed = [row for row in labelled if row.consent is True and row[:2] in allowed]
+        clean, contamination, hits = Index(held_out_texts).check(agreed)
+        _refuse_contaminated(contamination, hits, settings.max_contamination)
         groups = by_prompt(clean)
-        built = pairs(groups, thresholds)
-        kept = cap_principals(built, thresholds.max_principal_share)
-        prompt_rows = prompts(groups)
-        folder = iteration.path("preference_dataset")
-        with store.staged(folder) as staging:
-            pq.write_table(pa.Table.from_pylist([_pair_row(p) for p in kept], schema=PAIRS), staging / "pairs.parquet")
-            pq.write_table(pa.Table.from_pylist(prompt_rows, schema=PROMPTS), staging / "prompts.parquet")
+        clusters = cluster(groups)
+        hidden = held_out(clusters, settings.held_out_share)
+        trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
+        watched = {prompt: group for prompt, group in groups.items() if clusters[prompt] in hidden}
+        made = pairs(trained, settings)
+        kept = cap_principals(made, settings.max_principal_share, settings.max_tenant_share)
+        lessons = [lesson for prompt, group in trained.items() if (lesson := _lesson(prompt, group, settings))]
+        asked = [lesson for prompt, group in watched.items() if (lesson := _lesson(prompt, group, settings))]
+        tables = {
+            "pairs": pa.Table.from_pylist([_pair_row(pair, clusters) for pair in kept], PAIRS),
+            "prompts": _prompt_table([each for each in _in_order(lessons) if each.status in TAUGHT], clusters),
+            "groups": pa.Table.from_pylist(_group_rows(trained, clusters), GROUPS),
+            "held_out_pairs": pa.Table.from_pylist([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
+            "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
+        }
+        refs = _publish(store, iteration.path("preference_dataset"), tables, hits)
         return PreferenceDataset(
             iteration=iteration.id,
-            pairs=_ref(store, f"{folder}/pairs.parquet", len(kept)),
-            prompts=_ref(store, f"{folder}/prompts.parquet", len(prompt_rows)),
-            evidence=measure(clean, groups, [pair.margin for pair in kept]),
-            contaminated=contaminated,
-            capped_pairs=len(built) - len(kept),
+            **refs,
+            evidence=measure([row for group in trained.values() for row in group], kept, trust, settings),
+            contamination=contamination,
+            without_consent=len(labelled) - len(agreed),
+            capped_pairs=len(made) - len(kept),
+            curriculum=dict(sorted(Counter(lesson.status for lesson in lessons).items())),
+            clusters=len(set(clusters.values())),
+            held_out_clusters=len(hidden),
         )
 
     with publishing(store):
         return store.once(iteration.path("preference_dataset.json"), PreferenceDataset, make)
 
 
-def read_labels(labels: DatasetRef) -> list[Labelled]:
-    table = pq.read_table(labels.uri, columns=list(Labelled._fields))
-    return [Labelled(**row) for row in table.to_pylist()]
+TAUGHT = ("frontier", "unknown")
 
 
-def by_prompt(rows: Sequence[Labelled]) -> dict[str, list[Labelled]]:
-    groups: dict[str, list[Labelled]] = {}
-    for row in sorted(rows, key=lambda row: row.trace_id):  # the order of files must not decide a pair
-        groups.setdefault(row.prompt, []).append(row)
-    return groups
+class Lesson(NamedTuple):
+    """A verifiable prompt, and what its verified completions tell of it."""
+
+    prompt: str
+    reference: str
+    verifier: str | None
+    right: int
+    attempts: int
+    status: str
+
+    @property
+    def informative(self) -> float:
+        """Expected p(1 - p) of a right answer, every p being as likely before the attempts."""
+        wrong = self.attempts - self.right
+        return (self.right + 1) * (wrong + 1) / ((self.attempts + 2) * (self.attempts + 3))
 
 
-def pairs(groups: dict[str, list[Labelled]], thresholds: Selection) -> list[Pair]:
-    """Best against worst, then second best against second worst, while the thresholds hold."""
-    found: list[Pair] = []
-    for prompt, group in groups.items():
-        ranked = sorted(
-            ((row.final_reward, row) for row in group if row.final_reward is not None),
-            key=lambda item: (-item[0], item[1].trace_id),
+def _lesson(prompt: str, group: Sequence[Labelled], settings: Selection) -> Lesson | None:
+    """None where nothing can be verified. Two answers to one question are no reference: it is ambiguous."""
+    references = {row.reference: row.verifier for row in group if row.reference}
+    if not references:
+        return None
+    verified = [row.correct > 0.5 for row in group if row.correct is not None]
+    right, attempts = sum(verified), len(verified)
+    reference, verifier = min(references.items())
+    if len(references) > 1:
+        status = "ambiguous"
+    elif 0 < right < attempts:
+        status = "frontier"
+    elif on_frontier(right, attempts, settings.curriculum_attempts):
+        status = "unknown"
+    else:
+        status = "solved" if right else "unsolved"
+    return Lesson(prompt, reference, verifier, right, attempts, status)
+
+
+def _in_order(lessons: Sequence[Lesson]) -> list[Lesson]:
+    """The frontier, then what nobody knows yet; within each the most informative first."""
+    return sorted(lessons, key=lambda each: (each.status != "frontier", -each.informative, each.prompt))
+
+
+def _refuse_contaminated(report: ContaminationReport, hits: Sequence[Hit], limit: float) -> None:
+    if report.share > limit:
+        first = hits[0]
+        raise ValueError(
+            f"{report.hits} of {report.rows} traces hold items of an evaluation (limit {limit:.0%}): "
+            f"{report.by_suite}. Trace {first.trace_id} has item {first.item} of {first.suite} ({first.rule}), "
+            f"{first.text!r}. Change the suite or its seed: it is no longer unseen."
         )
-        both_ends = list(zip(ranked, reversed(ranked), strict=True))[: len(ranked) // 2]
-        for (high, best), (low, worst) in both_ends[: thresholds.max_pairs_per_prompt]:
-            clear = high >= thresholds.chosen_min and low < thresholds.rejected_max
-            if clear and high - low >= thresholds.margin_min and best.completion != worst.completion:
-                found.append(
-                    Pair(
-                        prompt=prompt,
-                        chosen=best.completion,
-                        rejected=worst.completion,
-                        margin=high - low,
-                        traces=(best.trace_id, worst.trace_id),
-                        users=(best.user_id, worst.user_id),
-                    )
-                )
-    return found
 
 
-def cap_principals(found: list[Pair], max_share: float) -> list[Pair]:
-    """Drop pairs until no user is behind more than `max_share` of those that remain (one pair is always allowed)."""
-    kept = found
-    while True:
-        allowed = max(1, int(max_share * len(kept)))
-        counts: Counter[str] = Counter()
-        within: list[Pair] = []
-        for pair in kept:
-            users = set(pair.users)
-            if all(counts[user] < allowed for user in users):
-                counts.update(users)
-                within.append(pair)
-        if len(within) == len(kept):
-            return kept
-        kept = within
-
-
-def prompts(groups: dict[str, list[Labelled]]) -> list[dict[str, Any]]:
-    """Verifiable prompts that are not always right; `mixed` marks those with right and wrong completions on record."""
-    rows: list[dict[str, Any]] = []
-    for prompt, group in groups.items():
-        reference = next((row.reference for row in group if row.reference), None)
-        if reference is None or always_right(group):
-            continue
-        seen = {row.correct for row in group if row.correct is not None}
-        rows.append({"prompt": json.loads(prompt), "reference": reference, "mixed": len(seen) > 1})
-    return rows
-
-
-def normalised(prompt: str) -> str:
-    """The words of a chat prompt in lower case, for exact matching against held-out items."""
-    return " ".join(" ".join(message["content"] for message in json.loads(prompt)).lower().split())
-
-
-def _pair_row(pair: Pair) -> dict[str, Any]:
+def _pair_row(pair: Pair, clusters: Mapping[str, str]) -> dict[str, Any]:
     return {
         "prompt": json.loads(pair.prompt),
-        "chosen": [{"role": "assistant", "content": pair.chosen}],
-        "rejected": [{"role": "assistant", "content": pair.rejected}],
+        "chosen": [{"role": "assistant", "content": pair.chosen.completion}],
+        "rejected": [{"role": "assistant", "content": pair.rejected.completion}],
         "margin": pair.margin,
-        "chosen_trace": pair.traces[0],
-        "rejected_trace": pair.traces[1],
+        "chosen_trace": pair.chosen.trace_id,
+        "rejected_trace": pair.rejected.trace_id,
+        "cluster": clusters[pair.prompt],
     }
 
 
-def _ref(store: Store, name: str, rows: int) -> DatasetRef:
-    path = store.path(name)
-    return DatasetRef(uri=str(path), rows=rows, digest=digest_file(path))
+def _prompt_table(lessons: Sequence[Lesson], clusters: Mapping[str, str]) -> pa.Table:
+    rows = [
+        {
+            "prompt": json.loads(lesson.prompt),
+            "reference": lesson.reference,
+            "verifier": lesson.verifier,
+            "attempts": lesson.attempts,
+            "pass_rate": lesson.right / lesson.attempts if lesson.attempts else None,
+            "frontier": lesson.status == "frontier",
+            "cluster": clusters[lesson.prompt],
+        }
+        for lesson in lessons
+    ]
+    return pa.Table.from_pylist(rows, PROMPTS)
+
+
+def _group_rows(groups: Mapping[str, Sequence[Labelled]], clusters: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for each prompt, and scale of its rewards, with several labelled completions."""
+    rows: list[dict[str, Any]] = []
+    for prompt, group in groups.items():
+        for ranked in (ranked for ranked in comparable(group) if len(ranked) > 1):
+            rows.append(
+                {
+                    "prompt": json.loads(prompt),
+                    "completions": [row.completion for _, row in ranked],
+                    "rewards": [reward for reward, _ in ranked],
+                    "trace_ids": [row.trace_id for _, row in ranked],
+                    "profile": ranked[0][1].profile,
+                    "cluster": clusters[prompt],
+                }
+            )
+    return rows
+
+
+def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table], hits: Sequence[Hit]) -> dict[str, Any]:
+    """The tables, and beside them `contaminated.jsonl`: each row that was left out for holding an item."""
+    with store.staged(folder) as staging:
+        (staging / "contaminated.jsonl").write_text("".join(f"{hit.model_dump_json()}\n" for hit in hits))
+        for name, table in tables.items():
+            pq.write_table(table, staging / f"{name}.parquet")
+    paths: dict[str, Path] = {name: store.path(folder, f"{name}.parquet") for name in tables}
+    return {
+        name: DatasetRef(uri=str(path), rows=tables[name].num_rows, digest=digest_file(path))
+        for name, path in paths.items()
+    }

@@ -1,58 +1,171 @@
-import pytest
+"""The rule: which method for which evidence, and what its record says."""
 
-from pipeline.recipe import Selection
-from pipeline.selection.choose import choose
-from pipeline.selection.evidence import Evidence
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.recipe import Accelerator, Selection, Training
+from pipeline.selection.choose import Decision, choose
+from pipeline.selection.cost import expect
+from pipeline.selection.evidence import Attempts, Evidence, Trust
+from pipeline.selection.noise import NoiseSource
 
 AUTO = Selection()
 GOOD = Evidence(
-    traces=5000,
-    labelled=4800,
-    coverage=0.96,
-    prompts=1500,
-    verifiable_prompts=1300,
-    verifiable_share=0.87,
-    groups=1400,
-    zero_variance_share=0.4,
-    frontier_prompts=1000,
-    distinct_completions=2.5,
-    pairs=800,
-    mean_margin=0.8,
-    label_noise=0.1,
-    noise_sample=900,
-)
+    traces=5000, labelled=4800, coverage=0.96, prompts=1500, groups=1400, verifiable_prompts=1300,
+    verifiable_share=share(1300, 1500), zero_variance_share=share(560, 1400),
+    reward_variance=Estimate(value=0.1, low=0.09, high=0.11, n=1400),
+    distinct_completions=Estimate(value=2.5, low=2.4, high=2.6, n=1400),
+    frontier_prompts=1000, attempts=(Attempts(2, 4, 1000, True), Attempts(4, 4, 300, False)),
+    pairs=800, margin=Estimate(value=0.8, low=0.79, high=0.81, n=800), label_noise=share(90, 900),
+    noise_sources={"feedback": NoiseSource(share=1.0, noise=share(90, 900), known_from="the verifier")},
+    trust=Trust(), prompt_chars=200.0, completion_chars=400.0,
+)  # fmt: skip
+
+
+def decide(settings: Selection = AUTO, min_coverage: float = 0.5, **change: object) -> Decision:
+    return choose(GOOD.model_copy(update=change), settings, min_coverage)
+
+
+UNVERIFIABLE = {"verifiable_share": share(300, 1500)}
 
 
 @pytest.mark.parametrize(
     ("change", "method", "lacks"),
     [
         ({}, "grpo", {}),
-        ({"verifiable_share": 0.2}, "dpo", {"grpo": "verifiable share of prompts: 0.20, needs >= 0.50"}),
-        ({"frontier_prompts": 99}, "dpo", {"grpo": "verifiable prompts with something to learn: 99, needs >= 100"}),
-        ({"zero_variance_share": 0.9}, "dpo", {"grpo": "share of zero-variance groups: 0.90, needs <= 0.80"}),
-        ({"label_noise": 0.4}, "grpo", {"dpo": "label noise: 0.40, needs <= 0.25"}),
+        (UNVERIFIABLE, "dpo", {"grpo": "verifiable share of prompts: 20.0% (18.1% to 22.1%, n=1,500), needs lower"}),
+        ({"frontier_prompts": 99}, "dpo", {"grpo": "prompts on the frontier: 99, needs >= 100"}),
+        ({"zero_variance_share": share(1260, 1400)}, "dpo", {"grpo": "90.0% (88.3% to 91.5%, n=1,400), needs upper"}),
+        ({"zero_variance_share": UNKNOWN}, "dpo", {"grpo": "unknown: n=0, needs verified attempts"}),
+        ({"label_noise": share(360, 900)}, "grpo", {"dpo": "40.0% (36.8% to 43.2%, n=900), needs upper bound"}),
+        ({"label_noise": UNKNOWN}, "grpo", {"dpo": "label noise of the pairs unknown: n=0, needs reviews"}),
         ({"pairs": 10}, "grpo", {"dpo": "preference pairs: 10, needs >= 200"}),
-        ({"verifiable_share": 0.2, "pairs": 10}, "none", {"grpo": "0.20, needs >= 0.50", "dpo": "10, needs >= 200"}),
-        ({"coverage": 0.3}, "none", {"grpo": "label coverage: 0.30", "dpo": "label coverage: 0.30"}),
+        ({**UNVERIFIABLE, "pairs": 10}, "none", {"grpo": "20.0%", "dpo": "10, needs >= 200"}),
+        ({**UNVERIFIABLE, "label_noise": UNKNOWN}, "none", {"grpo": "20.0%", "dpo": "n=0, needs reviews"}),
+        ({"coverage": 0.3}, "none", {"grpo": "label coverage: 30.0%, needs >= 50.0%", "dpo": "label coverage: 30.0%"}),
     ],
-)
-def test_the_rule(change: dict[str, float], method: str, lacks: dict[str, str]) -> None:
-    decision = choose(GOOD.model_copy(update=change), AUTO, min_coverage=0.5)
+)  # fmt: skip
+def test_the_rule(change: dict[str, object], method: str, lacks: dict[str, str]) -> None:
+    decision = decide(**change)
     assert decision.method == method
     assert decision.lacks.keys() == lacks.keys()
     for name, what in lacks.items():
         assert what in "; ".join(decision.lacks[name])
     assert decision.reasons
     assert not decision.forced
+    assert decision.would_change
+
+
+@pytest.mark.parametrize(
+    ("change", "lacking"),
+    [
+        ({"verifiable_share": share(6, 10)}, "grpo"),  # 60% holds, 31% may be the truth
+        ({"zero_variance_share": share(7, 10)}, "grpo"),
+        ({"label_noise": share(2, 10)}, "dpo"),
+    ],
+)
+def test_a_small_sample_speaks_against_a_method(change: dict[str, Estimate], lacking: str) -> None:
+    (name, small), = change.items()  # fmt: skip
+    assert lacking in decide(**change).lacks
+    assert small.value is not None
+    assert lacking not in decide(**{name: share(100 * small.n * small.value, 100 * small.n)}).lacks
+
+
+def test_the_groups_that_will_be_drawn_decide_not_those_on_record() -> None:
+    expected = expect(GOOD, Training(), Accelerator(), 1_000_000)
+    flat = {"zero_variance_share": share(1330, 1400)}
+    assert decide(**flat).method == "dpo"
+    decision = choose(GOOD.model_copy(update=flat), AUTO, 0.5, expected)
+    assert decision.method == "grpo"
+    assert decision.expected == expected
+    assert "expected zero-variance share of groups of 8" in "; ".join(decision.reasons)
 
 
 def test_a_forced_method_says_so_and_what_it_lacks() -> None:
-    decision = choose(GOOD.model_copy(update={"pairs": 10}), Selection(method="dpo"), min_coverage=0.5)
+    decision = decide(Selection(method="dpo"), pairs=10)
     assert (decision.method, decision.forced) == ("dpo", True)
     assert "needs >= 200" in decision.lacks["dpo"][0]
 
 
 @pytest.mark.parametrize(("method", "change"), [("grpo", {"verifiable_prompts": 0}), ("dpo", {"pairs": 0})])
 def test_a_forced_method_without_material_does_not_train(method: str, change: dict[str, int]) -> None:
-    decision = choose(GOOD.model_copy(update=change), AUTO.model_copy(update={"method": method}), min_coverage=0.5)
-    assert decision.method == "none"
+    decision = decide(AUTO.model_copy(update={"method": method}), **change)
+    assert (decision.method, decision.forced) == ("none", True)
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"coverage": 0.4, "labelled": 2000}, "GRPO and DPO: labels for another 500 of the 5,000 traces"),
+        ({"pairs": 160}, "DPO: another 40 pairs: about 1,250 more traces like these (0.2 x as many)"),
+        ({"pairs": 0}, "this traffic gives none"),
+        ({"frontier_prompts": 50}, "another 50 verifiable prompts on the frontier: about 5,000 more traces"),
+        ({"label_noise": share(360, 900)}, "labels less noisy by 15.0 points; most of it is from feedback"),
+        ({"label_noise": share(20, 100)}, "DPO: about 3"),
+        ({}, "to DPO: it qualifies as well"),
+        ({}, "away from GRPO: its closest call is verifiable share of prompts: 86.7%"),
+    ],
+)
+def test_what_would_change_the_decision_is_said_in_numbers(change: dict[str, object], remedy: str) -> None:
+    assert remedy in "; ".join(decide(**change).would_change)
+
+
+def test_as_many_references_as_are_proposed_would_do_and_one_less_would_not() -> None:
+    few = {"verifiable_prompts": 300, **UNVERIFIABLE}
+    (said,) = [each for each in decide(**few).would_change if "references" in each]
+    more = int(said.removeprefix("GRPO: references for another ").split()[0])
+    for added, holds in ((more, True), (more - 1, False)):
+        decision = decide(verifiable_share=share(300 + added, 1500))
+        assert ("grpo" not in decision.lacks) is holds
+
+
+def test_the_larger_groups_that_are_proposed_would_do() -> None:
+    attempts = (Attempts(0, 2, 400, True), Attempts(1, 2, 60, True), Attempts(1, 4, 20, True))
+    hard = {"attempts": attempts, "frontier_prompts": 480}
+    evidence = GOOD.model_copy(update=hard)
+    expected = expect(evidence, Training(), Accelerator(), 1_000_000)
+    settings = AUTO.model_copy(update={"max_zero_variance_share": 0.5})
+    said = "; ".join(choose(evidence, settings, 0.5, expected).would_change)
+    generations = int(said.partition("groups of ")[2].partition(":")[0])
+    larger = Training.model_validate({"grpo": {"num_generations": generations}})
+    again = choose(evidence, settings, 0.5, expect(evidence, larger, Accelerator(), 1_000_000))
+    assert "grpo" not in again.lacks
+
+
+estimates = st.integers(0, 400).flatmap(lambda n: st.integers(0, n).map(lambda k: share(k, n)))
+evidences = st.fixed_dictionaries(
+    {
+        "coverage": st.floats(0, 1), "verifiable_share": estimates, "zero_variance_share": estimates,
+        "label_noise": estimates, "frontier_prompts": st.integers(0, 300), "pairs": st.integers(0, 500),
+    }
+)  # fmt: skip
+
+
+@given(evidences, st.integers(0, 400))
+def test_more_noise_never_leads_to_dpo(found: dict[str, Estimate], more: int) -> None:
+    noise = found["label_noise"]
+    before = decide(**found)
+    k = round((noise.value or 0.0) * noise.n)
+    noisier = share(min(noise.n, k + more), noise.n)
+    after = decide(**{**found, "label_noise": noisier})
+    assert before.method == "dpo" or after.method != "dpo"
+
+
+@given(evidences, st.integers(0, 1000))
+def test_more_pairs_never_lead_away_from_dpo(found: dict[str, int], more: int) -> None:
+    before, after = decide(**found), decide(**{**found, "pairs": found["pairs"] + more})
+    assert before.method in ("none", after.method)
+
+
+@given(evidences)
+def test_a_decision_is_a_function_of_its_record(found: dict[str, object]) -> None:
+    decision = decide(**found)
+    assert decide(**found) == decision
+    assert Decision.model_validate_json(decision.model_dump_json()) == decision
+    if decision.method == "none":
+        assert decision.lacks.keys() == {"grpo", "dpo"}
+    else:
+        assert decision.method not in decision.lacks
+        assert all(check.holds for check in decision.checks if decision.method in check.needed_by)

@@ -1,108 +1,215 @@
-import json
+"""The tables of selection: what is built from a labelled set, what is left out of it, and that TRL reads it."""
+
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.iteration import identify
 from pipeline.recipe import Selection
-from pipeline.rewards.label import LABELS
-from pipeline.selection.evidence import Labelled
-from pipeline.selection.preferences import Pair, build, by_prompt, cap_principals, normalised, pairs, prompts
+from pipeline.rewards.records import LABELS
+from pipeline.selection.evidence import Trust
+from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.rows import Labelled
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
 
-THRESHOLDS = Selection()
+from .labelled import row
+
+SETTINGS = Selection(held_out_share=0.0, max_principal_share=1.0)
+MODEL = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
 
 
-def row(trace: str, reward: float | None, prompt: str = "p", **fields: object) -> Labelled:
-    chat = json.dumps([{"role": "user", "content": prompt}])
-    correct = None if reward is None else float(reward > 0.5)
-    usual = {"user_id": trace, "completion": f"c-{trace}", "reference": "1", "correct": correct, "feedback": None}
-    return Labelled(trace_id=trace, prompt=chat, final_reward=reward, **{**usual, **fields})
+class Place:
+    """A store with a label table, and the stage run over it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def build(
+        self,
+        rows: list[Labelled],
+        held_out: dict[str, list[str]] | None = None,
+        gone: tuple[str, ...] = (),
+        **changes: Any,
+    ) -> PreferenceDataset:
+        path = self.root / "labels" / "part-0.parquet"
+        path.parent.mkdir(exist_ok=True)
+        full = [{**dict.fromkeys(LABELS.names), **r._asdict()} for r in rows]
+        pq.write_table(pa.Table.from_pylist(full, schema=LABELS), path)
+        labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
+        allowed = {(r.trace_id, r.observation_id) for r in rows if r.trace_id not in gone}
+        return build(
+            Store(self.root),
+            identify(0, "m", ModelRef(uri="", digest="m"), labels, "r"),
+            labels,
+            SETTINGS.model_copy(update=changes),
+            held_out or {},
+            lambda: allowed,
+            Trust(),
+        )
 
 
-def test_best_is_paired_with_worst() -> None:
-    group = by_prompt([row("a", 1.0), row("b", 0.1), row("c", 0.9), row("d", 0.4), row("e", None)])
-    (pair,) = pairs(group, THRESHOLDS)
-    assert (pair.traces, pair.margin) == (("a", "b"), 0.9)
-    two = pairs(group, THRESHOLDS.model_copy(update={"max_pairs_per_prompt": 2}))
-    assert [p.traces for p in two] == [("a", "b"), ("c", "d")]
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def read(ref: DatasetRef) -> list[dict[str, Any]]:
+    rows = pq.read_table(ref.uri).to_pylist()
+    assert (len(rows), digest_file(Path(ref.uri))) == (ref.rows, ref.digest)
+    return rows
+
+
+def asked(ref: DatasetRef) -> list[str]:
+    return [each["prompt"][-1]["content"] for each in read(ref)]
+
+
+def answers(name: str, *correct: float | None, **fields: Any) -> list[Labelled]:
+    """A prompt's rows, by how right each of its answers was."""
+    return [row(f"{name}{i}", value, prompt=name, correct=value, **fields) for i, value in enumerate(correct)]
+
+
+WORDS = ("sun", "moon", "rain", "wind", "snow", "hail", "fog", "frost")
+"""Prompts of one word each: no two of them are near-identical."""
+
+
+def test_the_curriculum(place: Place) -> None:
+    rows = [
+        *answers("solved", 1.0, 1.0, 1.0),
+        *answers("unsolved", 0.0, 0.0, 0.0, None),
+        *answers("seldom", 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        *answers("even", 1.0, 0.0, 1.0, 0.0),
+        *answers("young", 1.0, 1.0),
+        *answers("new", None),
+        *answers("ambiguous", 1.0, 0.0),
+        *answers("open", 1.0, 0.0, reference=None, verifier=None, profile="judged"),
+    ]
+    rows[-4] = rows[-4]._replace(reference="2")
+    dataset = place.build(rows)
+    found = read(dataset.prompts)
+    shown = [(r["prompt"][0]["content"], r["attempts"], r["pass_rate"], r["frontier"]) for r in found]
+    assert shown == [
+        ("even", 4, 0.5, True),
+        ("seldom", 7, 1 / 7, True),
+        ("new", 0, None, False),
+        ("young", 2, 1.0, False),
+    ]
+    assert {(r["reference"], r["verifier"]) for r in found} == {("1", "number")}
+    assert dataset.curriculum == {"ambiguous": 1, "frontier": 2, "solved": 1, "unknown": 2, "unsolved": 1}
+    assert dataset.evidence.frontier_prompts == dataset.prompts.rows
+
+
+def test_groups_hold_what_can_be_compared(place: Place) -> None:
+    rows = [*answers("one", 0.0, 1.0, None), *answers("two", 1.0), row("x", 0.3, prompt="one", profile="rated")]
+    (group,) = read(place.build(rows).groups)
+    assert (group["completions"], group["rewards"], group["trace_ids"]) == (
+        ["c-one1", "c-one0"],
+        [1.0, 0.0],
+        ["one1", "one0"],
+    )
+
+
+def test_consent_is_checked_again(place: Place) -> None:
+    rows = [each for name in WORDS for each in answers(name, 1.0, 0.0)]
+    rows[0] = rows[0]._replace(consent=False)
+    rows[2] = rows[2]._replace(consent=None)  # type: ignore[arg-type]
+    dataset = place.build(rows, gone=("rain0",))
+    assert dataset.without_consent == 3
+    assert set(asked(dataset.pairs)) == set(WORDS[3:])
+    used = {trace for ref in (dataset.groups,) for group in read(ref) for trace in group["trace_ids"]}
+    assert not used & {"sun0", "moon0", "rain0"}
+
+
+def test_evaluation_items_are_dropped_before_anything_is_built(place: Place) -> None:
+    rows = [each for n in range(150) for each in answers(f"What would {n} be in words?", 1.0, 0.0)]
+    dataset = place.build(rows, {"suite": ["what would 7 be, in words"]})
+    assert (dataset.contamination.hits, dataset.contamination.rows) == (2, 300)
+    assert (dataset.pairs.rows, dataset.prompts.rows, dataset.groups.rows) == (149, 149, 149)
+    assert dataset.evidence.traces == 298
+    assert "What would 7 be in words?" not in {*asked(dataset.pairs), *asked(dataset.prompts), *asked(dataset.groups)}
+
+
+def test_a_broken_split_is_an_error_and_publishes_nothing(place: Place) -> None:
+    rows = [each for n in range(10) for each in answers(f"What would {n} be in words?", 1.0)]
+    with pytest.raises(
+        ValueError, match=r"1 of 10 traces hold items .*limit 1%.*item 0 of suite \(exact\).*Change the"
+    ):
+        place.build(rows, {"suite": ["What would 7 be in words?"]})
+    assert not list(place.root.rglob("preference_dataset*"))
+
+
+def test_clusters_are_wholly_held_out_or_wholly_trained_on(place: Place) -> None:
+    rows = [
+        each
+        for n in range(200)
+        for polite in ("", "please ")
+        for each in answers(f"{polite}what would the number {n} be in words", 1.0, 0.0, 0.0)
+    ]
+    dataset = place.build(rows, held_out_share=0.2)
+    trained, hidden = ({r["cluster"] for r in read(ref)} for ref in (dataset.prompts, dataset.held_out_prompts))
+    assert not trained & hidden
+    assert (len(trained), len(hidden)) == (200 - dataset.held_out_clusters, dataset.held_out_clusters)
+    assert 20 < len(hidden) < 60
+    assert {r["cluster"] for r in read(dataset.held_out_pairs)} == hidden
+    assert {r["cluster"] for ref in (dataset.pairs, dataset.groups) for r in read(ref)} == trained
+    assert dataset.clusters == 200
+    assert dataset.evidence.traces == 3 * 2 * len(trained)
+
+
+def test_held_out_prompts_are_as_production_asks_them(place: Place) -> None:
+    rows = [each for n in range(60) for each in answers(f"what would the number {n} be", *[1.0] * 3)]
+    dataset = place.build(rows, held_out_share=0.5)
+    assert dataset.prompts.rows == 0
+    assert dataset.held_out_prompts.rows == dataset.held_out_clusters > 0
+
+
+def test_one_user_does_not_fill_the_pairs(place: Place) -> None:
+    rows = [each for n in range(100) for each in answers(f"what would {n} be", 1.0, 0.0)]
+    flood = [each for n in range(100, 200) for each in answers(f"what would {n} be", 1.0, 0.0, user_id="one")]
+    dataset = place.build([*rows, *flood], max_principal_share=0.05)
+    assert (dataset.pairs.rows, dataset.capped_pairs) == (105, 95)
+    assert dataset.evidence.pairs == 105
+
+
+def test_building_again_changes_nothing(place: Place) -> None:
+    rows = [each for name in WORDS for each in answers(name, 1.0, 0.0)]
+    first = place.build(rows, held_out_share=0.3)
+    assert place.build(rows, {"other": ["something else entirely"]}, gone=("sun0",)) == first
+    again = place.build(list(reversed(rows)), held_out_share=0.3)
+    assert again.iteration != first.iteration, "another order of the file is another file"
+    for name in ("pairs", "prompts", "groups", "held_out_pairs", "held_out_prompts"):
+        assert getattr(again, name).digest == getattr(first, name).digest
 
 
 @pytest.mark.parametrize(
-    ("high", "low"),
-    [(0.69, 0.1), (0.9, 0.5), (None, 0.1), (0.7, None)],
-    ids=["chosen too low", "rejected too high", "no chosen", "no rejected"],
+    "rows", [[], answers("alone", 1.0), answers("unlabelled", None)], ids=["none", "one", "no label"]
 )
-def test_no_pair_outside_the_thresholds(high: float | None, low: float | None) -> None:
-    assert pairs(by_prompt([row("a", high), row("b", low)]), THRESHOLDS) == []
+def test_next_to_nothing_is_a_dataset_too(place: Place, rows: list[Labelled]) -> None:
+    dataset = place.build(rows, held_out_share=0.9)
+    assert dataset.pairs.rows == dataset.held_out_pairs.rows == dataset.held_out_clusters == 0
 
 
-def test_no_pair_of_equal_texts_or_across_prompts() -> None:
-    assert pairs(by_prompt([row("a", 1.0, completion="same"), row("b", 0.0, completion="same")]), THRESHOLDS) == []
-    assert pairs(by_prompt([row("a", 1.0, prompt="one"), row("b", 0.0, prompt="two")]), THRESHOLDS) == []
+@pytest.mark.slow
+def test_trl_reads_the_columns_as_its_own(place: Place) -> None:
+    datasets = pytest.importorskip("datasets")
+    data_utils = pytest.importorskip("trl.data_utils")
+    from transformers import AutoTokenizer
 
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1) | st.none()), max_size=30), st.randoms())
-def test_pairs_do_not_depend_on_the_order_of_traces(found: list[tuple[str, float | None]], dice: object) -> None:
-    rows = [row(f"t{i:02}", reward, prompt=prompt) for i, (prompt, reward) in enumerate(found)]
-    mixed = list(rows)
-    dice.shuffle(mixed)  # type: ignore[attr-defined]
-    key = lambda pair: pair.traces  # noqa: E731
-    made = sorted(pairs(by_prompt(rows), THRESHOLDS), key=key)
-    assert made == sorted(pairs(by_prompt(mixed), THRESHOLDS), key=key)
-    assert all(p.margin >= THRESHOLDS.margin_min for p in made)
-
-
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=80), st.floats(0.01, 1))
-def test_no_user_is_behind_more_than_their_share(users: list[tuple[int, int]], share: float) -> None:
-    found = [
-        Pair(prompt=str(i), chosen="", rejected="", margin=1, traces=("", ""), users=(str(a), str(b)))
-        for i, (a, b) in enumerate(users)
-    ]
-    kept = cap_principals(found, share)
-    for user in {u for p in kept for u in p.users}:
-        assert sum(user in p.users for p in kept) <= max(1, int(share * len(kept)))
-
-
-def test_prompts_are_verifiable_and_not_solved() -> None:
-    solved = [row(f"s{i}", 1.0, prompt="solved") for i in range(3)]
-    mixed = [row("m1", 1.0, prompt="mixed"), row("m2", 0.0, prompt="mixed")]
-    open_ended = [row("o", 1.0, prompt="open", reference=None)]
-    found = prompts(by_prompt([*solved, *mixed, *open_ended]))
-    assert [(r["prompt"][0]["content"], r["mixed"]) for r in found] == [("mixed", True)]
-
-
-def test_build_publishes_trl_columns_without_held_out_prompts(tmp_path: Path) -> None:
-    rows = [row(f"{i}-{j}", j / 1, prompt=f"What is {i}?") for i in range(150) for j in (0, 1)]
-    labels = write(tmp_path, rows)
-    hidden = {normalised(rows[0].prompt)}
-    store, iteration = Store(tmp_path), identify(0, "m", ModelRef(uri="", digest="m"), labels, "r")
-    dataset = build(store, iteration, labels, THRESHOLDS, hidden)
-    assert (dataset.contaminated, dataset.pairs.rows, dataset.prompts.rows) == (2, 149, 149)
-    pair = pq.read_table(dataset.pairs.uri).to_pylist()[0]
-    assert [m["role"] for key in ("prompt", "chosen", "rejected") for m in pair[key]] == [
-        "user",
-        "assistant",
-        "assistant",
-    ]
-    assert dataset.evidence.zero_variance_share == 0
-    assert build(store, iteration, labels, THRESHOLDS, set()) == dataset
-
-
-def test_a_broken_split_is_an_error(tmp_path: Path) -> None:
-    rows = [row(str(i), 1.0, prompt=f"What is {i}?") for i in range(10)]
-    labels = write(tmp_path, rows)
-    iteration = identify(0, "m", ModelRef(uri="", digest="m"), labels, "r")
-    with pytest.raises(ValueError, match="1 of 10 traces ask held-out questions"):
-        build(Store(tmp_path), iteration, labels, THRESHOLDS, {"what is 3?"})
-
-
-def write(folder: Path, rows: list[Labelled]) -> DatasetRef:
-    path = folder / "labels.parquet"
-    full = [{**dict.fromkeys(LABELS.names), **r._asdict()} for r in rows]
-    pq.write_table(pa.Table.from_pylist(full, schema=LABELS), path)
-    return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
+    rows = [each for name in WORDS for each in answers(name, 1.0, 0.0)]
+    dataset = place.build(rows)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    loaded = datasets.Dataset.from_parquet(dataset.pairs.uri, cache_dir=str(place.root / "cache"))
+    assert all(data_utils.is_conversational(example) for example in loaded)
+    for example in loaded:
+        text = data_utils.maybe_apply_chat_template(example, tokenizer)
+        assert text["prompt"] == tokenizer.apply_chat_template(
+            example["prompt"], tokenize=False, add_generation_prompt=True
+        )
+        assert example["chosen"][0]["content"] in text["chosen"]
+        assert example["rejected"][0]["content"] in text["rejected"]
+    prompts = datasets.Dataset.from_parquet(dataset.prompts.uri, cache_dir=str(place.root / "cache"))
+    assert all(data_utils.is_conversational(example) for example in prompts)

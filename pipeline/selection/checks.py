@@ -1,0 +1,98 @@
+"""The evidence held against the recipe's thresholds, one check each, and how a person reads it.
+
+Owns which end of an interval counts. Refuses to decide: `choose.py` does, on which checks hold.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pipeline.estimate import Estimate
+from pipeline.recipe import Selection
+from pipeline.selection.cost import Expected
+from pipeline.selection.evidence import Evidence
+from pipeline.storage import Record
+
+Key = Literal["coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise"]
+Sign = Literal[">=", "<="]
+
+
+class Check(Record):
+    """One piece of evidence against its threshold."""
+
+    key: Key
+    needed_by: tuple[Literal["grpo", "dpo"], ...]
+    name: str
+    found: Estimate
+    """A census has no width: its three values are one."""
+    census: bool
+    sign: Sign
+    threshold: float
+    holds: bool
+
+    @property
+    def bound(self) -> float | None:
+        """The end of the interval that speaks against the method."""
+        return self.found.low if self.sign == ">=" else self.found.high
+
+    def figure(self, value: float) -> str:
+        counted = self.key in ("frontier", "pairs")
+        return f"{value:,.0f}" if counted else f"{100 * value:.1f}%"
+
+    def interval(self) -> str:
+        """What was found, for people: a census as it is, an estimate with its interval."""
+        if self.census and self.found.value is not None:
+            return self.figure(self.found.value)
+        return percentages(self.found)
+
+    def __str__(self) -> str:
+        needs = f"{self.sign} {self.figure(self.threshold)}"
+        if self.found.value is None:
+            what = "reviews" if self.key == "noise" else "verified attempts"
+            return f"{self.name} unknown: n={self.found.n:,}, needs {what} ({needs})"
+        bound = "" if self.census else f"{'lower' if self.sign == '>=' else 'upper'} bound "
+        return f"{self.name}: {self.interval()}, {'' if self.holds else 'needs '}{bound}{needs}"
+
+
+def percentages(share: Estimate) -> str:
+    """A share for people, with its interval."""
+    if share.value is None or share.low is None or share.high is None:
+        return f"unknown (n={share.n:,})"
+    if share.n == 0:
+        return f"{share.value:.1%} (assumed, n=0)"
+    return f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%}, n={share.n:,})"
+
+
+def checks(
+    evidence: Evidence, thresholds: Selection, min_coverage: float, grpo: Expected | None = None
+) -> tuple[Check, ...]:
+    """Every check of the rule. Zero variance is of the groups that will be drawn, where somebody has estimated that."""
+    flat, groups = evidence.zero_variance_share, "zero-variance share of the logged groups"
+    if grpo is not None:
+        flat, groups = grpo.zero_variance_share, f"expected zero-variance share of groups of {grpo.num_generations}"
+    verifiable, noise = evidence.verifiable_share, evidence.label_noise
+    return (
+        _check("coverage", "label coverage", _census(evidence.coverage), ">=", min_coverage),
+        _check("verifiable", "verifiable share of prompts", verifiable, ">=", thresholds.min_verifiable_share),
+        _check("frontier", "prompts on the frontier", _census(evidence.frontier_prompts), ">=", thresholds.min_prompts),
+        _check("zero_variance", groups, flat, "<=", thresholds.max_zero_variance_share),
+        _check("pairs", "preference pairs", _census(evidence.pairs), ">=", thresholds.min_pairs),
+        _check("noise", "label noise of the pairs", noise, "<=", thresholds.max_label_noise),
+    )
+
+
+_CENSUS = ("coverage", "frontier", "pairs")
+
+
+def _census(figure: float) -> Estimate:
+    return Estimate(value=figure, low=figure, high=figure, n=0)
+
+
+def _check(key: Key, name: str, found: Estimate, sign: Sign, threshold: float) -> Check:
+    needed_by = ("grpo", "dpo") if key == "coverage" else ("dpo",) if key in ("pairs", "noise") else ("grpo",)
+    bound = found.low if sign == ">=" else found.high
+    holds = bound is not None and (bound >= threshold if sign == ">=" else bound <= threshold)
+    return Check(
+        key=key, needed_by=needed_by, name=name, found=found, census=key in _CENSUS, sign=sign, threshold=threshold,
+        holds=holds,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Clusters of near-identical prompts, and which of them training never sees.
+
+Rule. Two prompts are near-identical when they hold the same numbers and the words of both make up at least four fifths
+of the words of either (Jaccard similarity of the sets, the numbers aside; system messages do not count). A templated
+question with other numbers is another question. Clusters are closed under this, and a cluster is wholly held out or
+wholly trained on. It is held out by the hash of its smallest member alone, so that it stays where it is from one
+iteration to the next. Departure from MinHash (as `pipeline.traces.near_duplicates` has it): prompts are short, so the
+join is exact, by prefix filtering (Bayardo et al. 2007), and no near-identical pair is left to chance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pipeline.selection.contamination import contents, numbers, words
+
+SIMILARITY = 0.8
+NEIGHBOURS = 256
+"""A prompt is compared with so many of those that share a word of its prefix, and all its numbers: without a bound a
+template without numbers would cost the square of its prompts."""
+_SPOKEN = ("user", "assistant", "tool")
+
+
+class Gist(NamedTuple):
+    """What of a prompt decides whether another one is near-identical."""
+
+    numbers: tuple[str, ...]
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, prompt: str) -> Gist:
+        said = contents(prompt, _SPOKEN) or contents(prompt)
+        found = words("\n".join(said))
+        return cls(tuple(sorted(numbers(found))), frozenset(found).difference(numbers(found)))
+
+    def is_near(self, other: Gist) -> bool:
+        shared = len(self.words & other.words)
+        return self.numbers == other.numbers and shared >= SIMILARITY * (len(self.words) + len(other.words) - shared)
+
+
+def cluster(prompts: Iterable[str]) -> dict[str, str]:
+    """Each distinct prompt's cluster: 16 hexadecimal digits, the hash of its smallest member."""
+    members: defaultdict[Gist, list[str]] = defaultdict(list)
+    for prompt in sorted(set(prompts)):
+        members[Gist.of(prompt)].append(prompt)
+    tops = _linked(list(members))
+    smallest: dict[int, str] = {}
+    for top, (first, *_) in zip(tops, members.values(), strict=True):
+        smallest[top] = min(first, smallest.get(top, first))
+    names = {top: hashlib.sha256(prompt.encode()).hexdigest()[:16] for top, prompt in smallest.items()}
+    return {prompt: names[top] for top, each in zip(tops, members.values(), strict=True) for prompt in each}
+
+
+def held_out(clusters: Mapping[str, str], share: float) -> frozenset[str]:
+    """The clusters that training never sees, `share` of all; never all of them, and none beyond that share in size."""
+    sizes = Counter(clusters.values())
+    limit = max(1.0, share * len(clusters))
+    chosen = {name for name, size in sizes.items() if int(name, 16) < share * 16**16 and size <= limit}
+    return frozenset(chosen - {max(sizes)} if sizes else chosen)
+
+
+def _linked(gists: list[Gist]) -> list[int]:
+    """Each gist's cluster, named by the place of one of its gists. Joins by the rarest words, where near ones meet."""
+    seen_in = Counter(word for gist in gists for word in gist.words)
+    rarest = [sorted(gist.words, key=lambda word: (seen_in[word], word)) for gist in gists]
+    above = list(range(len(gists)))
+
+    def top(place: int) -> int:
+        while above[place] != place:
+            above[place] = place = above[above[place]]  # halves the path for the next search
+        return place
+
+    sharing: defaultdict[tuple[tuple[str, ...], str], list[int]] = defaultdict(list)
+    for place in sorted(range(len(gists)), key=lambda place: (len(rarest[place]), rarest[place])):
+        gist, size = gists[place], len(rarest[place])
+        for word in rarest[place][: size - math.ceil(SIMILARITY * size - 1e-9) + 1]:
+            bucket = sharing[gist.numbers, word]
+            for other in bucket[-NEIGHBOURS:]:
+                if len(rarest[other]) >= SIMILARITY * size and gist.is_near(gists[other]):
+                    above[top(other)] = top(place)
+            bucket.append(place)
+    return [top(place) for place in range(len(gists))]

@@ -1,0 +1,47 @@
+"""Consent, asked again: which rows of a dataset the governed table still holds now.
+
+A dataset is read at the snapshot that it was published at; users change their mind after that. Owns the look at the
+current snapshot. Refuses to delete: what is no longer agreed to is left out, and `pipeline.erasure` forgets.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+
+import pyarrow as pa
+
+from pipeline.storage import DatasetRef, Store
+from pipeline.traces.arrow import pc
+from pipeline.traces.erased import erased_users, mark
+from pipeline.traces.lake import LakeConfig, open_lake
+from pipeline.traces.records import Window
+
+COLUMNS = ("trace_id", "observation_id", "consent", "user_id", "timestamp")
+
+
+def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
+    """(trace_id, observation_id) of the rows that may be trained on now, of the dataset's days.
+
+    Call it inside `publishing`, so that nobody is forgotten between the look and the use. Raises ValueError when the
+    dataset is not in this store.
+    """
+    window = store.read(f"traces/datasets/{dataset.digest}.json", Window)
+    if window is None:
+        raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
+    forgotten = {user.mark: user for user in erased_users(store).users}
+    marked = cache(mark)
+
+    def stays(user: str | None, at: datetime) -> bool:
+        # The table has a user's id or the pseudonym of it; both have the same mark.
+        entry = forgotten.get(marked(user)) if forgotten and user is not None else None
+        return entry is None or (entry.since is not None and at < entry.since)
+
+    kept: set[tuple[str, str]] = set()
+    with open_lake(lake_config) as lake:
+        for batch in lake.batches(window.days, lake.snapshot, COLUMNS):
+            rows = pa.table(batch).filter(pc.field("consent"))
+            for trace, observation, _, user, at in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
+                if stays(user, at):
+                    kept.add((trace, observation))
+    return frozenset(kept)

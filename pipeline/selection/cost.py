@@ -1,0 +1,189 @@
+"""What a training would take: tokens, device hours, money, and the groups that would teach GRPO nothing.
+
+Estimates for a decision between methods, good to a factor of about two. Prices and devices are the recipe's alone.
+Compute is 2 P floating-point operations a token forward and 4 P backward (arXiv 2001.08361, section 2.1). GRPO
+generates (2 P a token, bound by memory), takes old log-probabilities (2 P), the reference's where beta is over 0 (2 P),
+and trains (6 P); DPO takes the reference's log-probabilities (2 P) and trains (6 P) on both sides of a pair. Not in it:
+start-up, rewards, checkpoints, evaluation, what LoRA saves (up to 2 P) and what recomputed activations cost (2 P).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.recipe import DPO, GRPO, Accelerator, Training
+from pipeline.selection.evidence import Attempts, Evidence
+from pipeline.storage import Record
+
+CHARS_PER_TOKEN = 4.0
+"""Of English prose under a large vocabulary."""
+GENERATION = 0.1
+"""Utilisation while generating, as a share of that while training."""
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors library itself."""
+
+
+class Expected(Record):
+    """What one method would take on this evidence."""
+
+    method: Literal["grpo", "dpo"]
+    steps: int
+    samples: int
+    """Completions (GRPO) or pairs (DPO) over all steps."""
+    passes: float | None
+    """Over the prompts on the frontier, or the pairs; None without any."""
+    num_generations: int | None
+    zero_variance_share: Estimate
+    """GRPO: share of groups of `num_generations` without a gradient; unknown for DPO, which has no groups."""
+    generated_tokens: int
+    trained_tokens: int
+    hours: float
+    device_hours: float
+    usd: float
+    device: str
+    basis: str
+
+
+def expect(
+    evidence: Evidence,
+    training: Training,
+    accelerator: Accelerator,
+    parameters: int,
+    measured_step_s: Mapping[str, float] | None = None,
+) -> dict[str, Expected]:
+    """What GRPO and DPO would take. `measured_step_s`: seconds a step of an earlier training, by method."""
+    prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
+    measured = measured_step_s or {}
+
+    def expected(settings: GRPO | DPO) -> Expected:
+        if isinstance(settings, GRPO):
+            groups = settings.steps * settings.prompts_per_step
+            samples = groups * settings.num_generations
+            generated = samples * min(completion, settings.max_completion_tokens)
+            trained, per_token = generated + samples * prompt, 10 if settings.beta else 8
+            flops = (2 * generated / GENERATION + per_token * trained) * parameters
+            seen, material = groups, evidence.frontier_prompts
+        else:
+            samples = settings.steps * settings.batch_size
+            generated, trained = 0.0, 2 * samples * (prompt + completion)
+            flops = 8 * trained * parameters
+            seen, material = samples, evidence.pairs
+        device_hours = flops / (accelerator.peak_tflops * 1e12 * accelerator.utilisation) / 3600
+        basis = (
+            f"estimated: {parameters:,} parameters, {accelerator.utilisation:.0%} of {accelerator.peak_tflops:g} "
+            f"TFLOPS training and a tenth of that generating, {CHARS_PER_TOKEN:.0f} characters a token"
+        )
+        if settings.kind in measured:
+            device_hours = settings.steps * measured[settings.kind] / 3600 * accelerator.count
+            basis = f"measured: {measured[settings.kind]:.2f} s a step in an earlier iteration"
+        generations = settings.num_generations if isinstance(settings, GRPO) else None
+        return Expected(
+            method=settings.kind,
+            steps=settings.steps,
+            samples=samples,
+            passes=seen / material if material else None,
+            num_generations=generations,
+            zero_variance_share=zero_variance(evidence, generations) if generations else UNKNOWN,
+            generated_tokens=round(generated),
+            trained_tokens=round(trained),
+            hours=device_hours / accelerator.count,
+            device_hours=device_hours,
+            usd=device_hours * accelerator.usd_per_hour,
+            device=f"{accelerator.count} x {accelerator.name}",
+            basis=basis,
+        )
+
+    return {settings.kind: expected(settings) for settings in (training.grpo, training.dpo)}
+
+
+def zero_variance(evidence: Evidence, generations: int) -> Estimate:
+    """Expected share of groups of `generations` fresh completions that are all right or all wrong, on the frontier.
+
+    E[p^G + (1 - p)^G], the ends of the beta-binomial (Skellam 1948, JRSS B 10): a prompt's chance p of a right answer
+    is Beta before its attempts, with the moments of all verified prompts, and Beta after them. Wilson's interval, at
+    the number of prompts that the jackknife finds the estimate worth. Holds for the policy, the temperature and the mix
+    of prompts that the traces are from: the start of training.
+    """
+    found = _flat(evidence.attempts, generations)
+    if found is None:
+        return UNKNOWN
+    prompts = sum(each.prompts for each in evidence.attempts)
+    variance = 0.0
+    for place, each in enumerate(evidence.attempts):
+        fewer = (*evidence.attempts[:place], each._replace(prompts=each.prompts - 1), *evidence.attempts[place + 1 :])
+        without = _flat(fewer, generations)
+        variance += each.prompts * ((found if without is None else without) - found) ** 2 * (prompts - 1) / prompts
+    worth = evidence.frontier_prompts
+    if variance > 0:
+        worth = max(1, min(worth, round(found * (1 - found) / variance)))
+    return share(found * worth, worth).model_copy(update={"n": evidence.frontier_prompts})
+
+
+def _flat(attempts: Sequence[Attempts], generations: int) -> float | None:
+    a, b = difficulty(attempts)
+    flat, prompts = 0.0, 0
+    for each in attempts:
+        if each.frontier:
+            yes, no = a + each.right, b + each.of - each.right
+            flat += each.prompts * (_power(yes, no, generations) + _power(no, yes, generations))
+            prompts += each.prompts
+    return min(1.0, flat / prompts) if prompts else None
+
+
+def difficulty(attempts: Sequence[Attempts]) -> tuple[float, float]:
+    """Beta with the mean chance m and the mean square m2 of the prompts, one imagined uniform prompt among them.
+
+    right (right - 1) / (of (of - 1)) is an unbiased estimate of a prompt's squared chance, whatever `of` is.
+    """
+    twice = [each for each in attempts if each.of > 1]
+    total = 1 + sum(each.prompts for each in twice)
+    m = (1 / 2 + sum(each.prompts * each.right / each.of for each in twice)) / total
+    squares = (each.prompts * each.right * (each.right - 1) / (each.of * (each.of - 1)) for each in twice)
+    m2 = (1 / 3 + sum(squares)) / total
+    variance = min(max(m2 - m * m, 1e-4 * m * (1 - m)), (1 - 1e-4) * m * (1 - m))
+    strength = m * (1 - m) / variance - 1
+    return m * strength, (1 - m) * strength
+
+
+def _power(a: float, b: float, exponent: int) -> float:
+    """E[p^exponent] for p from Beta(a, b): B(a + exponent, b) / B(a, b)."""
+    return math.exp(math.lgamma(a + exponent) - math.lgamma(a) + math.lgamma(a + b) - math.lgamma(a + b + exponent))
+
+
+def parameters(model: str | Path) -> int:
+    """Number of weights of a Hugging Face model directory, from the headers of its safetensors files alone.
+
+    Raises ValueError for a folder without them, a shard that is missing and a header that is none.
+    """
+    folder = Path(model)
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return _weights(folder / "model.safetensors")
+    try:
+        shards: set[str] = set(map(str, json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} lists no shards ({error!r}). Save the model again with save_pretrained.") from error
+    if strange := sorted(name for name in shards if Path(name).name != name):
+        raise ValueError(f"{index} names {strange[0]!r}, not a file beside it. Save the model again.")
+    return sum(_weights(folder / name) for name in shards)
+
+
+def _weights(file: Path) -> int:
+    """A safetensors file is the length of its header (8 bytes, little-endian), the header in JSON, and the data."""
+    if not file.is_file():
+        raise ValueError(f"No {file.name} in {file.parent}. Save the model there with safe_serialization=True.")
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > min(MAX_HEADER_BYTES, file.stat().st_size):
+            raise ValueError(f"{file} announces a header of {length:,} bytes: cut, or no safetensors. Copy it again.")
+        header = stream.read(length)
+    try:
+        tensors: dict[str, Any] = json.loads(header)
+        return sum(math.prod(about["shape"]) for name, about in tensors.items() if name != "__metadata__")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} has a header that is no safetensors ({error!r}). Copy it again.") from error

@@ -1,0 +1,112 @@
+"""The decision as a memo of one screen, in Markdown: what, why, on what evidence, at what cost, what would change it.
+
+Owns wording and layout. Refuses to compute: every figure is in the decision record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeline.selection.checks import percentages
+from pipeline.selection.choose import Decision
+from pipeline.selection.cost import Expected
+from pipeline.selection.noise import ENOUGH_REVIEWS
+
+_TITLES = {"grpo": "Train with GRPO", "dpo": "Train with DPO", "none": "Do not train now"}
+
+
+def memo(decision: Decision) -> str:
+    """The whole memo; every number that decided is in it."""
+    evidence = decision.evidence
+    told = (
+        f"{evidence.traces:,} traces of {evidence.prompts:,} prompts; {evidence.labelled:,} labelled; "
+        f"{evidence.groups:,} prompts with several labelled completions."
+    )
+    explained = not decision.lacks or (decision.method == "none" and not decision.forced)
+    parts = [
+        [f"## {_TITLES[decision.method]}{' (forced by the recipe)' if decision.forced else ''}", "", told],
+        ["**Because**", "", *(f"- {reason}" for reason in decision.reasons)],
+        ["**Evidence**", "", *_evidence(decision)],
+        [] if explained else [f"**What {_names(decision)} lacked**", "", *_lacks(decision)],
+        ["**Expected cost**", "", *_cost(decision)] if decision.expected else [],
+        ["**What would change it**", "", *(f"- {each}" for each in decision.would_change)],
+        ["**How far to trust the labels**", "", *_trust(decision)],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _names(decision: Decision) -> str:
+    return " and ".join(name.upper() for name in decision.lacks)
+
+
+def _lacks(decision: Decision) -> Iterator[str]:
+    for name, why in decision.lacks.items():
+        for what in why:
+            yield f"- {name.upper()}: {what}"
+
+
+def _evidence(decision: Decision) -> Iterator[str]:
+    yield "| evidence | found (95% interval) | held against | for | holds |"
+    yield "| --- | --- | --- | --- | --- |"
+    for check in decision.checks:
+        bound = "" if check.census else "lower bound " if check.sign == ">=" else "upper bound "
+        against = f"{bound}{check.sign} {check.figure(check.threshold)}"
+        for_whom = " and ".join(check.needed_by).upper().replace("AND", "and")
+        yield f"| {check.name} | {check.interval()} | {against} | {for_whom} | {_yes(check.holds)} |"
+    evidence = decision.evidence
+    for name, found in (
+        ("zero-variance share of the logged groups", percentages(evidence.zero_variance_share)),
+        ("reward variance within a group", evidence.reward_variance),
+        ("distinct completions in a group", evidence.distinct_completions),
+        ("margin of the pairs", evidence.margin),
+    ):
+        if name not in (check.name for check in decision.checks):
+            yield f"| {name} | {found} | | | |"
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "**no**"
+
+
+def _cost(decision: Decision) -> Iterator[str]:
+    yield "| method | steps | passes over its data | tokens generated | tokens trained | device-hours | USD |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for expected in decision.expected.values():
+        passes = "no data" if expected.passes is None else f"{expected.passes:,.1f}"
+        yield (
+            f"| {expected.method.upper()} | {expected.steps:,} | {passes} | {expected.generated_tokens:,} | "
+            f"{expected.trained_tokens:,} | {_amount(expected.device_hours)} | {_amount(expected.usd)} |"
+        )
+    yield ""
+    yield f"On {next(iter(decision.expected.values())).device}. {_bases(decision)}"
+
+
+def _bases(decision: Decision) -> str:
+    by_basis: dict[str, list[Expected]] = {}
+    for expected in decision.expected.values():
+        by_basis.setdefault(expected.basis, []).append(expected)
+    return " ".join(f"{' and '.join(e.method.upper() for e in es)}: {basis}." for basis, es in by_basis.items())
+
+
+def _amount(value: float) -> str:
+    if value < 0.01:
+        return "< 0.01"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _trust(decision: Decision) -> Iterator[str]:
+    evidence = decision.evidence
+    for name, source in evidence.noise_sources.items():
+        noise = f"{percentages(source.noise)}; {source.known_from}"
+        if source.noise.value is None:
+            noise = "unknown, for nothing has contradicted it yet"
+        yield f"- {source.share:.1%} of the pairs' labels rest on {name}: noise {noise}"
+    trust = evidence.trust
+    for what, estimate in (
+        ("the judge contradicts itself when a pair's order is swapped", trust.judge_order),
+        ("verifier and judge disagree on a row", trust.verifier_judge),
+    ):
+        if estimate.n:
+            yield f"- {what}: {percentages(estimate)}"
+    people = "- people disagree with the side of a label: " + percentages(trust.human)
+    yield people + ("" if trust.human.n >= ENOUGH_REVIEWS else f"; {ENOUGH_REVIEWS} reviews replace the above")

@@ -1,0 +1,102 @@
+"""Pairs of one prompt's completions, and the cap on what anybody can place in them.
+
+Rule. Only rewards on one scale are compared: same prompt, same reward profile, same reference. Of completions that
+differ in white space alone one stands for all, the one with the median reward. Then best against worst, second best
+against second worst, and so on while the thresholds hold. After that no user and no tenant is behind more than their
+share of the pairs: a few per cent of poisoned preferences plant a behaviour (arXiv 2404.05530). A lone tenant is not
+capped. Which pairs go is drawn by a hash, so neither the order of files nor a user decides it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pipeline.recipe import Selection
+from pipeline.selection.rows import Labelled, Pair
+
+Scored = tuple[float, Labelled]
+
+
+def comparable(group: Sequence[Labelled]) -> list[list[Scored]]:
+    """A prompt's labelled completions, best first; apart by profile and reference, where rewards mean other things."""
+    scales: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
+    for row in group:
+        if row.final_reward is not None:
+            scales[row.profile, row.reference or ""].append((row.final_reward, row))
+    return [sorted(scales[key], key=_rank) for key in sorted(scales)]
+
+
+def pairs(groups: Mapping[str, Sequence[Labelled]], settings: Selection) -> list[Pair]:
+    """The pairs of all prompts, at most `max_pairs_per_prompt` of each. Clearest first where a prompt has several."""
+    found: list[Pair] = []
+    for prompt, group in groups.items():
+        made = [pair for scored in comparable(group) for pair in _pairs(prompt, scored, settings)]
+        found += sorted(made, key=lambda pair: (-pair.margin, *_ids(pair)))[: settings.max_pairs_per_prompt]
+    return found
+
+
+def _pairs(prompt: str, scored: Sequence[Scored], settings: Selection) -> Iterable[Pair]:
+    ranked = _distinct(scored)
+    for (high, best), (low, worst) in list(zip(ranked, reversed(ranked), strict=True))[: len(ranked) // 2]:
+        clear = high >= settings.chosen_min and low < settings.rejected_max
+        if clear and high - low >= settings.margin_min:
+            yield Pair(prompt=prompt, chosen=best, rejected=worst, margin=high - low)
+
+
+def _distinct(scored: Sequence[Scored]) -> list[Scored]:
+    """One completion of each wording; its median label, which a single contrary vote does not move."""
+    same: defaultdict[str, list[Scored]] = defaultdict(list)
+    for each in scored:  # best first
+        same[" ".join(each[1].completion.split())].append(each)
+    return sorted((labels[len(labels) // 2] for labels in same.values()), key=_rank)
+
+
+def _rank(scored: Scored) -> tuple[float, str, str]:
+    reward, row = scored
+    return -reward, row.trace_id, row.observation_id
+
+
+def cap_principals(found: Sequence[Pair], max_share: float, max_tenant_share: float | None = None) -> list[Pair]:
+    """The pairs without those that put a user or a tenant over their share of the rest (one pair is always allowed).
+
+    `max_tenant_share`: None for the users' share. Levels fall until what they let through is so much that they hold.
+    """
+    tenants = {tenant for pair in found for tenant in _tenants(pair)}
+    shares = [max_share, max_share if max_tenant_share is None else max_tenant_share]
+    behind = [(_users(pair), _tenants(pair) if len(tenants) > 1 else frozenset[str]()) for pair in found]
+    load = [Counter(name for names in kind for name in names) for kind in zip(*behind, strict=True)]
+
+    def turn(place: int) -> tuple[int, str]:
+        """Those go first who stand in few others' way."""
+        busiest = max(count[name] for count, names in zip(load, behind[place], strict=True) for name in names)
+        return busiest, hashlib.sha256("\x1f".join(_ids(found[place])).encode()).hexdigest()
+
+    order = sorted(range(len(found)), key=turn)
+    levels = [len(found), len(found)]
+    while True:
+        counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+        kept: list[int] = []
+        for place in order:
+            kinds = list(zip(counts, behind[place], levels, strict=True))
+            if all(count[name] < level for count, names, level in kinds for name in names):
+                kept.append(place)
+                for count, names, _ in kinds:
+                    count.update(names)
+        allowed = [max(1, int(share * len(kept))) for share in shares]
+        if all(most >= level for most, level in zip(allowed, levels, strict=True)):
+            return [found[place] for place in sorted(kept)]
+        levels = [min(each) for each in zip(levels, allowed, strict=True)]
+
+
+def _users(pair: Pair) -> frozenset[str]:
+    return frozenset((pair.chosen.user_id, pair.rejected.user_id))
+
+
+def _tenants(pair: Pair) -> frozenset[str]:
+    return frozenset(tenant for tenant in (pair.chosen.tenant_id, pair.rejected.tenant_id) if tenant)
+
+
+def _ids(pair: Pair) -> tuple[str, str, str, str]:
+    return (*pair.chosen[:2], *pair.rejected[:2])

@@ -1,0 +1,26 @@
+"""A labelled trace, made up for the tests of selection."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pipeline.selection.rows import Labelled
+
+
+def row(trace: str, reward: float | None, prompt: str = "p", **fields: Any) -> Labelled:
+    usual: dict[str, Any] = {
+        "observation_id": f"o-{trace}",
+        "user_id": f"u-{trace}",
+        "tenant_id": None,
+        "consent": True,
+        "completion": f"c-{trace}",
+        "reference": "1",
+        "verifier": "number",
+        "profile": "verified",
+        "correct": None if reward is None else float(reward > 0.5),
+        "feedback": None,
+        "judge": None,
+    }
+    chat = json.dumps([{"role": "user", "content": prompt}])
+    return Labelled(trace_id=trace, prompt=chat, final_reward=reward, **{**usual, **fields})

@@ -1,0 +1,75 @@
+"""Consent is what the governed table says now, not what it said when the dataset was published."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline.selection.consent import consented
+from pipeline.storage import DatasetRef, Store
+from pipeline.traces.erased import Erased, add, forgetting, mark
+from pipeline.traces.lake import local_lake
+from pipeline.traces.pii import pseudonym
+from pipeline.traces.records import GovernedTraces
+from tests.pipeline.traces.conftest import Run, export, observation, run, store, write
+
+__all__ = ["export", "run", "store"]  # the stage's own fixtures
+FILE = "observations_v2/2026-01-05.jsonl.gz"
+MAIL = "ann@example.com"
+EARLY, LATE = "2026-01-05 09:00:00.000000", "2026-01-05 15:00:00.000000"
+
+
+@pytest.fixture
+def governed(run: Run, export: Path) -> GovernedTraces:
+    """Two rows of Ann's, one before and one after noon, one of Bob's."""
+    rows = [observation(1, user_id=MAIL, start_time=EARLY), observation(2, user_id=MAIL, start_time=LATE)]
+    write(export, FILE, [*rows, observation(3, user_id="bob"), observation(4, metadata={})])
+    return run()
+
+
+def kept(store: Store, governed: GovernedTraces) -> list[str]:
+    found = consented(store, local_lake(store), governed.iteration.dataset)
+    assert all(observation == f"o{trace[1:]}" for trace, observation in found)
+    return sorted(trace for trace, _ in found)
+
+
+def test_what_the_table_holds_may_be_used(store: Store, governed: GovernedTraces) -> None:
+    assert kept(store, governed) == ["t1", "t2", "t3"]
+
+
+def test_a_consent_that_is_withdrawn_later_counts_for_the_dataset_of_before(
+    store: Store, export: Path, run: Run, governed: GovernedTraces
+) -> None:
+    withdrawn = observation(
+        3, user_id="bob", metadata={"user_consent": "false"}, updated_at="2026-01-06 00:00:00.000000"
+    )
+    write(
+        export, "observations_v2/2026-01-06.jsonl.gz", [withdrawn, observation(9, start_time="2026-01-06 10:00:00.0")]
+    )
+    assert run().iteration.dataset != governed.iteration.dataset
+    assert kept(store, governed) == ["t1", "t2"]
+
+
+@pytest.mark.parametrize(
+    ("user", "since", "expected"),
+    [
+        (MAIL, None, ["t3"]),
+        (pseudonym(MAIL), None, ["t3"]),
+        (MAIL, datetime(2026, 1, 5, 12, tzinfo=UTC), ["t1", "t3"]),
+        ("bob", None, ["t1", "t2"]),
+        ("nobody", None, ["t1", "t2", "t3"]),
+    ],
+)
+def test_a_user_on_the_list_of_the_forgotten_is_left_out_before_their_rows_are_gone(
+    store: Store, governed: GovernedTraces, user: str, since: datetime | None, expected: list[str]
+) -> None:
+    with forgetting(store):
+        add(store, Erased(mark=mark(user), since=since, proof="p"))
+    assert kept(store, governed) == expected
+
+
+def test_an_unknown_dataset_is_an_error(store: Store) -> None:
+    with pytest.raises(ValueError, match=r"no dataset dddddddddddd\. Materialise"):
+        consented(store, local_lake(store), DatasetRef(uri="", rows=1, digest="d" * 64))

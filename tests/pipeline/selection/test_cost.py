@@ -1,0 +1,181 @@
+"""Expected cost against published step times, expected zero variance against draws, weights counted from headers."""
+
+import json
+import random
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.estimate import share
+from pipeline.recipe import DPO, GRPO, Accelerator, Training
+from pipeline.selection.cost import CHARS_PER_TOKEN, difficulty, expect, parameters, zero_variance
+from pipeline.selection.evidence import Attempts, Evidence, measure
+from pipeline.selection.noise import Trust
+
+from .test_choose import GOOD
+from .test_evidence import SETTINGS, row
+
+DEMO = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
+
+
+def lengths(prompt_tokens: float, completion_tokens: float) -> Evidence:
+    chars = {"prompt_chars": prompt_tokens * CHARS_PER_TOKEN, "completion_chars": completion_tokens * CHARS_PER_TOKEN}
+    return GOOD.model_copy(update=chars)
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "tokens", "accelerator", "hours"),
+    [
+        # seed 000: 7B on 2 x p4d; 23.4 s generation and 18.6 s training a step; its lengths are not told
+        (7e9, {"steps": 100, "prompts_per_step": 32, "num_generations": 16, "beta": 0.01}, (128, 256),
+         Accelerator(name="A100", count=16, peak_tflops=312), 100 * 42.0 / 3600),
+        # seed 003: 8B on 16 B200; 39.1 s generation, 16.9 s training and 7.7 s log-probabilities a step of 122.9 s
+        (8e9, {"steps": 100, "prompts_per_step": 64, "num_generations": 32, "beta": 0.01}, (100, 903),
+         Accelerator(name="B200", count=16, peak_tflops=2250), 100 * 63.7 / 3600),
+        # seed 002: 32B on 3 x p5en, 1,000 iterations of 32 prompts in 4 to 6 h; groups and lengths are not told
+        (32e9, {"steps": 1000, "prompts_per_step": 32, "num_generations": 8, "beta": 0.1}, (256, 512),
+         Accelerator(count=24), 5.0),
+    ],
+    ids=["7B on A100", "8B on B200", "32B on H200"],
+)  # fmt: skip
+def test_grpo_takes_as_long_as_published_within_a_factor_of_three(
+    weights: float, settings: dict[str, float], tokens: tuple[float, float], accelerator: Accelerator, hours: float
+) -> None:
+    training = Training(grpo=GRPO.model_validate({**settings, "max_completion_tokens": 1024}))
+    found = expect(lengths(*tokens), training, accelerator, int(weights))["grpo"]
+    assert hours / 3 < found.hours < hours * 3
+    assert found.device_hours == pytest.approx(found.hours * accelerator.count)
+
+
+def test_tokens_follow_from_lengths_and_settings() -> None:
+    training = Training(grpo=GRPO(steps=10, prompts_per_step=4, num_generations=8, max_completion_tokens=100),
+                        dpo=DPO(steps=5, batch_size=2))  # fmt: skip
+    found = expect(lengths(50, 200), training, Accelerator(usd_per_hour=3, count=2), 1_000_000_000)
+    grpo, dpo = found["grpo"], found["dpo"]
+    assert (grpo.samples, grpo.generated_tokens, grpo.trained_tokens) == (320, 320 * 100, 320 * 150)
+    assert (dpo.samples, dpo.generated_tokens, dpo.trained_tokens) == (10, 0, 2 * 10 * 250)
+    assert grpo.passes == pytest.approx(40 / 1000)
+    assert dpo.passes == pytest.approx(10 / 800)
+    # 8 operations a parameter and trained token, at 30% of 989 TFLOPS
+    assert dpo.device_hours == pytest.approx(8 * 5000 * 1e9 / (0.3 * 989e12) / 3600)
+    assert (grpo.usd, dpo.usd) == pytest.approx((grpo.device_hours * 3, dpo.device_hours * 3))
+    assert "1,000,000,000 parameters" in grpo.basis
+
+
+def test_a_measured_step_replaces_the_estimate_of_its_method_alone() -> None:
+    training, accelerator = Training(), Accelerator(count=4)
+    estimated = expect(GOOD, training, accelerator, 10**9)
+    found = expect(GOOD, training, accelerator, 10**9, {"grpo": 45.0})
+    assert found["grpo"].hours == pytest.approx(200 * 45 / 3600)
+    assert found["grpo"].device_hours == pytest.approx(4 * found["grpo"].hours)
+    assert found["grpo"].basis == "measured: 45.00 s a step in an earlier iteration"
+    assert found["dpo"] == estimated["dpo"]
+
+
+def test_without_data_there_are_no_passes() -> None:
+    nothing = GOOD.model_copy(update={"pairs": 0, "frontier_prompts": 0, "attempts": ()})
+    found = expect(nothing, Training(), Accelerator(), 10**9)
+    assert [each.passes for each in found.values()] == [None, None]
+    assert found["grpo"].zero_variance_share.value is None
+
+
+@pytest.mark.parametrize("tries", [2, 4])
+@pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.3, 0.7), (8.0, 2.0)])
+def test_expected_zero_variance_is_what_fresh_groups_show(a: float, b: float, tries: int) -> None:
+    dice = random.Random(f"{a} {b} {tries}")
+    chances = [dice.betavariate(a, b) for _ in range(1000)]
+    rows = [
+        row(f"{p:04}", str(i), correct=float(dice.random() < chance))
+        for p, chance in enumerate(chances)
+        for i in range(tries)
+    ]
+    evidence = measure(rows, [], Trust(), SETTINGS.model_copy(update={"curriculum_attempts": 5}))
+    assert evidence.frontier_prompts == 1000
+    for generations in (2, 8, 16):
+        expected = zero_variance(evidence, generations)
+        truth = sum(c**generations + (1 - c) ** generations for c in chances) / len(chances)
+        assert expected.low is not None
+        assert expected.high is not None
+        assert expected.low <= truth <= expected.high
+        assert expected.high - expected.low < 0.2
+
+
+@pytest.mark.parametrize(("chance", "strength"), [(0.5, 10.0), (0.05, 5.0)])
+def test_prompts_of_one_difficulty_are_fitted_narrowly(chance: float, strength: float) -> None:
+    dice = random.Random(3)
+    right = [sum(dice.random() < chance for _ in range(4)) for _ in range(400)]
+    a, b = difficulty([Attempts(r, 4, 1, True) for r in right])
+    assert a / (a + b) == pytest.approx(chance, abs=0.03)
+    assert a + b > strength
+
+
+def test_without_attempts_every_difficulty_is_as_likely() -> None:
+    assert difficulty([]) == pytest.approx((1.0, 1.0))
+
+
+tables = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 99)), min_size=1, max_size=6)
+
+
+@given(tables)
+def test_larger_groups_are_flat_less_often(drawn: list[tuple[int, int, int]]) -> None:
+    attempts = tuple(Attempts(right, right + wrong, prompts, True) for right, wrong, prompts in drawn)
+    total = sum(each.prompts for each in attempts)
+    evidence = GOOD.model_copy(update={"attempts": attempts, "frontier_prompts": total})
+    found = [zero_variance(evidence, n) for n in (2, 4, 8, 16, 64)]
+    assert all(each.n == total for each in found)
+    values = [each.value or 0.0 for each in found]
+    assert all(0 <= later <= earlier + 1e-9 <= 1 + 1e-6 for earlier, later in pairwise(values))
+
+
+def test_parameters_are_counted_from_headers() -> None:
+    from safetensors import safe_open
+
+    with safe_open(DEMO / "model.safetensors", framework="numpy") as tensors:
+        counted = sum(tensors.get_tensor(name).size for name in tensors.keys())  # noqa: SIM118
+    assert parameters(DEMO) == counted
+
+
+def header(folder: Path, name: str, tensors: dict[str, list[int]]) -> None:
+    about = {tensor: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for tensor, shape in tensors.items()}
+    text = json.dumps({"__metadata__": {"format": "pt"}, **about}).encode()
+    (folder / name).write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+def test_a_sharded_model_is_the_sum_of_its_shards(tmp_path: Path) -> None:
+    header(tmp_path, "model-1.safetensors", {"a": [3, 4], "scalar": []})
+    header(tmp_path, "model-2.safetensors", {"b": [5]})
+    index = {"weight_map": {"a": "model-1.safetensors", "scalar": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert parameters(str(tmp_path)) == 12 + 1 + 5
+    (tmp_path / "model-2.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"No model-2\.safetensors in .*Save the model"):
+        parameters(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"{}", "No model.safetensors in"),
+        ("model.safetensors", b"\xff" * 8 + b"{}", "announces a header of 18,446,744,073,709,551,615 bytes"),
+        ("model.safetensors", struct.pack("<Q", 5) + b"[1, 2", "no safetensors"),
+        ("model.safetensors", struct.pack("<Q", 12) + b'{"a": [1,2]}', "no safetensors"),
+        ("model.safetensors.index.json", b"{}", "lists no shards"),
+        ("model.safetensors.index.json", b'{"weight_map": {"a": "../secret"}}', "not a file beside it"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_a_word(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        parameters(tmp_path)
+
+
+def test_what_few_attempts_leave_open_widens_the_interval() -> None:
+    attempts = (Attempts(0, 2, 40, True), Attempts(1, 2, 320, True), Attempts(2, 2, 640, True))
+    found = zero_variance(GOOD.model_copy(update={"attempts": attempts, "frontier_prompts": 1000}), 8)
+    as_if_known = share(1000 * (found.value or 0.0), 1000)
+    assert (found.low or 0.0) < (as_if_known.low or 0.0) - 0.01
+    assert (found.high or 0.0) > (as_if_known.high or 0.0) + 0.01

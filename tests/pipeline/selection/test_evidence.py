@@ -1,0 +1,146 @@
+"""What is measured of a labelled set, on sets small enough to count by hand, and the noise of their pairs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.recipe import Selection
+from pipeline.selection.evidence import Evidence, Trust, measure
+from pipeline.selection.noise import NoiseSource, label_noise
+from pipeline.selection.pairing import pairs
+from pipeline.selection.rows import Labelled, by_prompt
+
+SETTINGS = Selection()
+
+
+def row(prompt: str, trace: str, **fields: object) -> Labelled:
+    """A verified right answer, unless it is said otherwise."""
+    usual: dict[str, object] = {
+        "trace_id": f"{prompt}-{trace}", "observation_id": "", "user_id": trace, "tenant_id": None, "consent": True,
+        "prompt": prompt, "completion": f"text {trace}", "reference": "1", "verifier": "exact", "final_reward": 1.0,
+        "profile": "verified", "correct": 1.0, "feedback": None, "judge": None,
+    }  # fmt: skip
+    return Labelled(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+def wrong(prompt: str, trace: str, **fields: object) -> Labelled:
+    return row(prompt, trace, **{"final_reward": 0.0, "correct": 0.0, **fields})
+
+
+def rated(prompt: str, trace: str, feedback: float) -> Labelled:
+    return row(
+        prompt, trace, reference=None, verifier=None, correct=None, profile="rated", feedback=feedback,
+        final_reward=feedback,
+    )  # fmt: skip
+
+
+def evidence(rows: list[Labelled], trust: Trust | None = None) -> Evidence:
+    return measure(rows, pairs(by_prompt(rows), SETTINGS), trust or Trust(), SETTINGS)
+
+
+def test_the_counts_and_shares_of_a_small_set() -> None:
+    found = evidence(
+        [
+            *(row("solved", str(i)) for i in range(3)),
+            row("mixed", "a"), wrong("mixed", "b"), wrong("mixed", "c"),
+            *(wrong("hopeless", str(i), completion="same") for i in range(3)),
+            wrong("once", "a"),
+            row("open", "a", reference=None, correct=None, final_reward=None),
+            row("torn", "a"), row("torn", "b", reference="2"),
+        ]
+    )  # fmt: skip
+    assert (found.traces, found.labelled, found.prompts, found.groups) == (13, 12, 6, 4)
+    assert found.coverage == pytest.approx(12 / 13)
+    assert found.verifiable_share == share(4, 6)
+    assert found.zero_variance_share == share(3, 4)
+    assert found.frontier_prompts == 2
+    assert [tuple(each) for each in found.attempts] == [
+        (0, 1, 1, True), (0, 3, 1, False), (1, 3, 1, True), (3, 3, 1, False),
+    ]  # fmt: skip
+    assert found.distinct_completions.value == pytest.approx((3 + 3 + 1 + 2) / 4)
+    assert (found.pairs, found.margin.n, found.margin.value) == (1, 1, None)
+
+
+def test_verified_outcomes_go_before_rewards_when_variance_is_sought() -> None:
+    shaped = [row("p", "a", final_reward=0.9), row("p", "b", final_reward=0.8)]
+    assert evidence(shaped).zero_variance_share.value == 1.0
+    unverified = [r._replace(correct=None, reference=None, profile="judged") for r in shaped]
+    assert evidence(unverified).zero_variance_share.value == 0.0
+
+
+def test_prompts_not_traces_are_the_independent_units() -> None:
+    few = evidence([row(str(p), str(i)) for p in range(10) for i in range(2)]).verifiable_share
+    many = evidence([row(str(p), str(i)) for p in range(10) for i in range(20)]).verifiable_share
+    assert few == many == share(10, 10)
+
+
+def test_an_empty_set_is_evidence_too() -> None:
+    found = evidence([])
+    assert (found.coverage, found.pairs, found.attempts, found.label_noise) == (0.0, 0, (), UNKNOWN)
+    assert Evidence.model_validate_json(found.model_dump_json()) == found
+
+
+def test_what_users_say_is_audited_by_the_verifier() -> None:
+    thumbs = {
+        "agrees": [row("1", "a", feedback=0.75), wrong("1", "b", feedback=0.25)],
+        "reversed": [row("2", "a", feedback=0.25), wrong("2", "b", feedback=0.75)],
+        "no difference": [row("3", "a", feedback=0.75), row("3", "b", feedback=0.25)],
+        "no pair": [row("4", "a", feedback=0.75), wrong("4", "b", feedback=0.75)],
+    }
+    open_ended = [rated("5", "a", 0.75), rated("5", "b", 0.25)]
+    found = evidence([*(r for group in thumbs.values() for r in group), *open_ended])
+    source = found.noise_sources["feedback"]
+    assert source.noise == share(0 + 1 + 0.5, 3)
+    assert source.share == pytest.approx(1 / 4), "of four pairs, three are verified"
+    assert found.noise_sources["verifier"].noise.value == 0.0
+    assert found.label_noise.value == pytest.approx(0.5 / 4)
+
+
+def test_labels_that_nobody_can_contradict_have_unknown_noise() -> None:
+    found = evidence([rated(str(p), name, value) for p in range(50) for name, value in (("a", 0.75), ("b", 0.25))])
+    assert found.pairs == 50
+    assert found.label_noise == UNKNOWN
+
+
+def test_a_judge_that_contradicts_itself_is_at_least_half_as_noisy() -> None:
+    def judged(prompt: str) -> list[Labelled]:
+        bare = {"reference": None, "verifier": None, "correct": None, "profile": "judged"}
+        return [row(prompt, "a", judge=1.0, **bare), wrong(prompt, "b", **{**bare, "judge": 0.0})]
+
+    checked = [r for p in range(100) for r in (row(f"c{p}", "a", judge=1.0), wrong(f"c{p}", "b", judge=0.0))]
+    rows = [*checked, *(r for p in range(100) for r in judged(f"j{p}"))]
+    calm = evidence(rows).noise_sources["judge"].noise
+    torn = evidence(rows, Trust(judge_order=share(40, 100))).noise_sources["judge"].noise
+    assert calm == share(0, 100)
+    assert torn.value == pytest.approx(0.2)
+    assert torn.high == pytest.approx((share(40, 100).high or 0) / 2)
+    unaudited = [r for p in range(100) for r in judged(f"j{p}")]
+    assert evidence(unaudited, Trust(judge_order=share(0, 100))).label_noise.value is None
+
+
+def test_people_replace_the_audit_once_they_have_reviewed_enough() -> None:
+    rows = [rated(str(p), str(i), 0.75 if i == 0 else 0.25) for p in range(50) for i in range(4)]
+    assert evidence(rows, Trust(human=share(5, 99))).label_noise.value is None
+    found = evidence(rows, Trust(human=share(5, 100))).label_noise
+    assert found.value == pytest.approx(0.05)
+    assert found.high == pytest.approx((share(5, 100).high or 0) * 200 / 100), "each wrong label may sit in a pair"
+
+
+known = st.tuples(st.integers(1, 60), st.floats(0, 1)).map(lambda drawn: share(drawn[0] * drawn[1], drawn[0]))
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1), known | st.just(UNKNOWN)), min_size=1, max_size=3))
+def test_the_noise_of_a_mix_lies_in_its_interval_and_within_its_parts(mix: list[tuple[float, Estimate]]) -> None:
+    total = sum(weight for weight, _ in mix)
+    sources = {str(i): NoiseSource(share=w / total, noise=noise, known_from="") for i, (w, noise) in enumerate(mix)}
+    found = label_noise(sources)
+    if found.value is None or found.low is None or found.high is None:
+        assert sum(s.share for s in sources.values() if s.noise.value is None) > 0.5
+        return
+    assert 0 <= found.low <= found.value + 1e-9
+    assert found.value <= found.high + 1e-9 <= 1 + 2e-9
+    assert found.high <= max(1.0 if s.noise.high is None else s.noise.high for s in sources.values()) + 1e-9
+    if len(mix) == 1:
+        assert found.value == pytest.approx(mix[0][1].value)
+        assert found.high == pytest.approx(mix[0][1].high)

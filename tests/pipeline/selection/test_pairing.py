@@ -1,0 +1,149 @@
+"""Pairs: what is paired, what never is, and whose pairs stay."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.recipe import Selection
+from pipeline.selection.pairing import cap_principals, pairs
+from pipeline.selection.rows import Labelled, Pair, by_prompt
+
+from .labelled import row
+
+SETTINGS = Selection(held_out_share=0.0, max_principal_share=1.0)
+MODEL = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
+
+
+def traces(found: list[Pair]) -> list[tuple[str, str]]:
+    return [(pair.chosen.trace_id, pair.rejected.trace_id) for pair in found]
+
+
+def test_best_is_paired_with_worst() -> None:
+    groups = by_prompt([row("a", 1.0), row("b", 0.1), row("c", 0.9), row("d", 0.4), row("e", None), row("f", 0.6)])
+    (pair,) = pairs(groups, SETTINGS)
+    assert (traces([pair]), pair.margin) == ([("a", "b")], 0.9)
+    assert traces(pairs(groups, SETTINGS.model_copy(update={"max_pairs_per_prompt": 5}))) == [("a", "b"), ("c", "d")]
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "margin_min", "made"),
+    [
+        (0.7, 0.499, 0.2, 1),
+        (0.69, 0.1, 0.2, 0),
+        (0.9, 0.5, 0.2, 0),
+        (0.75, 0.45, 0.4, 0),
+        (None, 0.1, 0.2, 0),
+        (0.7, None, 0.2, 0),
+    ],
+    ids=["just", "chosen too low", "rejected too high", "margin too small", "no chosen", "no rejected"],
+)
+def test_the_thresholds(high: float | None, low: float | None, margin_min: float, made: int) -> None:
+    settings = SETTINGS.model_copy(update={"margin_min": margin_min})
+    assert len(pairs(by_prompt([row("a", high), row("b", low)]), settings)) == made
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"completion": "c-b"},
+        {"completion": " c-b\n"},
+        {"prompt": "other"},
+        {"profile": "rated"},
+        {"reference": "2"},
+    ],
+    ids=["equal texts", "equal but for white space", "prompts", "profiles", "references"],
+)
+def test_what_is_never_paired(changes: dict[str, Any]) -> None:
+    assert pairs(by_prompt([row("a", 1.0, **changes), row("b", 0.0)]), SETTINGS) == []
+
+
+def test_of_equal_texts_the_median_label_stands() -> None:
+    same = [row(f"s{i}", reward, completion=f"said{' ' * i}so") for i, reward in enumerate((0.1, 0.9, 1.0), start=1)]
+    (pair,) = pairs(by_prompt([*same, row("b", 0.0)]), SETTINGS.model_copy(update={"max_pairs_per_prompt": 3}))
+    assert (pair.chosen.trace_id, pair.margin) == ("s2", 0.9)
+
+
+REWARDS = st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1) | st.none(), st.sampled_from("xyz")), max_size=30)
+
+
+@given(REWARDS, st.randoms(), st.integers(1, 4))
+def test_pairs_hold_what_the_rule_says_in_any_order_of_files(
+    found: list[tuple[str, float | None, str]], dice: random.Random, most: int
+) -> None:
+    settings = SETTINGS.model_copy(update={"max_pairs_per_prompt": most})
+    rows = [row(f"t{i:02}", reward, prompt, completion=text) for i, (prompt, reward, text) in enumerate(found)]
+    mixed = list(rows)
+    dice.shuffle(mixed)
+    made = pairs(by_prompt(rows), settings)
+    assert made == pairs(by_prompt(mixed), settings)
+    assert all(count <= most for count in Counter(pair.prompt for pair in made).values())
+    used = [each.trace_id for pair in made for each in (pair.chosen, pair.rejected)]
+    assert len(used) == len(set(used))
+    for pair in made:
+        high, low = pair.chosen.final_reward, pair.rejected.final_reward
+        assert high is not None
+        assert low is not None
+        assert high >= 0.7
+        assert low < 0.5
+        assert pair.margin == high - low >= 0.2
+        assert pair.chosen.prompt == pair.rejected.prompt == pair.prompt
+        assert pair.chosen.completion != pair.rejected.completion
+
+
+def of_users(sides: list[tuple[int, int]], tenants: int = 0) -> list[Pair]:
+    """Pairs of these users; a user's tenant is the remainder of their number."""
+
+    def side(place: int, user: int, kind: str) -> Labelled:
+        tenant = f"tenant-{user % tenants}" if tenants else None
+        return row(f"{kind}{place:03}", 1.0, user_id=f"user-{user}", tenant_id=tenant)
+
+    return [Pair("p", side(i, a, "c"), side(i, b, "r"), 1.0) for i, (a, b) in enumerate(sides)]
+
+
+SIDES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=80)
+
+
+@given(SIDES, st.floats(0.01, 1))
+def test_no_user_is_behind_more_than_their_share(sides: list[tuple[int, int]], share: float) -> None:
+    kept = cap_principals(of_users(sides), share)
+    behind = Counter(user for p in kept for user in {p.chosen.user_id, p.rejected.user_id})
+    assert all(count <= max(1, int(share * len(kept))) for count in behind.values())
+    assert bool(kept) == bool(sides)
+
+
+@given(SIDES, st.integers(1, 4), st.floats(0.01, 1))
+def test_no_tenant_is_behind_more_than_their_share(sides: list[tuple[int, int]], tenants: int, share: float) -> None:
+    found = of_users(sides, tenants)
+    there = {each.tenant_id for p in found for each in (p.chosen, p.rejected)}
+    kept = cap_principals(found, 1.0, share)
+    behind = Counter(tenant for p in kept for tenant in {p.chosen.tenant_id, p.rejected.tenant_id})
+    if len(there) > 1:
+        assert all(count <= max(1, int(share * len(kept))) for count in behind.values())
+    else:
+        assert kept == found, "a lone tenant is not capped"
+    assert len(cap_principals(found, share)) <= len(kept)
+
+
+@given(SIDES, st.floats(0.01, 1), st.randoms())
+def test_which_pairs_go_does_not_depend_on_their_order(
+    sides: list[tuple[int, int]], share: float, dice: random.Random
+) -> None:
+    found = of_users(sides)
+    mixed = list(found)
+    dice.shuffle(mixed)
+    assert set(traces(cap_principals(found, share))) == set(traces(cap_principals(mixed, share)))
+
+
+def test_a_flood_costs_the_others_nothing() -> None:
+    honest = [(n, n) for n in range(100, 200)]
+    kept = cap_principals(of_users([*honest, *[(1, 1)] * 400]), 0.02)
+    users = Counter(pair.chosen.user_id for pair in kept)
+    assert users.pop("user-1") == 2  # of 102
+    assert len(users) == 100
