@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pipeline import audit
 from pipeline.erasure import account
 from pipeline.erasure.affected import Person, find, iterations
-from pipeline.erasure.derived import holding_rows, remove, rewrite_raw, unfinished
+from pipeline.erasure.derived import holding_rows, remove, rewrite_findings, rewrite_raw, unfinished
 from pipeline.erasure.proof import Affected, Pending, Proof, pending_name, proof_id, proof_name
 from pipeline.erasure.search import Searched, search
 from pipeline.registry import blocks, versions
@@ -60,8 +60,8 @@ def forget(
         serving = _block(store, pending.affected, id, tracking_uri, model_name, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
         account.unname(store, traces)
-        pending = _noted(store, pending, id, removed=rewrite_raw(store, person))
-        log(f"forget {id}: {len(pending.removed)} raw files are written anew")
+        pending = _noted(store, pending, id, removed=rewrite_raw(store, person) + rewrite_findings(store, person))
+        log(f"forget {id}: {len(pending.removed)} raw files, findings and reviews are written anew")
         _erase(store, lake, person, pending, id)
         log(f"forget {id}: the rows are out of the table")
         keep_members(store, lake)

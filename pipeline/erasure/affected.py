@@ -100,7 +100,7 @@ def _remembered(store: Store, digest: str, made: Collection[Iteration], person: 
 
 def _labels(store: Store, iteration: Iteration) -> tuple[Path, Path]:
     record = store.path(iteration.path("reward_labels.json"))
-    return record, store.path(iteration.path("reward_labels", "labels.parquet"))
+    return record, store.path(iteration.path("reward_labels"))
 
 
 def _result(store: Store, iteration: Iteration) -> TrainingResult | None:

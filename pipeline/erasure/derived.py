@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.erasure.affected import Person, iterations
+from pipeline.rewards import findings, reviews
 from pipeline.storage import Store, write_atomically
 from pipeline.traces.erased import mark
 
-FOLDERS = ("reward_labels", "preference_dataset")
+FOLDERS = ("opinions", "reward_labels", "preference_dataset")
 OF_TRAINING = ("data.parquet", "data.staged", "staging")
-OWN = {"audit", "erasures", "iterations", "lake", "mlflow", "registry", "rollout", "traces"}
+OWN = {"audit", "erasures", "iterations", "lake", "mlflow", "registry", "rewards", "rollout", "traces"}
 """What the loop keeps under the data root beside raw data."""
 RAW = "production"
 """Where the embedded production leaves its export."""
@@ -57,6 +58,14 @@ def clear(store: Store, datasets: Collection[str]) -> list[str]:
     names = holding_rows(store, built, datasets) if datasets else []
     remove(store, names)
     return names
+
+
+def rewrite_findings(store: Store, person: Person) -> list[str]:
+    """Write what judges and reviewers said of the person's completions anew without it; returns `name: n lines`.
+
+    All of it goes, whatever `since` says: what is still allowed is found out again.
+    """
+    return sorted([*findings.forget(store, person.ids), *reviews.forget(store, person.ids)])
 
 
 def rewrite_raw(store: Store, person: Person) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipeline.processes import die_with_parent
 from pipeline.recipe import GRPO
-from pipeline.rewards.verifiers import Grader
+from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import digest_dir, digest_file, write_atomically
 from pipeline.training.checkpoints import only_writer
 from pipeline.training.plan import TrainingPlan, TrainingResult
@@ -57,7 +57,7 @@ def train(plan: TrainingPlan, folder: Path) -> TrainingResult:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(plan.threads)
-    check = Grader(plan.rewards.workers, plan.rewards.timeout_s)
+    check = grader_of(plan.rewards.verifier)
     assert plan.algorithm is not None, "verify_inputs refuses such a plan"
     try:
         fit.load_tokenizer(plan)

@@ -12,8 +12,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from pipeline.recipe import GRPO, Rewards
-from pipeline.rewards.composite import compose
-from pipeline.rewards.verifiers import Grader
+from pipeline.recipe.rewards import VerifierKind
+from pipeline.rewards.composite import score_fresh
+from pipeline.rewards.verifiers import Check, Grader
 from pipeline.training.fit import common_args, load_base, lora_config, micro_batch, read_rows
 from pipeline.training.plan import TrainingPlan
 
@@ -46,7 +47,7 @@ def builder(
             model=model,
             reward_funcs=reward_function(plan.rewards, check),
             args=args,
-            train_dataset=read_rows(plan, ["prompt", "reference"]),
+            train_dataset=read_rows(plan, ["prompt", "reference", "verifier"]),
             processing_class=tokenizer,
             peft_config=lora_config(plan),
             callbacks=callbacks,
@@ -55,23 +56,24 @@ def builder(
     return build
 
 
-def reward_function(weights: Rewards, check: Grader) -> Callable[..., list[float | None]]:
+def reward_function(settings: Rewards, check: Grader) -> Callable[..., list[float | None]]:
     """The composite as TRL calls it; None leaves a completion whose check failed out of its group."""
 
     def composite(
         completions: list[list[dict[str, str]]],
         reference: list[str],
+        verifier: list[VerifierKind],
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[float | None]:
         texts = [messages[-1]["content"] for messages in completions]
-        rewards = [
-            compose(text, grade, None, weights)
-            for text, grade in zip(texts, check(list(zip(texts, reference, strict=True))), strict=True)
-        ]
-        right = [reward.correct for reward in rewards if reward.correct is not None]
+        checks = [Check(*each) for each in zip(texts, reference, verifier, strict=True)]
+        rewards = [score_fresh(*each, settings) for each in zip(checks, check(checks), strict=True)]
+        right = [value for reward in rewards if (value := reward.findings["correct"].value) is not None]
         if log_metric is not None and right:
             log_metric("accuracy", fmean(right))
+        if log_metric is not None:  # a policy that learns to break its checks shows here first
+            log_metric("abstained", fmean(reward.final_reward is None for reward in rewards))
         return [reward.final_reward for reward in rewards]
 
     return composite

@@ -7,6 +7,7 @@ plan is the same training wherever it runs.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.iteration import Iteration
 from pipeline.recipe import DPO, GRPO, Algorithm, Lora, Rewards, Selection, Training
 from pipeline.selection.choose import Decision, choose
+from pipeline.selection.cost import Expected
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Record, Store, digest_file, digest_json
 from pipeline.traces.erased import publishing
@@ -65,12 +67,15 @@ class TrainingResult(Record):
 
 def plan_training(
     store: Store, iteration: Iteration, dataset: PreferenceDataset, selection: Selection, training: Training,
-    rewards: Rewards,
+    rewards: Rewards, expected: Mapping[str, Expected],
 ) -> TrainingPlan:  # fmt: skip
-    """Decide the method and publish the plan with exactly the rows that the training will consume, in their order."""
+    """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
+
+    `expected`: by method, what it would cost; for the record, not for the decision.
+    """
 
     def make() -> TrainingPlan:
-        decision = choose(dataset.evidence, selection, rewards.min_coverage)
+        decision = choose(dataset.evidence, selection, rewards.min_coverage, expected)
         algorithm = {"grpo": training.grpo, "dpo": training.dpo, "none": None}[decision.method]
         data = None if algorithm is None else _schedule(store, iteration, dataset, algorithm, training.seed)
         return TrainingPlan(
@@ -95,7 +100,7 @@ def _schedule(
 ) -> DatasetRef:
     """Write the rows of every step in order: one epoch without shuffling resumes exactly, whatever the sampler keeps.
 
-    GRPO takes mixed prompts first: a group of all right or all wrong completions carries no gradient.
+    GRPO takes the learning frontier first: a group of all right or all wrong completions carries no gradient.
     """
     grpo = isinstance(algorithm, GRPO)
     source, schema = (dataset.prompts, PROMPTS) if grpo else (dataset.pairs, PAIRS)
@@ -105,7 +110,7 @@ def _schedule(
     dice = random.Random(seed)
     dice.shuffle(rows)
     if grpo:
-        rows.sort(key=lambda row: not row["mixed"])
+        rows.sort(key=lambda row: not row["frontier"])
         rows = rows[:wanted]
     order: list[dict[str, Any]] = []
     while len(order) < wanted:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ import pyarrow as pa
 import pytest
 
 from pipeline.iteration import Iteration, identify
-from pipeline.recipe import DPO, Rewards, Rollout, Selection, Training
+from pipeline.recipe import DPO, Compute, Rewards, Rollout, Selection, Training
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import ModelVersion
 from pipeline.registry.versions import record
-from pipeline.rewards.label import COLUMNS, label_traces
+from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.label import label_traces
+from pipeline.selection.consent import consented
+from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
@@ -38,6 +42,7 @@ from pipeline.training.plan import TrainingResult, plan_training
 
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base")
+ALONE = Compute(workers=1)
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 ANN, BOB, CYD = "user-ann@example.com", "user-bob-0002", "user-cyd-0003"
@@ -157,18 +162,17 @@ class Place:
         )
         store.write(iteration.path("traces.json"), governed)
         store.write("iterations/latest.json", iteration)
-        with open_lake(self.lake) as lake:
-            traces = lake.read(days, dataset.snapshot, COLUMNS)
-        weights, selection = Rewards(workers=1), Selection(method="dpo", max_principal_share=1.0)
-        labels = label_traces(store, iteration, traces, weights, lambda line: None)
-        preferences = build(store, iteration, labels.dataset, selection, [])
-        plan = plan_training(store, iteration, preferences, selection, Training(dpo=DPO(steps=2)), weights)
+        rewards, selection = Rewards(), Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)
+        labels = label_traces(store, self.lake, iteration, rewards, ALONE, Endpoints(), (), lambda line: None)
+        consent = partial(consented, store, self.lake, dataset)
+        preferences = build(store, iteration, labels.dataset, selection, {}, consent, Trust())
+        plan = plan_training(store, iteration, preferences, selection, Training(dpo=DPO(steps=2)), rewards, {})
         assert plan.data is not None, plan.decision
         for left in (".reward_labels.0f", ".preference_dataset.0f"):  # of attempts that were killed
             killed = store.path(iteration.path(left))
             killed.mkdir()
             (killed / "half.parquet").write_bytes(
-                store.path(iteration.path("reward_labels/labels.parquet")).read_bytes()
+                next(store.path(iteration.path("reward_labels")).glob("*.parquet")).read_bytes()
             )
         self.train(iteration)
         return iteration

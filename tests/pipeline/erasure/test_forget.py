@@ -33,7 +33,9 @@ def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
     before = holding(root, *words_of(ANN))
     assert {name.split("/")[0] for name in before} >= {"lake", "production", "traces", "iterations"}
     files = {Path(name).name for name in before}
-    assert {"labels.parquet", "pairs.parquet", "prompts.parquet", "data.parquet", "half.parquet"} <= files
+    assert {"pairs.parquet", "prompts.parquet", "groups.parquet", "data.parquet", "half.parquet"} <= files
+    folders = {Path(name).parent.name for name in before if "reward" in name}
+    assert folders >= {"reward_labels", ".reward_labels.0f", *DAYS[:2]}, "labels, and what was found about each"
     proof = erase(world.place)
     assert holding(root, *words_of(ANN)) == set()
     assert proof.remains == ()
@@ -45,7 +47,9 @@ def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
     assert [r["user_id"] for r in rows].count(CYD) == 6
     kept = holding(root, secret(BOB))
     assert any("production" in name for name in kept)
-    assert world.second.path("reward_labels/labels.parquet") in kept
+    assert any(name.startswith(world.second.path("reward_labels")) for name in kept)
+    left = [json.loads(line) for path in root.glob("rewards/findings/*/*.jsonl") for line in path.open()]
+    assert {line["user_id"] for line in left} == {BOB, CYD}
 
 
 def test_what_is_affected_is_listed_exactly(world: World) -> None:

@@ -16,11 +16,15 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.iteration import identify
 from pipeline.recipe import DPO, GRPO, Rewards, Selection, Training
-from pipeline.selection.evidence import Evidence
+from pipeline.selection.contamination import Index
+from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.selection.rows import by_prompt
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan, TrainingResult, plan_training
+from tests.pipeline.selection.labelled import row
 
 GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
@@ -31,7 +35,10 @@ def make_plan(root: Path, method: str = "grpo", **changes: Any) -> tuple[Store, 
     store = Store(root)
     drawn = problems(3, "train", 48)
     user = [[{"role": "user", "content": p.prompt}] for p in drawn]
-    prompts = [{"prompt": chat, "reference": p.answer, "mixed": True} for chat, p in zip(user, drawn, strict=True)]
+    prompts = [
+        {"prompt": chat, "reference": p.answer, "verifier": "math", "frontier": True}
+        for chat, p in zip(user, drawn, strict=True)
+    ]
     pairs = [
         {
             "prompt": chat,
@@ -42,11 +49,24 @@ def make_plan(root: Path, method: str = "grpo", **changes: Any) -> tuple[Store, 
     ]
     refs = {name: table(store, name, rows, schema) for name, rows, schema in
             (("prompts", prompts, PROMPTS), ("pairs", pairs, PAIRS))}  # fmt: skip
-    evidence = Evidence(**{**dict.fromkeys(Evidence.model_fields, 0), "verifiable_prompts": 48, "pairs": 48})
-    iteration = identify(0, "m", model_ref(MODEL_DIR), refs["prompts"], "")
-    dataset = PreferenceDataset(iteration=iteration.id, evidence=evidence, contaminated=0, capped_pairs=0, **refs)
+    iteration, selection = identify(0, "m", model_ref(MODEL_DIR), refs["prompts"], ""), Selection(method=method)
+    rows = [row(f"{p.answer}-{reward}", reward, p.prompt) for p in drawn for reward in (0.0, 1.0)]
+    dataset = PreferenceDataset(
+        iteration=iteration.id,
+        **refs,
+        groups=refs["pairs"],
+        held_out_pairs=refs["pairs"],
+        held_out_prompts=refs["prompts"],
+        evidence=measure(rows, paired(by_prompt(rows), selection), Trust(), selection),
+        contamination=Index({}).check(rows)[1],
+        without_consent=0,
+        capped_pairs=0,
+        curriculum={"frontier": 48},
+        clusters=48,
+        held_out_clusters=0,
+    )
     settings = Training(grpo=GRPO_SETTINGS, dpo=DPO_SETTINGS, checkpoint_every_steps=2, **changes)
-    return store, plan_training(store, iteration, dataset, Selection(method=method), settings, Rewards(min_coverage=0))
+    return store, plan_training(store, iteration, dataset, selection, settings, Rewards(min_coverage=0), {})
 
 
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
