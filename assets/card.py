@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from evals import report
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
-from pipeline.rewards.label import RewardLabels
+from pipeline.rewards.records import RewardLabels
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan, TrainingResult
 

@@ -1,5 +1,7 @@
 """The evaluation stage: what the candidate can do, and whether it may go on."""
 
+from contextlib import closing
+
 import dagster as dg
 
 from assets import pictures
@@ -7,7 +9,7 @@ from assets.resources import Deployment
 from evals import report
 from evals.evaluate import EvalReport, decide, evaluate
 from evals.gate import GateVerdict, Verdict
-from pipeline.rewards.verifiers import grader
+from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.sample import sampler
 from pipeline.training.plan import TrainingResult
 
@@ -17,7 +19,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
     recipe = deployment.recipe()
     iteration = deployment.iteration(policy_checkpoint.iteration)
-    with grader(recipe.rewards.workers, recipe.rewards.timeout_s) as check:
+    with closing(grader_of(recipe.rewards.verifier)) as check:
         found: EvalReport = evaluate(
             deployment.store(),
             iteration.path(),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import dagster as dg
 
@@ -18,7 +19,7 @@ from pipeline.registry.propose import propose
 from pipeline.registry.record import ModelVersion, RolloutState
 from pipeline.registry.replay import ReplayedTraffic
 from pipeline.registry.router import LocalRouter
-from pipeline.rewards.verifiers import grader
+from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.sample import Sampling, sampler
 from pipeline.traces.materialize import read
 
@@ -103,7 +104,7 @@ def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], Non
         if row["reference"]
     ]
     limit = Sampling(max_completion_tokens=recipe.evaluation.max_completion_tokens)
-    with grader(recipe.rewards.workers, recipe.rewards.timeout_s) as check:
+    with closing(grader_of(recipe.rewards.verifier)) as check:
         return drive(
             store,
             name,

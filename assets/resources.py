@@ -20,7 +20,9 @@ from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
-from pipeline.rewards.label import RewardLabels
+from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.judge import Endpoint
+from pipeline.rewards.records import RewardLabels
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store, model_ref
 from pipeline.traces.lake import LakeConfig, local_lake
@@ -102,6 +104,18 @@ class Deployment(dg.ConfigurableResource):
                 "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
             )
         return os.environ["TRACES_DATABASE_URL"]
+
+    def endpoints(self) -> Endpoints:
+        """Where the judges answer: JUDGE_URL with JUDGE_API_KEY, RAG_URL with RAG_API_KEY."""
+        judge, rag = os.environ.get("JUDGE_URL", ""), os.environ.get("RAG_URL", "")
+        return Endpoints(
+            judge=Endpoint(judge, os.environ.get("JUDGE_API_KEY", "")) if judge else None,
+            rag=Endpoint(rag, os.environ.get("RAG_API_KEY", "")) if rag else None,
+        )
+
+    def lineage(self, iteration: Iteration) -> frozenset[str]:
+        """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""
+        return frozenset({iteration.champion.digest, model_ref(Path(self.recipe().base_model.uri).absolute()).digest})
 
     def code_version(self) -> str:
         """The commit that runs, or the package's version outside a checkout."""

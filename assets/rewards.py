@@ -3,10 +3,13 @@
 import dagster as dg
 
 from assets import pictures
+from assets.pictures import rewards as drawn
 from assets.resources import Deployment
-from pipeline.rewards.label import COLUMNS, RewardLabels, label_traces
+from pipeline.recipe.rewards import Rewards
+from pipeline.rewards.label import label_traces
+from pipeline.rewards.records import RewardLabels
+from pipeline.rewards.trust import examples
 from pipeline.traces.erased import publishing
-from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
 
 
@@ -14,36 +17,99 @@ from pipeline.traces.records import GovernedTraces
     group_name="rewards",
     kinds={"python", "parquet"},
     owners=["team:post-training"],
-    check_specs=[dg.AssetCheckSpec("coverage", asset="reward_labels")],
+    check_specs=[
+        dg.AssetCheckSpec("coverage", asset="reward_labels"),
+        dg.AssetCheckSpec("agrees_with_people", asset="reward_labels"),
+        dg.AssetCheckSpec("distribution_is_stable", asset="reward_labels"),
+    ],
 )
 def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, traces: GovernedTraces):
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
-    weights, store = deployment.recipe().rewards, deployment.store()
+    recipe, store, iteration = deployment.recipe(), deployment.store(), traces.iteration
     with publishing(store):
-        rows = read(store, deployment.lake(), traces.iteration.dataset, COLUMNS)
-        labels: RewardLabels = label_traces(store, traces.iteration, rows, weights, context.log.info)
+        labels: RewardLabels = label_traces(
+            store,
+            deployment.lake(),
+            iteration,
+            recipe.rewards,
+            recipe.compute,
+            deployment.endpoints(),
+            deployment.lineage(iteration),
+            context.log.info,
+        )
     context.log.info(
-        f"{labels.labelled} of {labels.dataset.rows} traces labelled, mean reward {labels.mean_reward:.3f}"
+        f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
+        f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"
     )
-    yield dg.Output(
-        labels,
-        metadata={
-            "labelled": labels.labelled,
-            "coverage": labels.coverage,
-            "mean_reward": labels.mean_reward,
-            "rewards": pictures.shown(
-                pictures.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
-            ),
-            "outcomes": pictures.table(["outcome", "traces"], sorted(labels.outcomes.items())),
-            "without a label": pictures.table(["reason", "traces"], sorted(labels.unlabelled.items())),
-            "digest": labels.dataset.digest,
-            "uri": dg.MetadataValue.path(labels.dataset.uri),
-        },
-    )
+    yield dg.Output(labels, metadata=_metadata(labels))
+    yield from _checks(labels, recipe.rewards)
+
+
+def _metadata(labels: RewardLabels) -> dict[str, dg.MetadataValue | int | float | str]:
+    """What a person looks for: how rewards are spread, what has none and why, who agrees with whom, what it cost."""
+    judge = labels.judge
+    cost = [("checked now", f"{labels.checked:,}"), ("known before", f"{labels.remembered:,}")]
+    cost += [("tokens", f"{labels.tokens:,}"), ("USD", f"{labels.usd:.4f}")]
+    asked: list[tuple[str, object]] = []
+    if judge is not None:
+        asked = [("model", judge.model), ("attacks withstood", f"{judge.attacks_withstood} of {judge.attacks}")]
+        asked += [("asked", judge.asked), ("known before", judge.remembered), ("order", str(judge.order))]
+        asked += [(f"abstained: {reason}", rows) for reason, rows in sorted(judge.abstained.items())]
+    return {
+        "labelled": labels.labelled,
+        "coverage": labels.coverage,
+        "mean_reward": labels.mean_reward,
+        "rewards": pictures.shown(
+            pictures.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
+        ),
+        "components": pictures.shown(drawn.component_histograms(labels.components), "Histogram of each component"),
+        "coverage and reasons": pictures.shown(
+            drawn.coverage(labels.labelled, labels.unlabelled), "Labelled traces, and why others are not"
+        ),
+        "agreement": pictures.shown(drawn.agreement_matrix(labels.agreement), "Agreement between components"),
+        "outcomes": pictures.table(["outcome", "traces"], sorted(labels.outcomes.items())),
+        "scored as": pictures.table(["profile", "traces"], sorted(labels.profiles.items())),
+        "feedback set aside": pictures.table(["reason", "traces"], sorted(labels.set_aside.items())),
+        "people": pictures.table(
+            ["measure", "value"],
+            [("reviews", labels.humans.reviews), ("rank correlation", str(labels.humans.rank_correlation))],
+        ),
+        "cost": pictures.table(["what", "amount"], cost),
+        "judge": pictures.table(["judge", ""], asked or [("none", "the recipe names no judge")]),
+        "labels, for example": pictures.table(
+            ["reward", "prompt", "completion", "why"],
+            [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.prompt, s.completion, s.why)
+             for s in examples(labels.dataset, 12)],
+        ),
+        "digest": labels.dataset.digest,
+        "uri": dg.MetadataValue.path(labels.dataset.uri),
+    }  # fmt: skip
+
+
+def _checks(labels: RewardLabels, settings: Rewards):
+    """Warnings: none of them stops the run, each of them is a reason to look before trusting the labels."""
     yield dg.AssetCheckResult(
         check_name="coverage",
-        passed=labels.coverage >= weights.min_coverage,
+        passed=labels.coverage >= settings.min_coverage,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"{labels.coverage:.0%} of the traces have a label; the recipe asks for {weights.min_coverage:.0%}",
-        metadata={"coverage": labels.coverage, "floor": weights.min_coverage},
+        description=f"{labels.coverage:.0%} of the traces have a label; the floor is {settings.min_coverage:.0%}",
+        metadata={"coverage": labels.coverage, "floor": settings.min_coverage},
+    )
+    rho, floor = labels.humans.rank_correlation, settings.review.min_rank_correlation
+    yield dg.AssetCheckResult(
+        check_name="agrees_with_people",
+        passed=rho.low is not None and rho.low >= floor,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Spearman's rho between reward and {labels.humans.reviews} reviews: {rho}; its lower bound has to "
+        f"reach {floor:.2f}. Reviews are asked for by: python -m jobs.reviews write",
+    )
+    drift = labels.drift
+    yield dg.AssetCheckResult(
+        check_name="distribution_is_stable",
+        passed=drift is None or drift.stability_index <= settings.max_drift,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="The first iteration: there is nothing to compare with."
+        if drift is None
+        else f"Population stability index {drift.stability_index:.3f} against iteration {drift.against}, mean "
+        f"{drift.mean_change:+.3f}; the recipe allows {settings.max_drift:.2f}",
     )

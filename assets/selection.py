@@ -3,29 +3,49 @@
 import dagster as dg
 
 from assets import pictures
+from assets.pictures import selection as drawn
 from assets.resources import Deployment
-from evals.suites import held_out_prompts
-from pipeline.rewards.label import RewardLabels
+from evals.suites import held_out_texts
+from pipeline.rewards.records import RewardLabels
+from pipeline.selection.consent import consented
+from pipeline.selection.cost import expect, parameters
+from pipeline.selection.evidence import Trust
+from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.training.plan import TrainingPlan, plan_training
 
 
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
-    """Pairs for DPO and prompts for GRPO from the labelled traces, without held-out questions."""
-    recipe, iteration = deployment.recipe(), deployment.iteration(reward_labels.iteration)
+    """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
+    recipe, store = deployment.recipe(), deployment.store()
+    iteration = deployment.iteration(reward_labels.iteration)
     dataset: PreferenceDataset = build(
-        deployment.store(), iteration, reward_labels.dataset, recipe.selection, held_out_prompts(recipe.evaluation)
+        store,
+        iteration,
+        reward_labels.dataset,
+        recipe.selection,
+        held_out_texts(recipe.evaluation),
+        lambda: consented(store, deployment.lake(), iteration.dataset),
+        trust_in(reward_labels),
     )
-    context.log.info(f"{dataset.pairs.rows} pairs and {dataset.prompts.rows} prompts")
+    context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
+    found = dataset.contamination
     yield dg.Output(
         dataset,
         metadata={
             "pairs": dataset.pairs.rows,
             "prompts": dataset.prompts.rows,
-            "contaminated": dataset.contaminated,
-            "capped_pairs": dataset.capped_pairs,
-            "evidence": pictures.table(["evidence", "value"], _rounded(dataset.evidence.model_dump())),
+            "groups": dataset.groups.rows,
+            "held out": pictures.table(
+                ["table", "rows"],
+                [("pairs", dataset.held_out_pairs.rows), ("prompts", dataset.held_out_prompts.rows)],
+            ),
+            "curriculum": pictures.table(["prompts", "number"], sorted(dataset.curriculum.items())),
+            "without consent": dataset.without_consent,
+            "capped pairs": dataset.capped_pairs,
+            "contaminated": found.hits,
+            "contamination": pictures.table(["rule", "rows"], sorted(found.by_rule.items())),
             "pairs uri": dg.MetadataValue.path(dataset.pairs.uri),
             "prompts uri": dg.MetadataValue.path(dataset.prompts.uri),
         },
@@ -41,19 +61,20 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
     """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
     recipe, iteration = deployment.recipe(), deployment.iteration(preference_dataset.iteration)
+    size, evidence = parameters(iteration.champion.uri), preference_dataset.evidence
+    expected = expect(evidence, recipe.training, recipe.compute.accelerator, size)
     plan: TrainingPlan = plan_training(
-        deployment.store(), iteration, preference_dataset, recipe.selection, recipe.training, recipe.rewards
+        deployment.store(), iteration, preference_dataset, recipe.selection, recipe.training, recipe.rewards, expected
     )
     decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")
-    lacks = [(name.upper(), "; ".join(why)) for name, why in decision.lacks.items()]
     yield dg.Output(
         plan,
         metadata={
             "method": decision.method,
             "forced": decision.forced,
-            "reasons": dg.MetadataValue.md("\n".join(f"- {reason}" for reason in decision.reasons)),
-            "what the others lacked": pictures.table(["method", "lacks"], lacks),
+            "evidence": pictures.shown(drawn.evidence_plot(decision), "Evidence against its thresholds"),
+            "memo": dg.MetadataValue.md(memo(decision)),
             "settings": dg.MetadataValue.json(plan.algorithm.model_dump(mode="json") if plan.algorithm else {}),
         },
     )
@@ -65,5 +86,8 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
     )
 
 
-def _rounded(fields: dict[str, float]) -> list[tuple[str, str]]:
-    return [(name, f"{value:.3f}" if isinstance(value, float) else f"{value:,}") for name, value in fields.items()]
+def trust_in(labels: RewardLabels) -> Trust:
+    """What the reward stage knows of the noise in its labels."""
+    if labels.judge is None:
+        return Trust(human=labels.humans.noise)
+    return Trust(human=labels.humans.noise, judge_order=labels.judge.order)

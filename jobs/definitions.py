@@ -7,6 +7,7 @@ import dagster as dg
 from assets.resources import Records, deployment
 from jobs.canary_rollout import canary_rollout
 from jobs.preference_tuning import ASSETS, preference_tuning
+from jobs.reviews import review_sample, weekly_review
 from jobs.schedules import nightly
 from jobs.sensors import champion_changed, rollout_due
 from jobs.upkeep import forget, lake_upkeep, weekly
@@ -16,8 +17,8 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, abo
 
 definitions = dg.Definitions(
     assets=ASSETS,
-    jobs=[preference_tuning, canary_rollout, forget, lake_upkeep],
-    schedules=[nightly, weekly],
+    jobs=[preference_tuning, canary_rollout, review_sample, forget, lake_upkeep],
+    schedules=[nightly, weekly, weekly_review],
     sensors=[champion_changed, rollout_due],
     resources={"deployment": settings, "io_manager": Records(deployment=settings)},
 )

@@ -52,6 +52,7 @@ def _traces(record: Any) -> Iterator[str]:
 def _labels(record: Any) -> Iterator[str]:
     yield field("labels", f"{record.labelled:,} of {record.dataset.rows:,} ({record.coverage:.1%} coverage)")
     yield field("mean reward", f"{record.mean_reward:.3f}")
+    yield field("", f"{record.checked:,} checked now, {record.remembered:,} known before; {record.usd:.2f} USD")
 
 
 def _plan(record: Any) -> Iterator[str]:

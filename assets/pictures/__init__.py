@@ -4,6 +4,8 @@ Colours are of one colour-blind-safe set (Okabe-Ito). matplotlib is imported ins
 """
 
 import base64
+import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -23,8 +25,15 @@ def shown(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> dg.MarkdownMetadataValue:
     """A table as Dagster metadata."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return dg.MetadataValue.md("\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines))
+    lines = [headers, *rows]
+    told = ["| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines]
+    return dg.MetadataValue.md("\n".join([told[0], "|" + " --- |" * len(headers), *told[1:]]))
+
+
+def _cell(value: Any) -> str:
+    """A value as it is: whatever of it could be Markdown, HTML or the end of a cell is escaped, for users wrote it."""
+    text = " ".join(str(value).split())
+    return re.sub(r"([\\`*_{}\[\]()#+!|~<>])", r"\\\1", html.escape(text, quote=False)) if text else ""
 
 
 def funnel(seen: int, rejected: Mapping[str, int], admitted: int) -> bytes:
@@ -46,7 +55,7 @@ def funnel(seen: int, rejected: Mapping[str, int], admitted: int) -> bytes:
         axes.set_xlabel("rows of the source")
         axes.set_title("What the gates let through")
 
-    return _png(draw)
+    return png(draw)
 
 
 def reasons_over_time(days: Sequence[DayReport]) -> bytes:
@@ -67,7 +76,7 @@ def reasons_over_time(days: Sequence[DayReport]) -> bytes:
         axes.set(ylabel="rows of the source", title="Rows by day: admitted, and why not")
         axes.legend(frameon=False, fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
 
-    return _png(draw)
+    return png(draw)
 
 
 def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
@@ -80,7 +89,7 @@ def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
         axes.set(xlabel="final_reward", ylabel="traces", title="Rewards of the labelled traces")
         axes.legend(frameon=False)
 
-    return _png(draw)
+    return png(draw)
 
 
 def training_curve(metrics: Sequence[Mapping[str, float]]) -> bytes:
@@ -98,7 +107,7 @@ def training_curve(metrics: Sequence[Mapping[str, float]]) -> bytes:
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
 
-    return _png(draw)
+    return png(draw)
 
 
 def _running_mean(values: Sequence[float], width: int = 7) -> list[float]:
@@ -106,7 +115,7 @@ def _running_mean(values: Sequence[float], width: int = 7) -> list[float]:
     return [sum(span) / len(span) for span in spans]
 
 
-def _png(draw: Callable[[Any], None]) -> bytes:
+def png(draw: Callable[[Any], None]) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.6), dpi=110, layout="constrained")

@@ -16,6 +16,8 @@ GRAPH = {
 CHECKS = {
     ("traces", "every_row_accounted_for"),
     ("reward_labels", "coverage"),
+    ("reward_labels", "agrees_with_people"),
+    ("reward_labels", "distribution_is_stable"),
     ("training_plan", "enough_signal"),
     ("gate_verdict", "candidate_is_better"),
 }
@@ -48,7 +50,9 @@ def test_the_training_pool_serialises_trainings() -> None:
 
 def test_jobs_sensors_and_schedules_exist_and_start_stopped() -> None:
     repository = definitions.get_repository_def()
-    assert {"preference_tuning", "canary_rollout", "forget", "lake_upkeep"} <= set(repository.job_names)
+    assert {"preference_tuning", "canary_rollout", "review_sample", "forget", "lake_upkeep"} <= set(
+        repository.job_names
+    )
     assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
         "champion_changed": "STOPPED",
         "rollout_due": "STOPPED",
@@ -56,4 +60,5 @@ def test_jobs_sensors_and_schedules_exist_and_start_stopped() -> None:
     assert {s.name: s.default_status.value for s in repository.schedule_defs} == {
         "nightly": "STOPPED",
         "weekly": "STOPPED",
+        "weekly_review": "STOPPED",
     }

@@ -1,0 +1,107 @@
+"""Reviews at a terminal and by the clock: `python -m jobs.reviews write | status`.
+
+`write` draws this week's sample of the newest iteration's labels and says where its sheet is; `status` says how many
+rows are scored and how well the labels agree with them. Exit codes: 0 done, 1 something in the sheets needs a hand (it
+says what), 2 it could not be done (it says why).
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from assets.resources import Deployment, deployment, read_record
+from jobs.preference_tuning import executor
+from pipeline.recipe.rewards import DEFAULT_RUBRIC
+from pipeline.rewards import reviews, trust
+from pipeline.rewards.records import RewardLabels
+from pipeline.traces.erased import publishing
+
+
+def main(arguments: list[str]) -> int:
+    found = argparse.ArgumentParser(prog="python -m jobs.reviews", description=__doc__)
+    found.add_argument("command", choices=["write", "status"])
+    asked = found.parse_args(arguments)
+    try:
+        return {"write": _write, "status": _status}[asked.command](deployment())
+    except (ValueError, OSError) as error:
+        print(f"{asked.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def write_sample(settings: Deployment, now: datetime) -> str:
+    """Publish the week's sheet, unless there is one; says where it is. Nobody is forgotten meanwhile."""
+    recipe, store, week = settings.recipe(), settings.store(), reviews.week_of(now)
+    with publishing(store):
+        labels = _labels(settings)
+        sheet = reviews.write(
+            store,
+            labels,
+            recipe.rewards.review,
+            week,
+            rubric=recipe.rewards.judge.rubric if recipe.rewards.judge else DEFAULT_RUBRIC,
+            chosen_min=recipe.selection.chosen_min,
+            rejected_max=recipe.selection.rejected_max,
+        )
+    if sheet is None:
+        return f"Iteration {labels.iteration} has no labels to review."
+    return f"The sheet of {week} is {sheet}. How to fill it in: {sheet.with_name(reviews.RUBRIC)}"
+
+
+@dg.op
+def draw_a_sample(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """A sheet of labels for people to score."""
+    context.log.info(write_sample(deployment, datetime.now(UTC)))
+
+
+@dg.job(executor_def=executor)
+def review_sample():
+    """Draws this week's review sample from the newest iteration's labels."""
+    draw_a_sample()
+
+
+weekly_review = dg.ScheduleDefinition(
+    name="weekly_review",
+    job=review_sample,
+    cron_schedule="0 6 * * 1",
+    execution_timezone="UTC",
+    description="A sheet of labels for people to score.",
+)
+
+
+def told(settings: Deployment, found: reviews.Survey) -> Iterator[str]:
+    """The state of the reviews for a person."""
+    for week, rows in sorted(found.asked.items()):
+        scored = [review for review in found.reviewed if review.week == week]
+        random = sum(review.stratum == "random" for review in scored)
+        yield f"{week}: {len(scored)} of {rows.total()} rows scored, {random} of the {rows['random']} random ones"
+    if not found.asked:
+        yield "No sample has been drawn. Draw one: python -m jobs.reviews write"
+        return
+    labels, floor = _labels(settings), settings.recipe().rewards.review.min_rank_correlation
+    table = reviews.labels_of(labels.dataset, found.reviewed)
+    agreement = trust.human_agreement(table, found.reviewed)
+    yield f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews of the random stratum:"
+    yield f"  Spearman's rho {agreement.rank_correlation}; its lower bound has to reach {floor:.2f}"
+    yield f"  on the other side of 0.5 {agreement.noise}"
+
+
+def _write(settings: Deployment) -> int:
+    print(write_sample(settings, datetime.now(UTC)))
+    return 0
+
+
+def _status(settings: Deployment) -> int:
+    found = reviews.survey(settings.store())
+    print("\n".join([*told(settings, found), *found.problems]))
+    return 1 if found.problems else 0
+
+
+def _labels(settings: Deployment) -> RewardLabels:
+    return read_record(settings.store(), settings.latest().id, "reward_labels")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
