@@ -18,13 +18,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 def reward(completions: list[list[dict[str, str]]], reference: list[str], **_: object) -> list[float]:
-    """1.0 for the right number after `####` and 0.1 for an answer there, over 1.1: what the composite gives."""
+    """1.0 for the right number after `####`, 0.1 for an answer there, 0.05 for its length, over 1.15: the composite."""
     found: list[float] = []
     for completion, gold in zip(completions, reference, strict=True):
-        _, _, answer = completion[-1]["content"].rpartition("####")
-        answered = bool(answer.strip()) and "####" in completion[-1]["content"]
+        text = completion[-1]["content"]
+        _, _, answer = text.rpartition("####")
+        answered = bool(answer.strip()) and "####" in text
         right = answered and answer.strip().isdecimal() and int(answer) == int(gold)
-        found.append((1.0 * right + 0.1 * answered) / 1.1)
+        found.append((1.0 * right + 0.1 * answered + 0.05 * (50 <= len(text.strip()) <= 500)) / (1.0 + 0.1 + 0.05))
     return found
 
 

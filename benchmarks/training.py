@@ -15,17 +15,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.demo import MODEL_DIR
-from pipeline.demo.task import problems
+from pipeline.demo.task import Problem, mistaken_solution, problems
 from pipeline.iteration import identify
 from pipeline.recipe import GRPO, Rewards, Selection, Training
-from pipeline.selection.evidence import Evidence
-from pipeline.selection.preferences import PROMPTS, PreferenceDataset
+from pipeline.rewards.records import LABELS
+from pipeline.selection.evidence import Trust
+from pipeline.selection.preferences import build
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import plan_training
 
@@ -92,26 +93,35 @@ def write_plan(root: Path, steps: int) -> Path:
         model_ref(MODEL_DIR),
         GRPO(steps=steps, learning_rate=1.2e-3, max_completion_tokens=32),
     )
-    rows = [
-        {"prompt": [{"role": "user", "content": p.prompt}], "reference": p.answer, "mixed": True}
-        for p in problems(5, "train", steps * settings.prompts_per_step)
-    ]
-    path = store.path("prompts.parquet")
+    drawn = problems(5, "train", steps * settings.prompts_per_step)
+    rows = [_label(f"{number}-{right}", p, right) for number, p in enumerate(drawn) for right in (0.0, 1.0)]
+    path = store.path("labels", "labels.parquet")
     path.parent.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS), path)
-    prompts = DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
-    iteration = identify(0, "benchmark", base, prompts, "")
-    dataset = PreferenceDataset(
-        iteration=iteration.id,
-        pairs=prompts,
-        prompts=prompts,
-        evidence=Evidence(**{**dict.fromkeys(Evidence.model_fields, 0), "verifiable_prompts": len(rows)}),
-        contaminated=0,
-        capped_pairs=0,
-    )
-    training = Training(grpo=settings)
-    plan_training(store, iteration, dataset, Selection(method="grpo"), training, Rewards())
+    pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), path)
+    labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
+    iteration, selection = identify(0, "benchmark", base, labels, ""), Selection(method="grpo", held_out_share=0.0)
+    ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
+    dataset = build(store, iteration, labels, selection, {}, lambda: ids, Trust())
+    plan_training(store, iteration, dataset, selection, Training(grpo=settings), Rewards(), {})
     return store.path(iteration.path("training", "plan.json"))
+
+
+def _label(id: str, problem: Problem, right: float) -> dict[str, Any]:
+    """A label of a problem that was answered right and wrong: it is on the learning frontier."""
+    return {
+        **dict.fromkeys(LABELS.names),
+        "trace_id": id,
+        "observation_id": id,
+        "user_id": id,
+        "consent": True,
+        "prompt": json.dumps([{"role": "user", "content": problem.prompt}]),
+        "completion": problem.solution if right else mistaken_solution(problem),
+        "reference": problem.answer,
+        "verifier": "math",
+        "correct": right,
+        "final_reward": right,
+        "profile": "verified",
+    }
 
 
 if __name__ == "__main__":
