@@ -1,14 +1,17 @@
 """The reward stage."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import dagster as dg
 
 from assets import pictures
 from assets.pictures import rewards as drawn
 from assets.resources import Deployment
 from pipeline.recipe.rewards import Rewards
+from pipeline.rewards.examples import examples, page
 from pipeline.rewards.label import label_traces
-from pipeline.rewards.records import RewardLabels
-from pipeline.rewards.trust import examples
+from pipeline.rewards.records import LabelSample, RewardLabels
 from pipeline.traces.erased import publishing
 from pipeline.traces.records import GovernedTraces
 
@@ -41,11 +44,14 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"
     )
-    yield dg.Output(labels, metadata=_metadata(labels))
+    shown = examples(labels.dataset)
+    yield dg.Output(labels, metadata=_metadata(labels, shown, page(store, iteration, shown)))
     yield from _checks(labels, recipe.rewards)
 
 
-def _metadata(labels: RewardLabels) -> dict[str, dg.MetadataValue | int | float | str]:
+def _metadata(
+    labels: RewardLabels, shown: Sequence[LabelSample], page: Path
+) -> dict[str, dg.MetadataValue | int | float | str]:
     """What a person looks for: how rewards are spread, what has none and why, who agrees with whom, what it cost."""
     judge = labels.judge
     cost = [("checked now", f"{labels.checked:,}"), ("known before", f"{labels.remembered:,}")]
@@ -77,10 +83,9 @@ def _metadata(labels: RewardLabels) -> dict[str, dg.MetadataValue | int | float 
         "cost": pictures.table(["what", "amount"], cost),
         "judge": pictures.table(["judge", ""], asked or [("none", "the recipe names no judge")]),
         "labels, for example": pictures.table(
-            ["reward", "prompt", "completion", "why"],
-            [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.prompt, s.completion, s.why)
-             for s in examples(labels.dataset, 12)],
+            ["reward", "why"], [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.why) for s in shown]
         ),
+        "their texts": dg.MetadataValue.path(page),
         "digest": labels.dataset.digest,
         "uri": dg.MetadataValue.path(labels.dataset.uri),
     }  # fmt: skip

@@ -6,9 +6,10 @@ from assets import pictures
 from assets.pictures import selection as drawn
 from assets.resources import Deployment
 from evals.suites import held_out_texts
+from pipeline.estimate import UNKNOWN, Estimate
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.consent import consented
-from pipeline.selection.cost import expect, parameters
+from pipeline.selection.cost import expect_for
 from pipeline.selection.evidence import Trust
 from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, build
@@ -61,8 +62,9 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
     """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
     recipe, iteration = deployment.recipe(), deployment.iteration(preference_dataset.iteration)
-    size, evidence = parameters(iteration.champion.uri), preference_dataset.evidence
-    expected = expect(evidence, recipe.training, recipe.compute.accelerator, size)
+    expected = expect_for(
+        iteration.champion.uri, preference_dataset.evidence, recipe.training, recipe.compute.accelerator
+    )
     plan: TrainingPlan = plan_training(
         deployment.store(), iteration, preference_dataset, recipe.selection, recipe.training, recipe.rewards, expected
     )
@@ -90,4 +92,13 @@ def trust_in(labels: RewardLabels) -> Trust:
     """What the reward stage knows of the noise in its labels."""
     if labels.judge is None:
         return Trust(human=labels.humans.noise)
-    return Trust(human=labels.humans.noise, judge_order=labels.judge.order)
+    disagree = [_complement(a.agree) for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
+    return Trust(
+        human=labels.humans.noise, judge_order=labels.judge.order, verifier_judge=disagree[0] if disagree else UNKNOWN
+    )
+
+
+def _complement(share: Estimate) -> Estimate:
+    if share.value is None or share.low is None or share.high is None:
+        return share
+    return Estimate(value=1 - share.value, low=1 - share.high, high=1 - share.low, n=share.n)

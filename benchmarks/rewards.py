@@ -117,7 +117,6 @@ def survival(items: list[Item], rivals: dict[str, Rival], limit_s: float) -> dic
     figures = {
         "poison": len(poison),
         "lost_labels": lost,
-        "ours_hangs": 0,
         "ours_mislabelled": sum(grade.outcome is Outcome.correct for grade in found),
     }
     outcomes = {o.value: sum(grade.outcome is o for grade in found) for o in Outcome}

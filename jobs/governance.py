@@ -9,13 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-import dagster as dg
-
 from assets.resources import Deployment, deployment
-from jobs.history import drop_runs, instance_here
 from pipeline import audit, erasure
 from pipeline.erasure import derived
-from pipeline.erasure.affected import iterations
 from pipeline.erasure.proof import Proof, proof_name, proofs
 from pipeline.registry.blocks import blocks
 from pipeline.registry.record import Phase, read_state
@@ -24,11 +20,11 @@ from pipeline.registry.router import LocalRouter, Split
 from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
 from pipeline.storage import digest_json
-from pipeline.traces.erased import publishing
+from pipeline.traces.erased import forgetting, publishing
 from pipeline.traces.lake import open_lake
 from pipeline.traces.lake.upkeep import Upkeep, upkeep
-from pipeline.traces.members import keep_members
-from pipeline.traces.retention import Retained, retain
+from pipeline.traces.members import ended, keep_members
+from pipeline.traces.retention import Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
@@ -72,13 +68,8 @@ class Blind:
         return None
 
 
-def forget_user(
-    settings: Deployment, user_id: str, since: datetime | None, log: Log, instance: dg.DagsterInstance | None = None
-) -> Proof:
-    """Forget a user of this deployment, and take the traffic off a canary that is blocked by that.
-
-    The runs of affected iterations go from Dagster's `instance`: their metadata show rows.
-    """
+def forget_user(settings: Deployment, user_id: str, since: datetime | None, log: Log) -> Proof:
+    """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     now = datetime.now(UTC)
     proof = erasure.forget(
@@ -89,27 +80,25 @@ def forget_user(
         for _ in ("move the traffic", "read it back"):
             tick(store, name, LocalRouter(store, name), Blind(), lambda state: project(uri, state), now.timestamp())
         log(f"rollout of {name}: {read_state(store, name).phase}")
-    if instance is not None:
-        dropped = drop_runs(instance, proof.affected.iterations, log)
-        log(f"forget {proof.id}: {dropped} runs of affected iterations are out of Dagster's history")
     return proof
 
 
-def drop_overdue(settings: Deployment, log: Log, instance: dg.DagsterInstance | None = None) -> Retained:
-    """Retention, and the rows in what was built of the data that it drops; nobody is forgotten meanwhile."""
+def drop_overdue(settings: Deployment, log: Log) -> Retained:
+    """Retention, and what was built or found out of the data that it drops, whichever run dropped it.
+
+    Nobody labels or is forgotten meanwhile.
+    """
     store, traces = settings.store(), settings.recipe().traces
     address = Address(traces.source, settings.source_uri())
-    with publishing(store):
-        done = retain(store, settings.lake(), traces, address, datetime.now(UTC), log)
-        for name in derived.clear(store, done.datasets):
-            log(f"retention: {name} is gone")
-        findings.drop_days(store, done.days)
-        for name in reviews.drop_days(store, done.days):
-            log(f"retention: {name} is written anew")
-        if instance is not None:
-            built = [each.id for each in iterations(store) if each.dataset.digest in done.datasets]
-            drop_runs(instance, built, log)
-    return done
+    with forgetting(store):
+        try:
+            return retain(store, settings.lake(), traces, address, datetime.now(UTC), log)
+        finally:  # by what is gone, not by what this call did: one before it may have been killed here
+            days = retired(store)
+            told = [*derived.clear(store, ended(store, days)), *reviews.drop_days(store, days)]
+            findings.drop_days(store, days)
+            for name in told:
+                log(f"retention: {name} is gone")
 
 
 def keep_up(settings: Deployment, log: Log) -> Upkeep:
@@ -152,8 +141,7 @@ def told(proof: Proof, path: str) -> Iterator[str]:
 
 def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
     user = sys.stdin.readline().rstrip("\n") if asked.user == "-" else asked.user
-    with instance_here() as instance:
-        proof = forget_user(settings, user, asked.since, _say, instance)
+    proof = forget_user(settings, user, asked.since, _say)
     print("\n".join(told(proof, str(settings.store().path(proof_name(proof.id))))))
     return 1 if proof.remains else 0
 
@@ -177,8 +165,7 @@ def _verify(settings: Deployment, asked: argparse.Namespace) -> int:
 
 
 def _retain(settings: Deployment, asked: argparse.Namespace) -> int:
-    with instance_here() as instance:
-        done = drop_overdue(settings, _say, instance)
+    done = drop_overdue(settings, _say)
     print(f"Dropped {len(done.days)} governed days and {len(done.raw_deleted)} raw files.")
     for name in done.raw_overdue:
         print(f"Overdue, and its owner's to delete: {name}")

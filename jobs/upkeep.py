@@ -29,7 +29,6 @@ def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
         context.op_config["user_id"],
         datetime.fromisoformat(since) if since else None,
         context.log.info,
-        context.instance,
     )
     context.log.info("\n".join(told(proof, str(deployment.store().path(proof_name(proof.id))))))
     if proof.remains:
@@ -45,7 +44,7 @@ def forget():
 @dg.op
 def drop_what_is_overdue(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Retention: governed days and raw files past the recipe's days."""
-    done = drop_overdue(deployment, context.log.info, context.instance)
+    done = drop_overdue(deployment, context.log.info)
     if done.raw_overdue:
         context.log.warning(f"{len(done.raw_overdue)} parts of the source are overdue: their owner has to delete them.")
 

@@ -6,6 +6,7 @@ know what is published: a stage's layout is the stage's own.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -109,6 +110,15 @@ class Store:
         first = self.read(name, kind)
         assert first is not None, f"{name} existed a moment ago"
         return first
+
+    @contextmanager
+    def alone(self, name: str) -> Generator[None]:
+        """Hold `name` until the block ends, after whoever holds it now; the kernel drops it with the process."""
+        path = self.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
 
     @contextmanager
     def staged(self, name: str) -> Generator[Path]:

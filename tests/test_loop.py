@@ -144,7 +144,7 @@ def test_too_little_signal_is_not_trained_on(tmp_path: Path) -> None:
         ended = outcome(settings.store(), settings.latest())
         assert ended is not None
         assert ended.ending == "not trained"
-        assert "needs >= 100000" in ended.detail
+        assert "needs >= 100,000" in ended.detail
         assert materialized(run_loop(settings, found)) == []
 
 

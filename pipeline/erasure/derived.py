@@ -20,7 +20,7 @@ from pipeline.rewards import findings, reviews
 from pipeline.storage import Store, write_atomically
 from pipeline.traces.erased import mark
 
-FOLDERS = ("opinions", "reward_labels", "preference_dataset")
+FOLDERS = ("opinions", "reward_labels", "label_examples", "preference_dataset")
 OF_TRAINING = ("data.parquet", "data.staged", "staging")
 OWN = {"audit", "erasures", "iterations", "lake", "mlflow", "registry", "rewards", "rollout", "traces"}
 """What the loop keeps under the data root beside raw data."""
@@ -29,19 +29,20 @@ RAW = "production"
 
 
 def holding_rows(store: Store, iterations: Collection[str], datasets: Collection[str]) -> list[str]:
-    """Names of what these iterations and datasets left of rows."""
-    found: list[Path] = [store.path("traces", "datasets", f"{digest}.json") for digest in datasets]
+    """Names of what these iterations and datasets left of rows; a dataset's own record last: it tells of the rest."""
+    found: list[Path] = []
     for id in iterations:
         folder = store.path("iterations", id)
         found += [path for name in FOLDERS for path in (folder / name, *folder.glob(f".{name}.*"))]
         found += [folder / "training" / name for name in OF_TRAINING]
+    found += [store.path("traces", "datasets", f"{digest}.json") for digest in datasets]
     return _there(store, found)
 
 
 def unfinished(store: Store) -> list[str]:
     """Names of staged rows and half-written files, whoever's they are: killed runs leave them."""
     found = sorted(store.path("traces", "staging").glob("*"))
-    for folder in (RAW, "traces/rejected"):
+    for folder in (RAW, "traces/rejected", "rewards"):
         found += sorted(store.path(folder).rglob(".*"))
     return _there(store, found)
 

@@ -126,7 +126,7 @@ class Accelerator(Section):
     count: PositiveInt = 1
     peak_tflops: PositiveFloat = 989.0
     """Dense bf16, of one device (NVIDIA's data sheet)."""
-    utilisation: Share = 0.3
+    utilisation: float = Field(default=0.3, gt=0, le=1)
     """Of the peak while training; generation counts at a tenth of it, for it waits on memory."""
     usd_per_hour: float = Field(default=5.0, ge=0)
     """Of one device: put your own contract's price."""
@@ -168,7 +168,11 @@ class Recipe(Section):
 _WITHOUT_EFFECT: Any = {
     **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute"), True),
     "traces": {"lake": True, "retention": True},
-    "rewards": {"review": True, "verifier": {"workers"}, "judge": {"concurrency", "timeout_s"}},
+    "rewards": {
+        **dict.fromkeys(("review", "max_drift"), True),
+        **{"verifier": {"workers"}, "judge": {"concurrency"}, "rag": {"concurrency"}},
+    },
+    "training": {"timeout_s", "checkpoint_every_steps"},
 }
 
 

@@ -120,6 +120,8 @@ class Judge(Section):
     usd_per_million_completion_tokens: NonNegativeFloat = 0.0
     skip_rated: bool = True
     """Where users have spoken the judge is not asked (the seed's cost rule)."""
+    audits: int = Field(default=50, ge=0)
+    """Verified completions judged as well, for nothing but to see how often judge and verifier disagree."""
     order_checks: int = Field(default=50, ge=0)
     """Pairs of completions judged in both orders: how often the judge contradicts itself."""
 
@@ -128,6 +130,8 @@ class Rag(Section):
     """Ragas metrics for traces that carry their contexts: RAG_URL, RAG_API_KEY (else the judge's)."""
 
     model: str
+    digest: str = ""
+    """Digest of its weights or image, as deployed: with it, new weights behind the same name are another judge."""
     embeddings: str = ""
     """Embedding model of the same endpoint, for answer relevancy; empty: that metric is left out."""
     contexts_key: str = "contexts"

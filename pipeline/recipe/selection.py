@@ -35,6 +35,6 @@ class Selection(Section):
     curriculum_attempts: PositiveInt = 3
     """Verified attempts from which a prompt that was always right, or always wrong, is left out of GRPO's prompts."""
     held_out_share: Share = 0.05
-    """Share of the clusters of near-identical prompts kept from training, to look at its progress with."""
+    """Share of the prompts kept from training, each with all that are near-identical, to watch its progress with."""
     max_contamination: Share = 0.01
     """Share of traces that ask an evaluation's questions above which nothing is built: the split is broken."""

@@ -12,23 +12,31 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Judge, Rag, Rewards
-from pipeline.rewards.composite import weights_of
 from pipeline.rewards.findings import Journal, Line, journal, key_of, settled, spent
-from pipeline.rewards.judge import Admission, Asked, Comparison, Endpoint, Judgement, Preferred, open_judge
+from pipeline.rewards.judge import (
+    Admission,
+    Asked,
+    Comparison,
+    Endpoint,
+    Judgement,
+    JudgeReason,
+    Preferred,
+    open_judge,
+)
 from pipeline.rewards.judge.budget import Budget
+from pipeline.rewards.notes import consistent, line_of, order_line
+from pipeline.rewards.questions import audits, judge_key, rag_key, wants_judge, wants_rag
 from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
-from pipeline.rewards.samples import COLUMNS, Sample, opinions_on, samples
+from pipeline.rewards.samples import COLUMNS, Sample, opinions_of, samples
 from pipeline.storage import Record, Store
 from pipeline.traces.lake import Lake
 
 Log = Callable[[str], None]
-
-RAG = ("faithfulness", "answer_relevancy", "context_precision", "context_recall")
-AGAIN = frozenset({"rag_error", "rag_timeout", "rag_budget"})
-"""Reasons of Ragas that another attempt may get past; a judgement says by itself whether it is final."""
 
 
 class Endpoints(NamedTuple):
@@ -44,33 +52,13 @@ class Panel(Record):
     judge_id: str = ""
     rag_id: str = ""
     admission: Admission | None = None
+    unasked: str = "judge_unasked"
+    """Why the judge said nothing of a completion that it should have been asked about."""
     order: Estimate = UNKNOWN
     asked: int = 0
     remembered: int = 0
     tokens: int = 0
     usd: float = 0.0
-
-
-def judge_key(judge_id: str, sample: Sample) -> str:
-    return key_of("judge", judge_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "")
-
-
-def rag_key(rag_id: str, sample: Sample) -> str:
-    return key_of(
-        "rag", rag_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "", *sample.contexts
-    )
-
-
-def wants_judge(sample: Sample, settings: Rewards) -> bool:
-    """Whether the judge's word would count, and the seed's cost rule doesn't say that users have spoken."""
-    if settings.judge is None or weights_of(sample.profile, settings).judge == 0:
-        return False
-    return not (sample.profile == "rated" and settings.judge.skip_rated)
-
-
-def wants_rag(sample: Sample, settings: Rewards) -> bool:
-    weights = weights_of(sample.profile, settings)
-    return settings.rag is not None and bool(sample.contexts) and any(getattr(weights, name) > 0 for name in RAG)
 
 
 def ask(
@@ -87,6 +75,8 @@ def ask(
 ) -> Panel:
     """Ask what is not known yet about the traces of `days`. `lineage`: digests that the judge must not have.
 
+    `opinions`: the folder of the window's settled feedback.
+
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
     if settings.judge is None and settings.rag is None:
@@ -96,8 +86,9 @@ def ask(
         for day in days:
             writer = stack.enter_context(journal(store, day))
             answered = settled(store, day)
+            found = opinions_of(opinions / f"{day}.parquet")
+            panel.new_day()
             for batch in lake.batches([day], snapshot, COLUMNS):
-                found = opinions_on(opinions, batch["trace_id"].to_pylist())
                 panel.ask(samples(batch.to_pylist(), found, settings), answered, writer)
         return panel.report()
 
@@ -120,12 +111,14 @@ class _Panel:
         self._lineage, self._log = lineage, log
         self._asked = self._remembered = 0
         self._admission: Admission | None = None
+        self._unasked = "judge_unasked"
+        self._audits = 0
         self._first_of: dict[str, Sample] = {}
         self._orders: dict[str, bool | None] = {}
         self._judge: Any = None
         self._rag: Any = None
         if settings.judge is not None:
-            self._judge_budget = _budget(settings.judge, store, days, iteration, ("judge", "order"))
+            self._judge_budget = _budget(settings.judge, store, days, iteration, ("judge", "order", "admission"))
             where = _needed(endpoints.judge, "rewards.judge", "JUDGE_URL")
             self._judge = stack.enter_context(open_judge(where, settings.judge, self._judge_budget, log))
         if settings.rag is not None:
@@ -133,13 +126,18 @@ class _Panel:
             at = _needed(endpoints.rag or endpoints.judge, "rewards.rag", "RAG_URL or JUDGE_URL")
             self._rag = stack.enter_context(open_rag(at.url, at.api_key, settings.rag, self._rag_budget, log))
 
+    def new_day(self) -> None:
+        """Answers are compared within a day: the journal of a day speaks of its own traces."""
+        self._first_of.clear()
+
     def ask(self, batch: Sequence[Sample], answered: dict[str, Line], writer: Journal) -> None:
         """Ask about one batch, and compare what can be compared of it."""
         if self._judge is not None:
             judged = [sample for sample in batch if wants_judge(sample, self._settings)]
-            todo = self._todo({judge_key(self._judge.id, sample): sample for sample in judged}, answered)
+            asked = [*judged, *self._audited(batch)]
+            todo = self._todo({judge_key(self._judge.id, sample): sample for sample in asked}, answered)
             if todo:
-                self._admit()
+                self._admit(writer)
                 self._judge.score(
                     [Asked(sample.messages, sample.completion, sample.reference) for sample in todo.values()],
                     lambda place, said: self._note_judgement(list(todo.items())[place], said, writer),
@@ -160,7 +158,8 @@ class _Panel:
         return Panel(
             judge_id=self._judge.id if self._judge is not None else "",
             rag_id=self._rag.id if self._rag is not None else "",
-            admission=self._admission,
+            admission=self._admission or self._recorded(),
+            unasked=self._unasked,
             order=share(sum(not consistent for consistent in both), len(both)),
             asked=self._asked,
             remembered=self._remembered,
@@ -168,29 +167,51 @@ class _Panel:
             usd=sum(budget.spent_usd for budget in budgets),
         )
 
+    def _audited(self, batch: Sequence[Sample]) -> list[Sample]:
+        """The first verified completions of the window, up to the recipe's number."""
+        assert self._settings.judge is not None, "only a judge is audited"
+        rest = self._settings.judge.audits - self._audits
+        found = [s for s in batch if audits(s, self._settings) and not wants_judge(s, self._settings)][:rest]
+        self._audits += len(found)
+        return found
+
     def _todo(self, wanted: dict[str, Sample], answered: dict[str, Line]) -> dict[str, Sample]:
         todo = {key: sample for key, sample in wanted.items() if key not in answered or answered[key].again}
         self._asked += len(todo)
         self._remembered += len(wanted) - len(todo)
         return todo
 
-    def _admit(self) -> None:
-        """Once an iteration, before the first question; a retry finds the admission on record."""
-        if self._admission is None:
-            name = f"rewards/judges/{self._judge.id}/{self._iteration.id}.json"
-            self._admission = self._store.once(name, Admission, lambda: self._judge.admit(self._lineage))
+    def _admit(self, writer: Journal) -> None:
+        """Once an iteration, before the first question. What it cost counts, whether the judge is let in or not."""
+        self._admission = self._admission or self._recorded()
+        if self._admission is not None:
+            return
+        before = (self._judge_budget.spent_tokens, self._judge_budget.spent_usd)
+        try:
+            admission = self._judge.admit(self._lineage)
+        finally:
+            tokens, usd = self._judge_budget.spent_tokens - before[0], self._judge_budget.spent_usd - before[1]
+            place = Line(key=self._judge.id, source="admission", iteration=self._iteration.id, trace_id="")
+            writer.add(structs.replace(place, tokens=tokens, usd=usd))
+        self._admission = self._store.once(self._admission_name(), Admission, lambda: admission)
+
+    def _recorded(self) -> Admission | None:
+        return self._store.read(self._admission_name(), Admission) if self._judge is not None else None
+
+    def _admission_name(self) -> str:
+        return f"rewards/judges/{self._judge.id}/{self._iteration.id}.json"
 
     def _compare(self, judged: Sequence[Sample], answered: dict[str, Line], writer: Journal) -> None:
         """Both orders of some pairs of answers to one prompt: a judge's noise, seen without anybody's help."""
         pairs = {key: (first, second) for key, first, second in self._pairs(judged, answered)}
         if not pairs:
             return
-        self._admit()
+        self._admit(writer)
 
         def note(place: int, said: Preferred) -> None:
             key = list(pairs)[place]
             self._orders[key] = said.consistent
-            writer.add(_order_line(key, self._iteration.id, pairs[key][0], said))
+            writer.add(order_line(key, self._iteration.id, pairs[key][0], said))
 
         asked = [Comparison(first.messages, first.completion, second.completion) for first, second in pairs.values()]
         self._judge.compare(asked, note)
@@ -209,7 +230,7 @@ class _Panel:
                 key = key_of("order", self._judge.id, first.prompt, first.completion, sample.completion)
                 self._orders[key] = None
                 if key in answered and not answered[key].again:
-                    self._orders[key] = _consistent(answered[key])
+                    self._orders[key] = consistent(answered[key])
                 else:
                     yield key, first, sample
 
@@ -217,43 +238,16 @@ class _Panel:
         key, sample = item
         values = {} if said.score is None else {"judge": said.score}
         missing = {} if said.score is not None else {"judge": str(said.reason)}
-        line = _line(key, "judge", self._iteration.id, sample, values, missing, said.tokens, said.usd)
+        line = line_of(key, "judge", self._iteration.id, sample, values, missing, said.tokens, said.usd)
         line.again = not said.final
+        if said.reason == JudgeReason.BUDGET and not said.tokens:  # nothing was asked, so there is nothing to keep
+            self._unasked = str(said.reason)
+            return
         writer.add(line)
 
     def _note_rag(self, item: tuple[str, Sample], said: RagFinding, writer: Journal) -> None:
         key, sample = item
-        writer.add(_line(key, "rag", self._iteration.id, sample, said.values, said.missing, said.tokens, said.usd))
-
-
-def _line(
-    key: str, source: Any, iteration: str, sample: Sample, values: dict[str, float], missing: dict[str, str],
-    tokens: int, usd: float,
-) -> Line:  # fmt: skip
-    return Line(
-        key=key,
-        source=source,
-        iteration=iteration,
-        trace_id=sample.trace_id,
-        user_id=sample.user_id,
-        values=values,
-        missing=missing,
-        tokens=tokens,
-        usd=usd,
-        again=not AGAIN.isdisjoint(missing.values()),
-    )
-
-
-def _order_line(key: str, iteration: str, sample: Sample, said: Preferred) -> Line:
-    values = {} if said.consistent is None else {"consistent": float(said.consistent)}
-    missing = {} if said.consistent is not None else {"consistent": str(said.reason)}
-    line = _line(key, "order", iteration, sample, values, missing, said.tokens, said.usd)
-    line.again = not said.final
-    return line
-
-
-def _consistent(line: Line) -> bool | None:
-    return bool(line.values["consistent"]) if "consistent" in line.values else None
+        writer.add(line_of(key, "rag", self._iteration.id, sample, said.values, said.missing, said.tokens, said.usd))
 
 
 def _question(sample: Sample) -> str:

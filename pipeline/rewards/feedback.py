@@ -42,15 +42,16 @@ OPINIONS: pa.Schema = pa.schema(
 )
 
 
-def settle(batches: Iterable[pa.RecordBatch], settings: Feedback) -> pa.Table:
+def settle(batches: Iterable[pa.RecordBatch], settings: Feedback, scratch: Path | None = None) -> pa.Table:
     """One row of OPINIONS a call with an answer or a retry, sorted by trace and observation.
 
     `batches` hold COLUMNS of the governed table for one window, each (trace, observation) once and in any order.
     Retries are a score named `retry_name` (unless its value is 0, which says that there was none), and the same user
     asking the same in the same session again within `retry_window_s`; of these the earlier call is the one retried.
+    `scratch`: a folder for what does not fit into memory; without one the system's own.
     """
     # What is held of a row is some 200 bytes, in a database that spills beyond its memory limit: no text stays.
-    with tempfile.TemporaryDirectory(prefix="feedback-") as folder, connect(Path(folder)) as db:
+    with tempfile.TemporaryDirectory(prefix="feedback-", dir=scratch) as folder, connect(Path(folder)) as db:
         db.execute(CALLS)
         for batch in batches:
             _add(db, batch, settings)

@@ -27,7 +27,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     """One finding. `values` and `missing` are by component; `again` marks what another attempt may do better."""
 
     key: str
-    source: Literal["verifier", "judge", "rag", "order"]
+    source: Literal["verifier", "judge", "rag", "order", "admission"]
     iteration: str
     trace_id: str
     user_id: str | None = None
@@ -100,8 +100,9 @@ class Journal:
     def add(self, *lines: Line) -> None:
         if self._stream is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._path.open("ab", buffering=0)
+            self._stream = self._path.open("ab")
         self._stream.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
+        self._stream.flush()
 
     def close(self) -> None:
         if self._stream is not None:
@@ -123,11 +124,11 @@ def forget(store: Store, users: Collection[str]) -> list[str]:
     told: list[str] = []
     encoder = msgspec.json.Encoder()
     for path in sorted(store.path(FOLDER).glob("*/*.jsonl")):
-        lines = list(_lines(path))
-        kept = [line for line in lines if line.user_id not in users]
-        if len(kept) < len(lines):
+        kept = [line for line in _lines(path) if line.user_id not in users]
+        gone = len(path.read_bytes().splitlines()) - len(kept)
+        if gone:  # a line that a kill cut off cannot say whose it was
             write_atomically(path, b"".join(encoder.encode(line) + b"\n" for line in kept))
-            told.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
+            told.append(f"{path.relative_to(store.root)}: {gone} lines")
     return told
 
 

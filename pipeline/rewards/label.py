@@ -9,6 +9,8 @@ in that record; it never stops the others and never becomes a 0.
 from __future__ import annotations
 
 import json
+import shutil
+import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -21,17 +23,19 @@ from pipeline.engine import open_engine
 from pipeline.iteration import Iteration
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
-from pipeline.rewards import feedback
-from pipeline.rewards.asking import Endpoints, Panel, ask, judge_key, rag_key, wants_judge, wants_rag
+from pipeline.rewards.asking import Endpoints, Panel, ask
 from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.findings import Line, journal, key_of, known
+from pipeline.rewards.opinions import set_aside, settled
+from pipeline.rewards.questions import RAG, audits, judge_key, rag_key, wants_judge, wants_rag
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
 from pipeline.rewards.rules import measure
-from pipeline.rewards.samples import COLUMNS, KINDS, Sample, opinions_on, samples
+from pipeline.rewards.samples import COLUMNS, UNKNOWN, Sample, opinions_of, samples
 from pipeline.rewards.summary import summarise
 from pipeline.rewards.verifiers import VERSION, Check, Grade, Grader, Outcome, grader_of
 from pipeline.storage import DatasetRef, Store, digest_dir
-from pipeline.traces.lake import Lake, LakeConfig, open_lake
+from pipeline.traces.erased import publishing
+from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
 
@@ -83,9 +87,11 @@ def label_traces(
 
     def make() -> RewardLabels:
         folder = iteration.path(FOLDER)
+        for name in (FOLDER, "opinions", "label_examples"):  # of an attempt that was killed before its record
+            shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
         with store.staged(folder) as staging, open_lake(lake_config) as lake:
             window = window_of(store, lake, iteration.dataset)
-            opinions = _settled(store, iteration, lake, window.days, window.snapshot, settings)
+            opinions = settled(store, iteration, lake, window.days, window.snapshot, settings.feedback)
             panel = ask(
                 store, lake, window.days, window.snapshot, iteration, settings, endpoints, opinions, lineage, log
             )
@@ -110,30 +116,16 @@ def label_traces(
             if not parts:  # a table without rows is a table too
                 pq.write_table(LABELS.empty_table(), staging / "empty.parquet")
             complete(iteration.dataset, sum(part.rows for part in done))
-            set_aside = _set_aside(opinions)
+            for torn in staging.glob(".*"):  # of a worker that was lost
+                torn.unlink()
+            aside = set_aside(opinions)
         path = store.path(folder)
         dataset = DatasetRef(uri=str(path), rows=iteration.dataset.rows, digest=digest_dir(path))
         counts = Labelled(*(sum(column) for column in zip(*done, strict=True))) if done else Labelled(0, 0, 0)
-        return summarise(store, iteration, dataset, settings, panel, counts.checked, counts.remembered, set_aside)
+        return summarise(store, iteration, dataset, settings, panel, counts.checked, counts.remembered, aside)
 
-    return store.once(iteration.path("reward_labels.json"), RewardLabels, make)
-
-
-def _settled(
-    store: Store, iteration: Iteration, lake: Lake, days: Sequence[str], snapshot: str, settings: Rewards
-) -> Path:
-    """The window's feedback with its caps, as a file beside the labels: the workers of a part read it."""
-    table = feedback.settle(lake.batches(days, snapshot, feedback.COLUMNS), settings.feedback)
-    folder = iteration.path("opinions")
-    if not store.path(folder).is_dir():
-        with store.staged(folder) as staging:
-            pq.write_table(table, staging / "opinions.parquet")
-    return store.path(folder, "opinions.parquet")
-
-
-def _set_aside(opinions: Path) -> dict[str, int]:
-    reasons = pq.read_table(opinions, columns=["reason"])["reason"].value_counts().to_pylist()
-    return {each["values"]: each["counts"] for each in reasons if each["values"]}
+    with store.alone(iteration.path("labelling.lock")):  # of two runs at once the second finds the first one's labels
+        return store.once(iteration.path("reward_labels.json"), RewardLabels, make)
 
 
 def _label_all(parts: Sequence[Part], compute: Compute, log: Log) -> list[Labelled]:
@@ -148,43 +140,43 @@ def _label_all(parts: Sequence[Part], compute: Compute, log: Log) -> list[Labell
 def label_part(part: Part) -> Labelled:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
     store = Store(part.root)
-    rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS)
-    found = opinions_on(part.opinions, rows["trace_id"].to_pylist())
-    held = samples(rows.to_pylist(), found, part.settings)
-    verdicts, checked = _verdicts(store, part, held)
-    paid = known(store, part.day, set(_paid_keys(part.panel, held, part.settings).values()))
-    labels = [_label(sample, verdicts.get(at), paid, part) for at, sample in enumerate(held)]
-    name = f"{part.day}-{key_of(part.uri, str(part.row_group))}.parquet"
-    staged = part.target / f".{name}"
-    pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
-    staged.replace(part.target / name)
+    with publishing(store):  # nobody is forgotten while another machine still writes
+        rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS)
+        found = opinions_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
+        held = samples(rows.to_pylist(), found, part.settings)
+        paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
+        verdicts = {at: _verifier_key(sample) for at, sample in enumerate(held) if sample.reference}
+        lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
+        checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
+        labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
+        name = f"{part.day}-{key_of(part.uri, str(part.row_group))}.parquet"
+        staged = part.target / f".{name}.{uuid.uuid4().hex}"
+        pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
+        staged.replace(part.target / name)
     return Labelled(len(held), checked, len(verdicts) - checked)
 
 
-def _verdicts(store: Store, part: Part, held: Sequence[Sample]) -> tuple[dict[int, Line], int]:
-    """The verifiers' findings by place, and how many of them were computed now."""
-    keys = {at: _verifier_key(sample) for at, sample in enumerate(held) if sample.reference}
-    lines = {key: line for key, line in known(store, part.day, set(keys.values())).items() if not line.again}
-    todo = {key: at for at, key in keys.items() if key not in lines}
+def _check_rest(store: Store, part: Part, wanted: dict[str, Sample], lines: dict[str, Line]) -> int:
+    """Check what has no verdict that stands, add it to `lines` and to the journal; how many that were."""
+    todo = [(key, sample) for key, sample in wanted.items() if key not in lines or lines[key].again]
     with journal(store, part.day) as writer, closing(grader_of(part.settings.verifier)) as check:
         for start in range(0, len(todo), BATCH):
-            batch = [(key, held[at]) for key, at in list(todo.items())[start : start + BATCH]]
+            batch = todo[start : start + BATCH]
             grades = _grades(check, [sample for _, sample in batch])
             made = [_verdict_line(*each, grade, part.iteration) for each, grade in zip(batch, grades, strict=True)]
             writer.add(*made)
             lines.update((line.key, line) for line in made)
-    return {at: lines[key] for at, key in keys.items()}, len(todo)
+    return len(todo)
 
 
 def _grades(check: Grader, held: Sequence[Sample]) -> list[Grade]:
     """A kind of check that nobody knows is an error of that row."""
-    known_kinds = [sample for sample in held if sample.kind in KINDS]
-    graded = iter(check([_check(sample) for sample in known_kinds]))
-    return [next(graded) if sample.kind in KINDS else Grade(Outcome.error, "") for sample in held]
+    graded = iter(check([_check(sample) for sample in held if sample.kind != UNKNOWN]))
+    return [Grade(Outcome.error, "") if sample.kind == UNKNOWN else next(graded) for sample in held]
 
 
 def _check(sample: Sample) -> Check:
-    kind: Any = sample.kind if sample.kind in KINDS else "exact"
+    kind: Any = "exact" if sample.kind == UNKNOWN else sample.kind
     return Check(sample.completion, sample.reference or "", kind)
 
 
@@ -208,25 +200,30 @@ def _verdict_line(key: str, sample: Sample, grade: Grade, iteration: str) -> Lin
     )
 
 
-def _paid_keys(panel: Panel, held: Sequence[Sample], settings: Rewards) -> dict[tuple[str, int], str]:
-    """Keys of what the paid judges may have said, by (source, place)."""
-    keys = {("judge", at): judge_key(panel.judge_id, s) for at, s in enumerate(held) if wants_judge(s, settings)}
-    return keys | {("rag", at): rag_key(panel.rag_id, s) for at, s in enumerate(held) if wants_rag(s, settings)}
+def _paid_keys(panel: Panel, sample: Sample, settings: Rewards) -> dict[str, str]:
+    """Keys of what the paid judges should have said of a completion, or may have, by source."""
+    asked = wants_judge(sample, settings) or audits(sample, settings)
+    keys = {"judge": judge_key(panel.judge_id, sample)} if asked else {}
+    return keys | ({"rag": rag_key(panel.rag_id, sample)} if wants_rag(sample, settings) else {})
 
 
-def _label(sample: Sample, verdict: Line | None, paid: dict[str, Line], part: Part) -> dict[str, Any]:
-    spoken = [paid[key] for key in _paid_keys(part.panel, [sample], part.settings).values() if key in paid]
+def _label(
+    sample: Sample, lines: dict[str, Line], verdict_key: str | None, paid: dict[str, str], part: Part
+) -> dict[str, Any]:
     findings = {"feedback": sample.feedback}
+    verdict = lines[verdict_key] if verdict_key is not None else None
     if verdict is not None:
         grade = Grade(Outcome(verdict.outcome), verdict.answer)
         findings |= verified(_check(sample), grade, part.settings, sample.latency_s)
     else:
         findings |= measure(sample.completion, None, sample.latency_s, part.settings.rules)
-    for line in spoken:
-        findings |= {name: Finding(value) for name, value in line.values.items()}
-        findings |= {name: Finding(None, reason) for name, reason in line.missing.items()}
+    for source, key in paid.items():
+        if key in lines:
+            findings |= _heard(lines[key])
+        elif source == "rag" or wants_judge(sample, part.settings):
+            findings |= _unheard(source, part.panel)
+    spoken = {source: lines[key] for source, key in paid.items() if key in lines}
     reward = compose(findings, sample.profile, part.settings)
-    judged = any(line.source == "judge" for line in spoken)
     return {
         **{name: getattr(sample, name) for name in ("trace_id", "observation_id", "day", "timestamp", "tenant_id")},
         **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference")},
@@ -236,10 +233,25 @@ def _label(sample: Sample, verdict: Line | None, paid: dict[str, Line], part: Pa
         "answer": verdict.answer if verdict is not None else None,
         **_said(reward),
         "verifier_version": VERSION if verdict is not None else None,
-        "judge_id": part.panel.judge_id if judged else None,
-        "tokens": sum(line.tokens for line in spoken),
-        "usd": sum(line.usd for line in spoken),
+        "judge_id": part.panel.judge_id if "judge" in spoken else None,
+        "rag_id": part.panel.rag_id if "rag" in spoken else None,
+        "tokens": sum(line.tokens for line in spoken.values()),
+        "usd": sum(line.usd for line in spoken.values()),
     }
+
+
+def _heard(line: Line) -> dict[str, Finding]:
+    said = {name: Finding(value) for name, value in line.values.items()}
+    return said | {name: Finding(None, reason) for name, reason in line.missing.items()}
+
+
+def _unheard(source: str, panel: Panel) -> dict[str, Finding]:
+    """Who should have been asked and was not does not merely not apply: the label must not pretend so."""
+    return (
+        {"judge": Finding(None, panel.unasked)}
+        if source == "judge"
+        else dict.fromkeys(RAG, Finding(None, "rag_unasked"))
+    )
 
 
 def _said(reward: Reward) -> dict[str, Any]:

@@ -113,7 +113,12 @@ class RagSession:
     ) -> None:
         self._endpoint, self._settings, self._budget, self._log = endpoint, settings, budget, log
         self._metrics = metrics
-        what = {"model": settings.model, "embeddings": settings.embeddings, "ragas": version("ragas")}
+        what = {
+            "model": settings.model,
+            "digest": settings.digest,
+            "embeddings": settings.embeddings,
+            "ragas": version("ragas"),
+        }
         self.id = digest_json({**what, "version": VERSION})
 
     def score(

@@ -6,7 +6,7 @@ Owns how a row says its kind of check, its tenant and its contexts. Refuses to s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -38,10 +38,12 @@ COLUMNS = (
 """What labelling reads of the governed table."""
 
 KINDS = frozenset(get_args(VerifierKind))
+UNKNOWN = "unknown"
+"""A kind of check that a trace names and nobody knows."""
 
 
 class Sample(NamedTuple):
-    """One governed row. `kind` may be a word that no verifier knows: then the check says so."""
+    """One governed row. `kind` may be UNKNOWN: then the check is an error of that row."""
 
     trace_id: str
     observation_id: str
@@ -92,34 +94,34 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         completion=row["completion"],
         latency_s=row["latency_s"],
         reference=row["reference"] or None,
-        kind=_plain(metadata.get(settings.verifier.kind_key)) or settings.verifier.kind,
+        kind=_kind(metadata.get(settings.verifier.kind_key), settings.verifier.kind),
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
         contexts=contexts_of(row["metadata"], contexts_key) if contexts_key in metadata else [],
     )
 
 
-def opinions_on(path: Path, trace_ids: Sequence[str]) -> dict[tuple[str, str], Finding]:
-    """The settled feedback (`feedback.OPINIONS`) on these traces, by (trace, observation)."""
+def opinions_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tuple[str, str], Finding]:
+    """A day's settled feedback by (trace, observation): all of it, or that on some traces. Without a file, none."""
+    if not path.exists():
+        return {}
     table = pq.read_table(path, columns=["trace_id", "observation_id", "value", "reason"])
-    rows = table.filter(pc.is_in(table["trace_id"], pa.array(trace_ids, pa.string()))).to_pylist()
+    if trace_ids is not None:
+        table = table.filter(pc.is_in(table["trace_id"], pa.array(trace_ids, pa.string())))
+    rows = table.to_pylist()
     return {(row["trace_id"], row["observation_id"]): Finding(row["value"], row["reason"]) for row in rows}
+
+
+def _kind(said: Any, usual: str) -> str:
+    """The kind of check that a trace names, which Langfuse may export as JSON in text, with its quotes."""
+    if said is None or said == "":
+        return usual
+    kind = str(said).strip('"')
+    return kind if kind in KINDS else UNKNOWN
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _plain(value: Any) -> str | None:
-    """A metadata value as text. Langfuse exports values as JSON in text: `"acme"` with its quotes is acme."""
-    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-        return None
-    if isinstance(value, str) and value.startswith('"'):
-        try:
-            return str(json.loads(value)) or None
-        except ValueError:
-            return value
-    return str(value)

@@ -12,25 +12,21 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.estimate import Array, Estimate, rank_correlation, share
 from pipeline.rewards.records import (
     ABSENT,
     BINS,
     COMPONENTS,
-    LABELS,
     Agreement,
     ComponentSummary,
     HumanAgreement,
     LabelSample,
 )
-from pipeline.storage import DatasetRef
 from pipeline.traces.arrow import pc
 
 MIN_SHARED = 20
@@ -93,12 +89,6 @@ def human_agreement(labels: pa.Table, reviews: Sequence[Reviewed]) -> HumanAgree
     sides = [(reward > 0.5) != (score > 0.5) for reward, score in pairs if score != 0.5]
     rho = rank_correlation([reward for reward, _ in pairs], [score for _, score in pairs])
     return HumanAgreement(rank_correlation=rho, noise=share(sum(sides), len(sides)), reviews=len(pairs))
-
-
-def examples(labels: DatasetRef, n: int) -> tuple[LabelSample, ...]:
-    """`samples` of the newest part of a published table: they do not need all of it in memory."""
-    parts = sorted(Path(labels.uri).glob("*.parquet"))
-    return samples(pq.read_table(parts[-1], schema=LABELS), n) if parts else ()
 
 
 def samples(labels: pa.Table, n: int) -> tuple[LabelSample, ...]:

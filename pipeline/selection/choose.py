@@ -77,10 +77,13 @@ def _decide(
     evidence: Evidence, thresholds: Selection, held: tuple[Check, ...], failed: Mapping[str, list[Check]]
 ) -> tuple[Method, tuple[str, ...]]:
     if thresholds.method != "auto":
-        material = evidence.verifiable_prompts if thresholds.method == "grpo" else evidence.pairs
+        material = evidence.frontier_prompts if thresholds.method == "grpo" else evidence.pairs
         if material == 0:
-            what = "verifiable prompts" if thresholds.method == "grpo" else "preference pairs"
+            what = "prompts on the frontier" if thresholds.method == "grpo" else "preference pairs"
             return "none", (f"the recipe forces {thresholds.method.upper()}, but there are no {what} at all",)
+        blind = [check for check in held if check.key == "coverage" and not check.holds]
+        if blind:
+            return "none", tuple(f"the recipe forces {thresholds.method.upper()}, but {check}" for check in blind)
         return thresholds.method, (f"forced by the recipe (selection.method: {thresholds.method})",)
     for method in METHODS:
         if not failed[method]:
@@ -159,6 +162,8 @@ def _larger_groups(check: Check, evidence: Evidence, grpo: Expected | None) -> s
 
 def _cleaner(check: Check, evidence: Evidence) -> str:
     found, sources = check.found, evidence.noise_sources
+    if not sources:
+        return "pairs first: without any there is no noise to measure"
     in_the_dark = [name for name, source in sources.items() if source.noise.value is None]
     if in_the_dark or found.value is None or found.high is None:
         reviews = max(0, ENOUGH_REVIEWS - evidence.trust.human.n)
@@ -167,10 +172,9 @@ def _cleaner(check: Check, evidence: Evidence) -> str:
         )
     if found.value >= check.threshold:
         worst = max(sources, key=lambda name: sources[name].share * (sources[name].noise.value or 0.0))
-        excess = 100 * (found.value - check.threshold)
-        return (
-            f"labels less noisy by {excess:.1f} points; most of it is from {worst}, {sources[worst].share:.0%} of them"
-        )
+        excess = 100 * (found.high - check.threshold)
+        part = f"{sources[worst].share:.0%} of them"
+        return f"labels less noisy by {excess:.1f} points at worst; most of it is from {worst}, {part}"
     if "people" in sources:
         return "more pairs from as many labels, or fewer labels that people contradict: at worst, each sits in a pair"
     # The width of an interval falls with the root of its observations.

@@ -3,9 +3,10 @@
 Rule. Two prompts are near-identical when they hold the same numbers and the words of both make up at least four fifths
 of the words of either (Jaccard similarity of the sets, the numbers aside; system messages do not count). A templated
 question with other numbers is another question. Clusters are closed under this, and a cluster is wholly held out or
-wholly trained on. It is held out by the hash of its smallest member alone, so that it stays where it is from one
-iteration to the next. Departure from MinHash (as `pipeline.traces.near_duplicates` has it): prompts are short, so the
-join is exact, by prefix filtering (Bayardo et al. 2007), and no near-identical pair is left to chance.
+wholly trained on. It is held out when the hash of any of its members is below the share: who joins a cluster later
+cannot bring a prompt that was held out into training, unless the cluster outgrows the share. Departure from MinHash (as
+`pipeline.traces.near_duplicates` has it): prompts are short, so the join is exact, by prefix filtering (Bayardo et al.
+2007), as far as NEIGHBOURS goes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def cluster(prompts: Iterable[str]) -> dict[str, str]:
     smallest: dict[int, str] = {}
     for top, (first, *_) in zip(tops, members.values(), strict=True):
         smallest[top] = min(first, smallest.get(top, first))
-    names = {top: hashlib.sha256(prompt.encode()).hexdigest()[:16] for top, prompt in smallest.items()}
+    names = {top: _hash(prompt) for top, prompt in smallest.items()}
     return {prompt: names[top] for top, each in zip(tops, members.values(), strict=True) for prompt in each}
 
 
@@ -59,8 +60,13 @@ def held_out(clusters: Mapping[str, str], share: float) -> frozenset[str]:
     """The clusters that training never sees, `share` of all; never all of them, and none beyond that share in size."""
     sizes = Counter(clusters.values())
     limit = max(1.0, share * len(clusters))
-    chosen = {name for name, size in sizes.items() if int(name, 16) < share * 16**16 and size <= limit}
+    drawn = {name for prompt, name in clusters.items() if int(_hash(prompt), 16) < share * 16**16}
+    chosen = {name for name in drawn if sizes[name] <= limit}
     return frozenset(chosen - {max(sizes)} if sizes else chosen)
+
+
+def _hash(prompt: str) -> str:
+    return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
 def _linked(gists: list[Gist]) -> list[int]:

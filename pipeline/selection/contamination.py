@@ -165,11 +165,21 @@ class Index:
         return None
 
     def _same_numbers(self, whole: Words, start: int, at: int) -> bool:
-        """Whether the item's numbers follow one another where it would stand, if it began at `start`."""
+        """Whether, where the item would stand if it began at `start`, no number contradicts its own.
+
+        All of them follow one another there, or those that do are some of them: an item that breaks off, or has lost a
+        number, is that item still.
+        """
         text = self._texts[at]
         slack = text.words // 4 + 1  # for words inserted or left out
-        window = iter(numbers(whole[max(0, start - slack) : start + text.words + slack]))
-        return all(number in window for number in text.numbers)
+        there = numbers(whole[max(0, start - slack) : start + text.words + slack])
+        return _follow(text.numbers, there) or _follow(there, text.numbers)
+
+
+def _follow(some: Sequence[str], among: Sequence[str]) -> bool:
+    """Whether `some` stand in `among`, in their order."""
+    rest = iter(among)
+    return all(number in rest for number in some)
 
 
 class _Runs:

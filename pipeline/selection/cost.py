@@ -1,6 +1,6 @@
 """What a training would take: tokens, device hours, money, and the groups that would teach GRPO nothing.
 
-Estimates for a decision between methods, good to a factor of about two. Prices and devices are the recipe's alone.
+Estimates for a decision between methods, good to a factor of two or three. Prices and devices are the recipe's alone.
 Compute is 2 P floating-point operations a token forward and 4 P backward (arXiv 2001.08361, section 2.1). GRPO
 generates (2 P a token, bound by memory), takes old log-probabilities (2 P), the reference's where beta is over 0 (2 P),
 and trains (6 P); DPO takes the reference's log-probabilities (2 P) and trains (6 P) on both sides of a pair. Not in it:
@@ -26,6 +26,10 @@ GENERATION = 0.1
 """Utilisation while generating, as a share of that while training."""
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library itself."""
+
+
+MIN_TRIED_TWICE = 20
+"""Prompts with two verified attempts, below which nobody knows whether fresh answers to one prompt will differ."""
 
 
 class Expected(Record):
@@ -101,6 +105,17 @@ def expect(
     return {settings.kind: expected(settings) for settings in (training.grpo, training.dpo)}
 
 
+def expect_for(
+    model: str | Path, evidence: Evidence, training: Training, accelerator: Accelerator
+) -> dict[str, Expected]:
+    """`expect` for a model directory; nothing where its weights cannot be counted: an estimate stops no training."""
+    try:
+        size = parameters(model)
+    except ValueError:
+        return {}
+    return expect(evidence, training, accelerator, size)
+
+
 def zero_variance(evidence: Evidence, generations: int) -> Estimate:
     """Expected share of groups of `generations` fresh completions that are all right or all wrong, on the frontier.
 
@@ -110,7 +125,8 @@ def zero_variance(evidence: Evidence, generations: int) -> Estimate:
     of prompts that the traces are from: the start of training.
     """
     found = _flat(evidence.attempts, generations)
-    if found is None:
+    twice = sum(each.prompts for each in evidence.attempts if each.of > 1)
+    if found is None or twice < MIN_TRIED_TWICE:
         return UNKNOWN
     prompts = sum(each.prompts for each in evidence.attempts)
     variance = 0.0
@@ -118,7 +134,7 @@ def zero_variance(evidence: Evidence, generations: int) -> Estimate:
         fewer = (*evidence.attempts[:place], each._replace(prompts=each.prompts - 1), *evidence.attempts[place + 1 :])
         without = _flat(fewer, generations)
         variance += each.prompts * ((found if without is None else without) - found) ** 2 * (prompts - 1) / prompts
-    worth = evidence.frontier_prompts
+    worth = min(evidence.frontier_prompts, twice)  # one attempt says nothing of how a prompt's answers differ
     if variance > 0:
         worth = max(1, min(worth, round(found * (1 - found) / variance)))
     return share(found * worth, worth).model_copy(update={"n": evidence.frontier_prompts})

@@ -115,8 +115,8 @@ def _labelled(rows: Sequence[Labelled]) -> list[Labelled]:
 
 
 def _verifiable(group: Sequence[Labelled]) -> bool:
-    """Two answers to one question are no reference."""
-    return len({row.reference for row in group if row.reference}) == 1
+    """Two answers to one question are no reference, and neither is one that no check could be made against."""
+    return len({row.reference for row in group if row.reference}) == 1 and any(row.correct is not None for row in group)
 
 
 def _tried(group: Sequence[Labelled]) -> tuple[int, int]:

@@ -61,10 +61,12 @@ def _rank(scored: Scored) -> tuple[float, str, str]:
 def cap_principals(found: Sequence[Pair], max_share: float, max_tenant_share: float | None = None) -> list[Pair]:
     """The pairs without those that put a user or a tenant over their share of the rest (one pair is always allowed).
 
-    `max_tenant_share`: None for the users' share. Levels fall until what they let through is so much that they hold.
+    `max_tenant_share`: None for the users' share; an equal part where tenants are too few for it. Levels fall until
+    what they let through is so much that they hold: where one tenant has nearly all pairs, few are left.
     """
     tenants = {tenant for pair in found for tenant in _tenants(pair)}
-    shares = [max_share, max_share if max_tenant_share is None else max_tenant_share]
+    tenant_share = max_share if max_tenant_share is None else max_tenant_share
+    shares = [max_share, max(tenant_share, 1 / len(tenants)) if tenants else tenant_share]
     behind = [(_users(pair), _tenants(pair) if len(tenants) > 1 else frozenset[str]()) for pair in found]
     load = [Counter(name for names in kind for name in names) for kind in zip(*behind, strict=True)]
 

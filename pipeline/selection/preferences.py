@@ -10,6 +10,7 @@ Departure: both papers choose by fresh rollouts, we by what is on record. Tables
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -163,8 +164,8 @@ class Lesson(NamedTuple):
 def _lesson(prompt: str, group: Sequence[Labelled], settings: Selection) -> Lesson | None:
     """None where nothing can be verified. Two answers to one question are no reference: it is ambiguous."""
     references = {row.reference: row.verifier for row in group if row.reference}
-    if not references:
-        return None
+    if not references or all(row.correct is None for row in group):
+        return None  # a reference that no check could be made against teaches nothing
     verified = [row.correct > 0.5 for row in group if row.correct is not None]
     right, attempts = sum(verified), len(verified)
     reference, verifier = min(references.items())
@@ -242,6 +243,7 @@ def _group_rows(groups: Mapping[str, Sequence[Labelled]], clusters: Mapping[str,
 
 def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table], hits: Sequence[Hit]) -> dict[str, Any]:
     """The tables, and beside them `contaminated.jsonl`: each row that was left out for holding an item."""
+    shutil.rmtree(store.path(folder), ignore_errors=True)  # of an attempt that was killed before its record
     with store.staged(folder) as staging:
         (staging / "contaminated.jsonl").write_text("".join(f"{hit.model_dump_json()}\n" for hit in hits))
         for name, table in tables.items():

@@ -6,7 +6,7 @@ user. Refuses to name anybody: a mark only answers for a user whose id is known 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 import pyarrow as pa
@@ -32,6 +32,11 @@ def windows(store: Store) -> list[Window]:
     paths = sorted(store.path("traces", "datasets").glob("*.json"))
     found = [store.read(f"traces/datasets/{path.name}", Window) for path in paths]
     return [window for window in found if window is not None]
+
+
+def ended(store: Store, days: Collection[str]) -> list[str]:
+    """Digests of the datasets that hold one of these days."""
+    return [window.digest for window in windows(store) if not set(days).isdisjoint(window.days)]
 
 
 def members(store: Store, dataset: str) -> Members | None:

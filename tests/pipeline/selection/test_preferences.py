@@ -95,11 +95,10 @@ def test_the_curriculum(place: Place) -> None:
     assert shown == [
         ("even", 4, 0.5, True),
         ("seldom", 7, 1 / 7, True),
-        ("new", 0, None, False),
         ("young", 2, 1.0, False),
     ]
     assert {(r["reference"], r["verifier"]) for r in found} == {("1", "number")}
-    assert dataset.curriculum == {"ambiguous": 1, "frontier": 2, "solved": 1, "unknown": 2, "unsolved": 1}
+    assert dataset.curriculum == {"ambiguous": 1, "frontier": 2, "solved": 1, "unknown": 1, "unsolved": 1}
     assert dataset.evidence.frontier_prompts == dataset.prompts.rows
 
 
@@ -153,7 +152,7 @@ def test_clusters_are_wholly_held_out_or_wholly_trained_on(place: Place) -> None
     trained, hidden = ({r["cluster"] for r in read(ref)} for ref in (dataset.prompts, dataset.held_out_prompts))
     assert not trained & hidden
     assert (len(trained), len(hidden)) == (200 - dataset.held_out_clusters, dataset.held_out_clusters)
-    assert 20 < len(hidden) < 60
+    assert 50 < len(hidden) < 95, "a cluster of two has two chances of one in five"
     assert {r["cluster"] for r in read(dataset.held_out_pairs)} == hidden
     assert {r["cluster"] for ref in (dataset.pairs, dataset.groups) for r in read(ref)} == trained
     assert dataset.clusters == 200

@@ -1,0 +1,45 @@
+"""What users think, settled once for a window, in a file for each of its days: the workers of a part read only theirs.
+
+Owns `iterations/<id>/opinions/`. Refuses to weigh: `feedback` does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.iteration import Iteration
+from pipeline.recipe.rewards import Feedback
+from pipeline.rewards import feedback
+from pipeline.storage import Store
+from pipeline.traces.arrow import pc
+from pipeline.traces.lake import Lake
+
+
+def settled(
+    store: Store, iteration: Iteration, lake: Lake, days: Sequence[str], snapshot: str, settings: Feedback
+) -> Path:
+    """The folder of the window's opinions: `<day>.parquet` with the columns of `feedback.OPINIONS`."""
+    folder = iteration.path("opinions")
+    scratch = store.path("traces", "staging")  # what a kill leaves there is known to the erasure
+    scratch.mkdir(parents=True, exist_ok=True)
+    table = feedback.settle(lake.batches(days, snapshot, feedback.COLUMNS), settings, scratch)
+    with store.staged(folder) as staging:
+        for day in days:
+            asked = [batch["trace_id"] for batch in lake.batches([day], snapshot, ["trace_id"])]
+            of_day = pc.is_in(table["trace_id"], pa.chunked_array(asked, pa.string()).combine_chunks())
+            pq.write_table(table.filter(of_day), staging / f"{day}.parquet")
+    return store.path(folder)
+
+
+def set_aside(folder: Path) -> dict[str, int]:
+    """Rated traces whose feedback does not count, by reason."""
+    found: Counter[str] = Counter()
+    for path in sorted(folder.glob("*.parquet")):
+        found.update(pq.read_table(path, columns=["reason"])["reason"].to_pylist())
+    del found[""]
+    return dict(sorted(found.items()))
