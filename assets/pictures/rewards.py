@@ -24,10 +24,10 @@ def component_histograms(components: Mapping[str, ComponentSummary]) -> bytes:
     down = -(-len(drawn) // across)
 
     def draw(figure: Any) -> None:
-        panels = figure.subplots(down, across, squeeze=False, sharex=True).flat
+        panels = list(figure.subplots(down, across, squeeze=False, sharex=True).flat)
         for axes, (name, each) in zip(panels, drawn.items(), strict=False):
             _histogram(axes, name, each)
-        for empty in list(panels)[len(drawn) :]:
+        for empty in panels[len(drawn) :]:
             empty.set_axis_off()
         figure.supxlabel("value", fontsize=9)
         figure.supylabel("rows", fontsize=9)

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from assets.resources import Deployment, deployment
-from jobs.governance import forget_user, main
+from jobs.governance import drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
 from pipeline import audit
 from pipeline.erasure.proof import Proof, proofs
@@ -17,6 +17,7 @@ from pipeline.recipe import Compute
 from pipeline.registry.record import Phase, append, read_state, step_event
 from pipeline.registry.rollout import wanted_split
 from pipeline.registry.router import LocalRouter
+from pipeline.rewards.findings import Line, journal, known
 from pipeline.storage import ModelRef
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import materialize
@@ -99,6 +100,19 @@ def test_forget_says_what_it_did_and_what_a_person_has_to_see_to(settings: Deplo
     assert "Nothing was found of this user" in capsys.readouterr().out
     assert main(["forget", " "]) == 2
     assert "Give the id" in capsys.readouterr().err
+
+
+def test_what_retention_dropped_is_gone_from_the_findings_whichever_run_dropped_it(settings: Deployment) -> None:
+    """A run that was killed, or that could not list its source, after the days were dropped: the next one clears up."""
+    store, day = settings.store(), "2026-01-05"
+    for each in (day, "2026-01-06"):
+        with journal(store, each) as writer:
+            writer.add(Line(key="k", source="verifier", iteration="i", trace_id="t"))
+    retired = store.path("traces", "days", "retired", f"{day}.json")
+    retired.parent.mkdir()
+    store.path("traces", "days", f"{day}.json").rename(retired)
+    drop_overdue(settings, print)
+    assert not known(store, day, {"k"}) and known(store, "2026-01-06", {"k"})
 
 
 def test_the_id_can_come_from_standard_input_and_consent_can_end_at_a_date(

@@ -11,11 +11,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.erasure.derived import FOLDERS
+from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
 from pipeline.rewards import findings
+from pipeline.rewards.examples import examples, page
 from pipeline.rewards.records import COMPONENTS, LABELS
-from pipeline.storage import Store
+from pipeline.storage import ModelRef, Store
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
@@ -56,10 +59,13 @@ def test_a_trace_names_its_own_kind_of_check(export: Path, label: Label) -> None
         call(2, '{"town": "Oslo"}', schema, metadata={"verifier": "json_schema"}),
         call(3, "Oslo", "oslo", metadata={"verifier": "normalised"}),
         call(4, "Oslo", "oslo", metadata={"verifier": "divination"}),
+        call(5, "Oslo", "oslo", metadata={"verifier": '"\\ud800"'}),
+        call(6, "Oslo", "oslo", metadata={"verifier": '"exact"'}),
     ]
     day_file(export, 5, rows)
     labels = rows_of(label(rules=RULES))
-    assert [labels[f"t{n}"]["outcome"] for n in (1, 2, 3, 4)] == ["correct", "wrong", "correct", "error"]
+    outcomes = [labels[f"t{n}"]["outcome"] for n in range(1, 7)]
+    assert outcomes == ["correct", "wrong", "correct", "error", "error", "wrong"]
     assert labels["t4"]["final_reward"] is None
 
 
@@ -71,6 +77,32 @@ def test_labelling_twice_changes_nothing(export: Path, store: Store, label: Labe
     after = {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
     changed = {path.name for path in before if before[path] != after.get(path)}
     assert not [name for name in changed if name.endswith((".jsonl", ".json", ".parquet"))]
+
+
+def test_what_an_attempt_left_without_its_record_is_not_taken_for_the_labels(
+    export: Path, store: Store, label: Label
+) -> None:
+    """Killed between the table and its record; or the record was removed to have the stage run again."""
+    day_file(export, 5, [call(1, "#### 3", "4")])
+    first = label()
+    table = Path(first.dataset.uri)
+    pq.write_table(pq.read_table(table), table / "of-another-time.parquet")
+    (table.parent / "reward_labels.json").unlink()
+    again = label()
+    assert again.dataset == first.dataset
+    assert not (table / "of-another-time.parquet").exists()
+
+
+def test_examples_are_on_a_page_that_an_erasure_deletes(export: Path, store: Store, label: Label) -> None:
+    day_file(export, 5, [call(1, "# loud\n#### 3", "3"), call(2, "#### 4", "3"), call(3, "Hello.")])
+    labels = label()
+    iteration = identify(0, "m", ModelRef(uri="", digest="m"), labels.dataset, "r")
+    shown = examples(labels.dataset)
+    path = page(store, iteration, shown)
+    assert len(shown) == 3
+    text = path.read_text()
+    assert "    # loud" in text and "correct 1.00 x 0.87" in text and "no label: no_signal" in text
+    assert path.parent.name in FOLDERS
 
 
 def test_only_what_is_new_or_changed_is_checked(export: Path, label: Label) -> None:
