@@ -61,12 +61,20 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
     """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
-    recipe, iteration = deployment.recipe(), deployment.iteration(preference_dataset.iteration)
+    recipe, store = deployment.recipe(), deployment.store()
+    iteration = deployment.iteration(preference_dataset.iteration)
     expected = expect_for(
         iteration.champion.uri, preference_dataset.evidence, recipe.training, recipe.compute.accelerator
     )
     plan: TrainingPlan = plan_training(
-        deployment.store(), iteration, preference_dataset, recipe.selection, recipe.training, recipe.rewards, expected
+        store,
+        iteration,
+        preference_dataset,
+        recipe.selection,
+        recipe.training,
+        recipe.rewards,
+        expected,
+        lambda: consented(store, deployment.lake(), iteration.dataset),
     )
     decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")
@@ -75,6 +83,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         metadata={
             "method": decision.method,
             "forced": decision.forced,
+            "without consent": plan.without_consent,
             "evidence": pictures.shown(drawn.evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
             "settings": dg.MetadataValue.json(plan.algorithm.model_dump(mode="json") if plan.algorithm else {}),

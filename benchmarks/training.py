@@ -102,7 +102,7 @@ def write_plan(root: Path, steps: int) -> Path:
     iteration, selection = identify(0, "benchmark", base, labels, ""), Selection(method="grpo", held_out_share=0.0)
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
     dataset = build(store, iteration, labels, selection, {}, lambda: ids, Trust())
-    plan_training(store, iteration, dataset, selection, Training(grpo=settings), Rewards(), {})
+    plan_training(store, iteration, dataset, selection, Training(grpo=settings), Rewards(), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 
 

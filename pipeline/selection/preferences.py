@@ -49,6 +49,7 @@ PROMPTS = pa.schema(
         ("attempts", pa.int64()),  # verified completions on record
         ("pass_rate", pa.float64()),  # of them; null without any
         ("frontier", pa.bool_()),  # right and wrong ones among them
+        ("trace_ids", pa.list_(pa.string())),  # whose question it is
         ("cluster", pa.string()),
     ]
 )
@@ -153,6 +154,7 @@ class Lesson(NamedTuple):
     right: int
     attempts: int
     status: str
+    trace_ids: tuple[str, ...]
 
     @property
     def informative(self) -> float:
@@ -177,7 +179,7 @@ def _lesson(prompt: str, group: Sequence[Labelled], settings: Selection) -> Less
         status = "unknown"
     else:
         status = "solved" if right else "unsolved"
-    return Lesson(prompt, reference, verifier, right, attempts, status)
+    return Lesson(prompt, reference, verifier, right, attempts, status, tuple(row.trace_id for row in group))
 
 
 def _in_order(lessons: Sequence[Lesson]) -> list[Lesson]:
@@ -216,6 +218,7 @@ def _prompt_table(lessons: Sequence[Lesson], clusters: Mapping[str, str]) -> pa.
             "attempts": lesson.attempts,
             "pass_rate": lesson.right / lesson.attempts if lesson.attempts else None,
             "frontier": lesson.status == "frontier",
+            "trace_ids": lesson.trace_ids,
             "cluster": clusters[lesson.prompt],
         }
         for lesson in lessons

@@ -7,7 +7,7 @@ plan is the same training wherever it runs.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +30,8 @@ class TrainingPlan(Record):
     algorithm: Algorithm | None
     base: ModelRef
     data: DatasetRef | None
+    without_consent: int
+    """Rows of the dataset that were left out because consent was withdrawn since it was built."""
     lora: Lora
     rewards: Rewards
     seed: int
@@ -67,23 +69,29 @@ class TrainingResult(Record):
 
 def plan_training(
     store: Store, iteration: Iteration, dataset: PreferenceDataset, selection: Selection, training: Training,
-    rewards: Rewards, expected: Mapping[str, Expected],
+    rewards: Rewards, expected: Mapping[str, Expected], governed: Callable[[], Collection[tuple[str, str]]],
 ) -> TrainingPlan:  # fmt: skip
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
 
-    `expected`: by method, what it would cost; for the record, not for the decision.
+    `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
+    observation_id) of the rows that may be trained on now: the plan may be made long after the dataset. Raises
+    ValueError when nobody behind the dataset agrees any more.
     """
 
     def make() -> TrainingPlan:
         decision = choose(dataset.evidence, selection, rewards.min_coverage, expected)
         algorithm = {"grpo": training.grpo, "dpo": training.dpo, "none": None}[decision.method]
-        data = None if algorithm is None else _schedule(store, iteration, dataset, algorithm, training.seed)
+        data, dropped = None, 0
+        if algorithm is not None:
+            agreed = frozenset(trace for trace, _ in governed())
+            data, dropped = _schedule(store, iteration, dataset, algorithm, training.seed, agreed)
         return TrainingPlan(
             iteration=iteration.id,
             decision=decision,
             algorithm=algorithm,
             base=iteration.champion,
             data=data,
+            without_consent=dropped,
             lora=training.lora,
             rewards=rewards,
             seed=training.seed,
@@ -96,8 +104,13 @@ def plan_training(
 
 
 def _schedule(
-    store: Store, iteration: Iteration, dataset: PreferenceDataset, algorithm: GRPO | DPO, seed: int
-) -> DatasetRef:
+    store: Store,
+    iteration: Iteration,
+    dataset: PreferenceDataset,
+    algorithm: GRPO | DPO,
+    seed: int,
+    agreed: Collection[str],
+) -> tuple[DatasetRef, int]:
     """Write the rows of every step in order: one epoch without shuffling resumes exactly, whatever the sampler keeps.
 
     Prompts come with the most instructive first: GRPO takes as many of these as its steps ask for.
@@ -105,8 +118,16 @@ def _schedule(
     grpo = isinstance(algorithm, GRPO)
     source, schema = (dataset.prompts, PROMPTS) if grpo else (dataset.pairs, PAIRS)
     wanted = algorithm.steps * (algorithm.prompts_per_step if isinstance(algorithm, GRPO) else algorithm.batch_size)
-    rows: list[dict[str, Any]] = pq.read_table(source.uri).to_pylist()
-    assert rows, "choose() never picks a method without material"
+    built: list[dict[str, Any]] = pq.read_table(source.uri).to_pylist()
+    assert built, "choose() never picks a method without material"
+    rows = [row for row in built if _may_be_used(row, agreed)]
+    if not rows:
+        raise ValueError(
+            f"Consent to all {len(built)} rows was withdrawn since they were selected. Remove the iteration's "
+            "preference_dataset.json and launch from there: dagster job launch -j preference_tuning "
+            "-o 'preference_dataset*'"
+        )
+    dropped = len(built) - len(rows)
     dice = random.Random(seed)
     rows = rows[:wanted] if grpo else rows
     dice.shuffle(rows)
@@ -119,4 +140,11 @@ def _schedule(
     staged = path.with_suffix(".staged")
     pq.write_table(pa.Table.from_pylist(order[:wanted], schema=schema), staged)
     staged.replace(path)
-    return DatasetRef(uri=str(path), rows=wanted, digest=digest_file(path))
+    return DatasetRef(uri=str(path), rows=wanted, digest=digest_file(path)), dropped
+
+
+def _may_be_used(row: Mapping[str, Any], agreed: Collection[str]) -> bool:
+    """A prompt while anybody who asked it agrees, a pair while both of its sides do."""
+    if "trace_ids" in row:
+        return any(trace in agreed for trace in row["trace_ids"])
+    return row["chosen_trace"] in agreed and row["rejected_trace"] in agreed

@@ -43,6 +43,7 @@ from pipeline.training.plan import TrainingResult, plan_training
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base")
 ALONE = Compute(workers=1)
+TRAINING = Training(dpo=DPO(steps=2))
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 ANN, BOB, CYD = "user-ann@example.com", "user-bob-0002", "user-cyd-0003"
@@ -166,7 +167,7 @@ class Place:
         labels = label_traces(store, self.lake, iteration, rewards, ALONE, Endpoints(), (), lambda line: None)
         consent = partial(consented, store, self.lake, dataset)
         preferences = build(store, iteration, labels.dataset, selection, {}, consent, Trust())
-        plan = plan_training(store, iteration, preferences, selection, Training(dpo=DPO(steps=2)), rewards, {})
+        plan = plan_training(store, iteration, preferences, selection, TRAINING, rewards, {}, consent)
         assert plan.data is not None, plan.decision
         for left in (".reward_labels.0f", ".preference_dataset.0f"):  # of attempts that were killed
             killed = store.path(iteration.path(left))

@@ -30,13 +30,13 @@ GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_complet
 DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
 
 
-def make_plan(root: Path, method: str = "grpo", **changes: Any) -> tuple[Store, TrainingPlan]:
+def make_plan(root: Path, method: str = "grpo", withdrawn: int = 0, **changes: Any) -> tuple[Store, TrainingPlan]:
     """A plan over a few problems of the demo task, as the selection stage would leave it."""
     store = Store(root)
     drawn = problems(3, "train", 48)
     user = [[{"role": "user", "content": p.prompt}] for p in drawn]
     prompts = [
-        {"prompt": chat, "reference": p.answer, "verifier": "math", "frontier": True}
+        {"prompt": chat, "reference": p.answer, "verifier": "math", "frontier": True, "trace_ids": [p.prompt]}
         for chat, p in zip(user, drawn, strict=True)
     ]
     pairs = [
@@ -44,6 +44,8 @@ def make_plan(root: Path, method: str = "grpo", **changes: Any) -> tuple[Store, 
             "prompt": chat,
             "chosen": [{"role": "assistant", "content": p.solution}],
             "rejected": [{"role": "assistant", "content": mistaken_solution(p)}],
+            "chosen_trace": p.prompt,
+            "rejected_trace": p.prompt,
         }
         for chat, p in zip(user, drawn, strict=True)
     ]
@@ -66,7 +68,9 @@ def make_plan(root: Path, method: str = "grpo", **changes: Any) -> tuple[Store, 
         held_out_clusters=0,
     )
     settings = Training(grpo=GRPO_SETTINGS, dpo=DPO_SETTINGS, checkpoint_every_steps=2, **changes)
-    return store, plan_training(store, iteration, dataset, selection, settings, Rewards(min_coverage=0), {})
+    agreed = frozenset((p.prompt, "") for p in drawn[withdrawn:])
+    rewards = Rewards(min_coverage=0)
+    return store, plan_training(store, iteration, dataset, selection, settings, rewards, {}, lambda: agreed)
 
 
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
@@ -74,6 +78,16 @@ def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
+
+
+@pytest.mark.parametrize("method", ["grpo", "dpo"])
+def test_consent_that_was_withdrawn_since_the_selection_leaves_its_rows_out(tmp_path: Path, method: str) -> None:
+    _, plan = make_plan(tmp_path, method, withdrawn=8)
+    assert plan.without_consent == 8 and plan.data is not None
+    asked = {row["prompt"][0]["content"] for row in pq.read_table(plan.data.uri).to_pylist()}
+    assert asked.isdisjoint(p.prompt for p in problems(3, "train", 48)[:8])
+    with pytest.raises(ValueError, match="Consent to all 48 rows was withdrawn"):
+        make_plan(tmp_path / "nobody", method, withdrawn=48)
 
 
 def folder(store: Store, plan: TrainingPlan) -> Path:
