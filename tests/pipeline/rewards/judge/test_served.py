@@ -73,7 +73,7 @@ def transformers_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not VLLM.exists():
-        pytest.skip(f"no vLLM at {VLLM} (make vllm, or set VLLM_PYTHON)")
+        pytest.skip(f"no vLLM at {VLLM} (set VLLM_PYTHON to the Python of an environment that has it)")
     port = free_port()
     # The model was trained on 1,024 positions; a judge's prompt is longer, letter by letter.
     command = [str(VLLM), "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL)]
