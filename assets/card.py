@@ -1,4 +1,4 @@
-"""What an iteration left, gathered for people: the records of its stages, and the model card written from them."""
+"""What an iteration left, gathered for people: the records of its stages, and what MLflow is told from them."""
 
 from dataclasses import dataclass
 
@@ -7,42 +7,73 @@ from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from pipeline.rewards.records import RewardLabels
 from pipeline.traces.records import GovernedTraces
-from pipeline.training.plan import TrainingPlan, TrainingResult
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import Health, TrainingResult
+from pipeline.training.throughput import typical
 
 
 @dataclass(frozen=True)
 class IterationRecords:
-    """The records of an iteration that got as far as its evaluation."""
+    """The records of an iteration that got as far as its training; `report` is missing where that stopped itself."""
 
     traces: GovernedTraces
     labels: RewardLabels
     plan: TrainingPlan
     trained: TrainingResult
-    report: EvalReport
+    report: EvalReport | None = None
 
     @property
     def rejected(self) -> dict[str, int]:
         return {str(reason): count for reason, count in self.traces.rejected.items()}
 
     @property
-    def metrics(self) -> list[dict[str, float]]:
-        """Metrics over the steps of the training, and the held-out figures at its last step."""
-        compared = self.report.measurement.comparison
-        if compared is None:
-            return list(self.trained.metrics)
-        held_out = {
-            "step": float(self.trained.checkpoint.step),
-            "held_out/accuracy_champion": compared.champion.value,
-            "held_out/accuracy_candidate": compared.candidate.value,
-            "held_out/difference": compared.difference.value,
-            "held_out/difference_low": compared.difference.low,
-            "held_out/difference_high": compared.difference.high,
+    def why(self) -> str:
+        """What the sentinel found in the training; empty for a healthy one."""
+        return why(self.trained.health)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The training's health, and each rule that spoke."""
+        health = self.trained.health
+        found = {
+            f"health.{each.rule}": f"{each.verdict} at step {each.step}: {each.reason}" for each in health.findings
         }
-        return [*self.trained.metrics, held_out]
+        return {"health": health.verdict, **found}
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """Metrics over the steps of the training, and at its last step where its time went and the held-out figures."""
+        goodput = self.trained.goodput
+        last = {
+            "step": max([float(self.trained.checkpoint.step), *(row["step"] for row in self.trained.metrics)]),
+            "goodput/share": goodput.share,
+            "goodput/total_s": goodput.total_s,
+            "goodput/productive_s": goodput.productive_s,
+            **{f"badput/{cause}_s": seconds for cause, seconds in goodput.badput_s.items()},
+            **{f"typical/{name}": value for name, value in typical(self.trained.metrics).items()},
+        }
+        compared = self.report.measurement.comparison if self.report else None
+        if compared is not None:
+            last |= {
+                "held_out/accuracy_champion": compared.champion.value,
+                "held_out/accuracy_candidate": compared.candidate.value,
+                "held_out/difference": compared.difference.value,
+                "held_out/difference_low": compared.difference.low,
+                "held_out/difference_high": compared.difference.high,
+            }
+        return [*self.trained.metrics, last]
 
 
-def card_sections(told: IterationRecords, verdict: GateVerdict) -> dict[str, str]:
-    """The sections of the model card, in Markdown."""
+def why(health: Health) -> str:
+    """The sentinel's reasons in one line."""
+    return "; ".join(f"{finding.reason} (step {finding.step})" for finding in health.findings)
+
+
+def card_sections(told: IterationRecords, verdict: GateVerdict | None) -> dict[str, str]:
+    """The sections of the model card, in Markdown. Without a verdict nothing was evaluated."""
+    evaluated = "Not evaluated: the training stopped itself, and these are the best weights that it had before."
+    if told.report is not None and verdict is not None:
+        evaluated = f"{report.table(told.report, verdict)}\n\nVerdict: **{verdict.verdict}**."
     days = [day.day for day in told.traces.days]
     rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(told.rejected.items())) or "none"
     method, why = told.plan.decision.method.upper(), "; ".join(told.plan.decision.reasons)
@@ -50,9 +81,10 @@ def card_sections(told: IterationRecords, verdict: GateVerdict) -> dict[str, str
         "Data": (
             f"{told.traces.admitted} of {told.traces.seen} production traces of {days[0]} to {days[-1]}, with the "
             f"users' consent and personal data masked. Kept out: {rejected}. {told.labels.labelled} are labelled "
-            f"({told.labels.coverage:.0%}). Trained with {method}, {told.trained.checkpoint.step} steps: {why}."
+            f"({told.labels.coverage:.0%}). Trained with {method}, {told.trained.checkpoint.step} steps: {why}. "
+            f"Health of the training: **{told.trained.health.verdict}**{f', {told.why}' if told.why else ''}."
         ),
-        "Evaluation": f"{report.table(told.report, verdict)}\n\nVerdict: **{verdict.verdict}**.",
+        "Evaluation": evaluated,
         "Intended use": "The same traffic as the champion's that the traces come from; nothing else was measured.",
         "Limits": (
             "Judged on one held-out suite by one verifier. The reward and the evaluation share that verifier, so what "

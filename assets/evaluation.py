@@ -11,7 +11,7 @@ from evals.evaluate import EvalReport, decide, evaluate
 from evals.gate import GateVerdict, Verdict
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.sample import sampler
-from pipeline.training.plan import TrainingResult
+from pipeline.training.result import TrainingResult
 
 
 @dg.asset(group_name="evaluation", kinds={"python"}, owners=["team:post-training"])

@@ -5,7 +5,8 @@ from typing import Literal
 from pipeline.iteration import Iteration
 from pipeline.storage import Record, Store
 
-Ending = Literal["not trained", "refused", "rollout"]
+Ending = Literal["not trained", "stopped", "refused", "held", "rollout"]
+"""`stopped`: by the training itself. `held`: the candidate passed and waits for a person."""
 
 
 class Outcome(Record):
@@ -16,8 +17,13 @@ class Outcome(Record):
 
 
 def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) -> None:
-    """Record the ending once; a second call changes nothing."""
-    store.create(iteration.path("outcome.json"), Outcome(ending=ending, detail=detail))
+    """Record the ending once; a second call changes nothing, but that a held candidate may yet be rolled out."""
+    ended, name = Outcome(ending=ending, detail=detail), iteration.path("outcome.json")
+    before = outcome(store, iteration)
+    if ending == "rollout" and before is not None and before.ending == "held":
+        store.write(name, ended)
+    else:
+        store.create(name, ended)
 
 
 def outcome(store: Store, iteration: Iteration) -> Outcome | None:

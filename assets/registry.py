@@ -7,11 +7,13 @@ from contextlib import closing
 import dagster as dg
 
 from assets import pictures
-from assets.card import card_sections
+from assets.card import IterationRecords, card_sections, why
 from assets.outcome import conclude
-from assets.resources import Deployment
+from assets.pictures import training as drawn
+from assets.resources import Deployment, read_record
 from evals import report
 from evals.gate import GateVerdict
+from pipeline.iteration import Iteration
 from pipeline.registry import versions
 from pipeline.registry.drive import drive
 from pipeline.registry.policy import policy_of
@@ -22,31 +24,14 @@ from pipeline.registry.router import LocalRouter
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.sample import Sampling, sampler
 from pipeline.traces.materialize import read
+from pipeline.training.result import Health, TrainingResult
 
 
 @dg.asset(group_name="registry", kinds={"mlflow"}, owners=["team:ml-platform"], output_required=False)
 def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gate_verdict: GateVerdict):
     """The candidate's version in MLflow's registry, with lineage and model card; absent when the gate refused it."""
     store, iteration = deployment.store(), deployment.iteration(gate_verdict.iteration)
-    told = deployment.records(iteration)
-    recorded = versions.record(
-        deployment.tracking_uri(),
-        store,
-        iteration,
-        told.trained.checkpoint,
-        verdict=str(gate_verdict.verdict),
-        bundle_digest=gate_verdict.bundle_digest,
-        params=deployment.recipe().model_dump(mode="json"),
-        metrics=told.metrics,
-        plots={
-            "gates": pictures.funnel(told.traces.seen, told.rejected, told.traces.admitted),
-            "rewards": pictures.reward_distribution(told.labels.histogram, told.labels.mean_reward),
-            "training": pictures.training_curve(told.trained.metrics),
-            "evaluation": report.picture(told.report),
-        },
-        card=card_sections(told, gate_verdict),
-        code_version=deployment.code_version(),
-    )
+    recorded = on_record(deployment, iteration, deployment.records(iteration), gate_verdict)
     if recorded.version is None:
         context.log.info(f"The gate said {gate_verdict.verdict}: on record as run {recorded.run_id}, not registered.")
         conclude(store, iteration, "refused", "; ".join(gate_verdict.reasons))
@@ -72,6 +57,11 @@ def canary(
     """The candidate's rollout, opened at its first weight; `canary_rollout` takes it further."""
     recipe, store = deployment.recipe(), deployment.store()
     iteration = deployment.iteration(model_version.iteration)
+    trained: TrainingResult = read_record(store, iteration.id, "policy_checkpoint")
+    if held := on_hold(trained.health, iteration.id, recipe.rollout.accept_hold):
+        context.log.warning(held)
+        conclude(store, iteration, "held", held)
+        return
     proposed = propose(
         store,
         iteration,
@@ -88,6 +78,46 @@ def canary(
     state = advance(deployment, 0.0, context.log.info)
     conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
     yield dg.Output(state, metadata=_shown(state))
+
+
+def on_record(
+    deployment: Deployment, iteration: Iteration, told: IterationRecords, verdict: GateVerdict | None = None
+) -> versions.Recorded:
+    """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none."""
+    trained = told.trained
+    plots = {
+        "gates": pictures.funnel(told.traces.seen, told.rejected, told.traces.admitted),
+        "rewards": pictures.reward_distribution(told.labels.histogram, told.labels.mean_reward),
+        "training": drawn.training_curve(trained.metrics),
+        "health": drawn.health_panels(trained.metrics, trained.health.findings),
+        "step_time": drawn.step_time(trained.metrics),
+        "goodput": drawn.goodput_bar(trained.goodput),
+    }
+    return versions.record(
+        deployment.tracking_uri(),
+        deployment.store(),
+        iteration,
+        trained.checkpoint,
+        verdict=str(verdict.verdict) if verdict else "STOP",
+        bundle_digest=verdict.bundle_digest if verdict else "",
+        params=deployment.recipe().model_dump(mode="json"),
+        metrics=told.metrics,
+        plots={**plots, "evaluation": report.picture(told.report)} if told.report else plots,
+        card=card_sections(told, verdict),
+        code_version=deployment.code_version(),
+        tags=told.tags,
+    )
+
+
+def on_hold(health: Health, iteration: str, accepted: str) -> str:
+    """Why the candidate of a training on HOLD is not rolled out, and how it would be; empty when it may be."""
+    if health.verdict == "PASS" or accepted == iteration:
+        return ""
+    return (
+        f"The training is on {health.verdict}: {why(health)}. Look at its pictures and completions; to roll the "
+        f"candidate out all the same, set rollout.accept_hold to {iteration!r} in the recipe, which starts no other "
+        "iteration, and run: dagster job launch -j preference_tuning -o canary"
+    )
 
 
 def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], None]) -> RolloutState:

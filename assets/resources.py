@@ -27,7 +27,8 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store, model_ref
 from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.records import GovernedTraces
-from pipeline.training.plan import TrainingPlan, TrainingResult
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import TrainingResult
 
 ITERATION_TAG = "iteration"
 LATEST = "iterations/latest.json"

@@ -14,6 +14,7 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.training.plan import TrainingPlan, plan_training
+from pipeline.training.step_times import measured_step_s
 
 
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
@@ -64,7 +65,12 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
     recipe, store = deployment.recipe(), deployment.store()
     iteration = deployment.iteration(preference_dataset.iteration)
     expected = expect_for(
-        iteration.champion.uri, preference_dataset.evidence, recipe.training, recipe.compute.accelerator
+        iteration.champion.uri,
+        preference_dataset.evidence,
+        recipe.training,
+        recipe.compute.accelerator,
+        recipe.compute.devices,
+        measured_step_s(store, iteration, recipe.training, recipe.compute),
     )
     plan: TrainingPlan = plan_training(
         store,
@@ -73,6 +79,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         recipe.selection,
         recipe.training,
         recipe.rewards,
+        recipe.compute,
         expected,
         lambda: consented(store, deployment.lake(), iteration.dataset),
     )
@@ -86,7 +93,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "without consent": plan.without_consent,
             "evidence": pictures.shown(drawn.evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
-            "settings": dg.MetadataValue.json(plan.algorithm.model_dump(mode="json") if plan.algorithm else {}),
+            "settings": dg.MetadataValue.json({} if plan.data is None else plan.algorithm.model_dump(mode="json")),
         },
     )
     yield dg.AssetCheckResult(

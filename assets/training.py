@@ -1,12 +1,30 @@
 """The training stage."""
 
+from typing import Any
+
 import dagster as dg
 
 from assets import pictures
+from assets.card import IterationRecords
 from assets.outcome import conclude
-from assets.resources import Deployment
+from assets.pictures import training as drawn
+from assets.registry import on_record
+from assets.resources import Deployment, read_record
+from pipeline.recipe import Accelerator
+from pipeline.training.goodput import device_hours
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import Health, TrainingResult
+from pipeline.training.throughput import typical
+
+RATES = {
+    "seconds/step": "seconds a step",
+    "tokens_per_s": "tokens a second",
+    "tokens_per_s_per_device": "tokens a second and device",
+    "generate_tokens_per_s": "tokens generated a second",
+    "mfu": "MFU",
+    "memory_mb": "peak memory in MB",
+}
 
 
 @dg.asset(
@@ -16,29 +34,77 @@ from pipeline.training.plan import TrainingPlan
     pool="training",
     output_required=False,
     retry_policy=dg.RetryPolicy(max_retries=2, delay=5),
+    check_specs=[dg.AssetCheckSpec("healthy", asset="policy_checkpoint")],
 )
 def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment, training_plan: TrainingPlan):
-    """The tuned policy: an adapter, and the model with it merged in. Absent when the plan is not to train."""
-    store, iteration = deployment.store(), deployment.iteration(training_plan.iteration)
+    """The tuned policy: an adapter, and the model with it merged in. Absent without a plan to train, and after STOP."""
+    recipe, store = deployment.recipe(), deployment.store()
+    iteration = deployment.iteration(training_plan.iteration)
     try:
-        result = train(store, training_plan, deployment.recipe().training.timeout_s, context.log.info)
+        result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
     except TrainingRefused as refusal:
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
     if result is None:
         context.log.info("The plan is not to train: nothing downstream of it runs.")
         conclude(store, iteration, "not trained", "; ".join(training_plan.decision.reasons))
+        yield dg.AssetCheckResult(check_name="healthy", passed=True, description="There was nothing to train.")
         return
-    context.log.info(f"trained {result.checkpoint.step} steps in {result.seconds:.0f} s, {result.attempts} attempt(s)")
-    yield dg.Output(
-        result,
-        metadata={
-            "steps": result.checkpoint.step,
-            "seconds": result.seconds,
-            "attempts": result.attempts,
-            "resumed from": str(list(result.resumed_from) or "nothing"),
-            "curve": pictures.shown(pictures.training_curve(result.metrics), "Reward and accuracy by step"),
-            "adapter digest": result.checkpoint.adapter.digest,
-            "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),
-            "model": dg.MetadataValue.path(result.checkpoint.model.uri),
-        },
+    context.log.info(f"{result.checkpoint.step} steps in {result.goodput.total_s:.0f} s, {result.attempts} attempt(s)")
+    yield _healthy(result.health)
+    metadata = _shown(result, recipe.compute.accelerator, training_plan.world_size)
+    if result.health.verdict == "STOP":
+        told = IterationRecords(
+            *(read_record(store, iteration.id, name) for name in ("traces", "reward_labels")), training_plan, result
+        )
+        run = on_record(deployment, iteration, told).run_id
+        context.log.error(f"The training stopped itself: {told.why}. Run {run} in MLflow; nothing downstream runs.")
+        conclude(store, iteration, "stopped", told.why)
+        yield dg.AssetObservation(asset_key=context.asset_key, description=told.why, metadata=metadata)
+        return
+    yield dg.Output(result, metadata=metadata)
+
+
+def _healthy(health: Health) -> dg.AssetCheckResult:
+    """STOP is an error, HOLD a warning."""
+    severity = dg.AssetCheckSeverity.ERROR if health.verdict == "STOP" else dg.AssetCheckSeverity.WARN
+    return dg.AssetCheckResult(
+        check_name="healthy",
+        passed=health.verdict == "PASS",
+        severity=severity,
+        description="; ".join([str(health.verdict), *(finding.reason for finding in health.findings)]),
+        metadata={"findings": _findings(health)},
     )
+
+
+def _findings(health: Health) -> dg.MarkdownMetadataValue:
+    rows = [(finding.verdict, finding.rule, finding.step, finding.reason) for finding in health.findings]
+    return pictures.table(["verdict", "rule", "step", "reason"], rows)
+
+
+def _shown(result: TrainingResult, accelerator: Accelerator, devices: int) -> dict[str, Any]:
+    """What a person looks for: was it healthy, did it learn, where did time and money go, what is left."""
+    metrics, goodput, hours = result.metrics, result.goodput, device_hours(result.goodput, devices)
+    rates = typical(metrics)
+    interrupted = [(each.cause, each.step, each.lost_steps) for each in result.preemptions]
+    return {
+        "health": result.health.verdict,
+        "findings": _findings(result.health),
+        "curve": pictures.shown(drawn.training_curve(metrics), "Reward and accuracy by step"),
+        "health by step": pictures.shown(drawn.health_panels(metrics, result.health.findings), "Health by step"),
+        "step time": pictures.shown(drawn.step_time(metrics), "Seconds of each step by what they went to"),
+        "time": pictures.shown(drawn.goodput_bar(goodput), "Seconds of the training by cause"),
+        "steps": result.checkpoint.step,
+        "seconds": goodput.total_s,
+        "goodput": goodput.share,
+        **{label: rates[name] for name, label in RATES.items() if name in rates},
+        "attempts": result.attempts,
+        "interruptions": pictures.table(["cause", "step reached", "steps lost"], interrupted),
+        "resumed from": str(list(result.resumed_from) or "nothing"),
+        "devices": f"{devices} x {accelerator.name}",
+        "device hours": hours,
+        "cost in USD": hours * accelerator.usd_per_hour,
+        "engine": result.engine,
+        "adapter digest": result.checkpoint.adapter.digest,
+        "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),
+        "model": dg.MetadataValue.path(result.checkpoint.model.uri),
+    }

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 
@@ -33,8 +33,10 @@ def main(plan_path: str, out: str) -> None:
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
     plan = json.loads(Path(plan_path).read_text())
-    torch.set_num_threads(plan["threads"])
-    grpo = plan["algorithm"]
+    training = plan["training"]
+    torch.set_num_threads(training["threads"])
+    grpo = training["grpo"]
+    set_seed(training["seed"])
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(plan["base"]["uri"], dtype=torch.float32),
         reward_funcs=reward,
@@ -42,10 +44,10 @@ def main(plan_path: str, out: str) -> None:
             output_dir=out,
             num_train_epochs=1,
             lr_scheduler_type="linear",
-            save_steps=plan["checkpoint_every_steps"],
+            save_steps=training["checkpoints"]["every_steps"],
             logging_steps=1,
             report_to="none",
-            seed=plan["seed"],
+            seed=training["seed"],
             bf16=False,
             use_cpu=True,
             gradient_checkpointing=False,
@@ -61,7 +63,10 @@ def main(plan_path: str, out: str) -> None:
         train_dataset=Dataset(pq.read_table(plan["data"]["uri"], columns=["prompt", "reference"])),
         processing_class=AutoTokenizer.from_pretrained(plan["base"]["uri"], padding_side="left"),
         peft_config=LoraConfig(
-            r=plan["lora"]["r"], lora_alpha=plan["lora"]["alpha"], target_modules="all-linear", task_type="CAUSAL_LM"
+            r=training["lora"]["r"],
+            lora_alpha=training["lora"]["alpha"],
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
         ),
     )
     trainer.train()

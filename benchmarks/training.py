@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import Problem, mistaken_solution, problems
 from pipeline.iteration import identify
-from pipeline.recipe import GRPO, Rewards, Selection, Training
+from pipeline.recipe import GRPO, Compute, Rewards, Selection, Training
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
@@ -73,7 +73,8 @@ def main() -> None:
 
 def run(name: str, root: Path, steps: int) -> Took:
     """Train once in a process of its own."""
-    plan = write_plan(root, steps)
+    grpo = GRPO(steps=steps, learning_rate=1.2e-3, max_completion_tokens=32)
+    plan = write_plan(root, Training(grpo=grpo))
     if name == "ours":
         command, adapter = ["pipeline.training", str(plan)], plan.parent / "adapter"
     else:
@@ -86,23 +87,24 @@ def run(name: str, root: Path, steps: int) -> Took:
     return Took(wall_s, cpu_s, digest_file(adapter / "adapter_model.safetensors"))
 
 
-def write_plan(root: Path, steps: int) -> Path:
-    """A GRPO plan over fresh problems of the demo task, as the selection stage would leave it."""
-    store, base, settings = (
-        Store(root),
-        model_ref(MODEL_DIR),
-        GRPO(steps=steps, learning_rate=1.2e-3, max_completion_tokens=32),
-    )
-    drawn = problems(5, "train", steps * settings.prompts_per_step)
+def write_plan(root: Path, training: Training, method: str = "grpo", processes: int = 1, seed: int = 5) -> Path:
+    """A plan over fresh problems of the demo task, as the selection stage would leave it; a tenth is held out."""
+    store, base = Store(root), model_ref(MODEL_DIR)
+    wanted = training.grpo.batches * training.grpo.prompts_per_step
+    drawn = problems(seed, "train", max(wanted, 200))
     rows = [_label(f"{number}-{right}", p, right) for number, p in enumerate(drawn) for right in (0.0, 1.0)]
     path = store.path("labels", "labels.parquet")
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), path)
     labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
-    iteration, selection = identify(0, "benchmark", base, labels, ""), Selection(method="grpo", held_out_share=0.0)
+    share = 0.2 if training.validation.every_steps else 0.0
+    iteration = identify(0, "benchmark", base, labels, "")
+    selection = Selection(method=method, held_out_share=share)  # type: ignore[arg-type]
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
     dataset = build(store, iteration, labels, selection, {}, lambda: ids, Trust())
-    plan_training(store, iteration, dataset, selection, Training(grpo=settings), Rewards(), {}, lambda: ids)
+    plan_training(
+        store, iteration, dataset, selection, training, Rewards(), Compute(processes=processes), {}, lambda: ids
+    )
     return store.path(iteration.path("training", "plan.json"))
 
 

@@ -65,10 +65,17 @@ def _plan(record: Any) -> Iterator[str]:
 
 
 def _training(record: Any) -> Iterator[str]:
-    key = "accuracy" if "accuracy" in record.metrics[0] else "rewards/accuracies"
-    values = [row[key] for row in record.metrics if key in row]
-    yield field("training", f"{record.checkpoint.step} steps in {record.seconds:.0f} s, {record.attempts} attempt(s)")
-    yield field(f"  {'accuracy' if key == 'accuracy' else 'pairs ranked right'}", f"{spark(values)}  {_ends(values)}")
+    goodput = record.goodput
+    times = f"{goodput.total_s:.0f} s, goodput {goodput.share:.0%}, {record.attempts} attempt(s)"
+    yield field("training", f"{record.checkpoint.step} steps in {times}")
+    yield field("  health", record.health.verdict)
+    for finding in record.health.findings:
+        yield field("", f"{finding.verdict} at step {finding.step}: {finding.reason}")
+    for key, name in (("accuracy", "accuracy"), ("rewards/accuracies", "pairs ranked right")):
+        if values := [row[key] for row in record.metrics if key in row]:
+            yield field(f"  {name}", f"{spark(values)}  {_ends(values)}")
+    if held_out := [row["held_out/accuracy"] for row in record.metrics if "held_out/accuracy" in row]:
+        yield field("  held-out prompts", f"{spark(held_out)}  {held_out[0]:.0%} -> {held_out[-1]:.0%}")
 
 
 def _evaluation(record: Any) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""Real servers on 127.0.0.1 for the tests: PostgreSQL from the system's package, S3 from moto."""
+"""Real servers on 127.0.0.1 for the tests: PostgreSQL from the system's package, S3 from moto, vLLM from its wheel."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -11,14 +12,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 OWNER = "postgres"
 SILENCE_S = 2.0
+STARTS_WITHIN_S = 240
+VLLM_PYTHON = Path(__file__).parent.parent / ".venv-vllm" / "bin" / "python"
 
 
 def free_port() -> int:
@@ -119,3 +123,56 @@ def unsteady(endpoint: str, faults: Iterator[str]) -> Generator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def openai_server(command: list[str], port: int, log: Path, **environment: str) -> Generator[str]:
+    """The root of the server's API, once it is healthy; the server's process group ends with the block."""
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **quiet, **environment}
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        ) as server,
+    ):
+        try:
+            deadline = time.monotonic() + STARTS_WITHIN_S
+            while not _is_healthy(port):
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+                time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(30)
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)  # an engine that outlived its server
+
+
+@contextmanager
+def vllm_server(model: Path, name: str, folder: Path, *arguments: str, **environment: str) -> Generator[str]:
+    """vLLM's API of `model` on this CPU, under `name`, with its log in `folder`.
+
+    Skips the test where neither VLLM_PYTHON nor `make test-vllm` names an environment that has vLLM.
+    """
+    python = Path(os.environ.get("VLLM_PYTHON", VLLM_PYTHON))
+    if not python.exists():
+        pytest.skip(f"no vLLM at {python} (make test-vllm, or set VLLM_PYTHON to the Python of an environment with it)")
+    port = free_port()
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--model", str(model), "--served-model-name", name, "--enforce-eager", *arguments]
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} | environment
+    with openai_server(command, port, folder / "log", **environment) as url:
+        yield url
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False

@@ -12,7 +12,7 @@ import pytest
 
 from assets.resources import read_record
 from pipeline.storage import digest_file
-from pipeline.training.plan import TrainingResult
+from pipeline.training.result import TrainingResult
 from tests.loop import ROOT, adapter_digest, deployment, environment
 
 DAGSTER = str(Path(sys.executable).parent / "dagster")

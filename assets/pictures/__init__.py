@@ -92,36 +92,23 @@ def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
     return png(draw)
 
 
-def training_curve(metrics: Sequence[Mapping[str, float]]) -> bytes:
-    """Reward and accuracy (GRPO) or ranking accuracy and loss (DPO) over the steps, with a running mean."""
-    names = {"reward": "reward", "accuracy": "accuracy", "rewards/accuracies": "pairs ranked right"}
-    series = {label: [(m["step"], m[key]) for m in metrics if key in m] for key, label in names.items()}
-
-    def draw(axes: Any) -> None:
-        for colour, (label, points) in zip((BLUE, ORANGE, GREEN), series.items(), strict=True):
-            if points:
-                steps, values = zip(*points, strict=True)
-                axes.plot(steps, values, color=colour, alpha=0.25)
-                axes.plot(steps, _running_mean(values), color=colour, label=label)
-        axes.set(xlabel="optimiser step", ylim=(0, 1.02), title="Training: completions sampled at each step")
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-
-    return png(draw)
-
-
-def _running_mean(values: Sequence[float], width: int = 7) -> list[float]:
-    spans = [values[max(0, i - width + 1) : i + 1] for i in range(len(values))]
-    return [sum(span) / len(span) for span in spans]
-
-
 def png(draw: Callable[[Any], None]) -> bytes:
+    """PNG of one pair of axes."""
+
+    def alone(figure: Any) -> None:
+        axes = figure.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(axes)
+
+    return figure_png(alone)
+
+
+def figure_png(draw: Callable[[Any], None], width: float = 7, height: float = 3.6) -> bytes:
+    """PNG of a figure of that size in inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 3.6), dpi=110, layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    draw(axes)
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    draw(figure)
     out = BytesIO()
     figure.savefig(out, format="png", metadata={"Software": None})
     return out.getvalue()

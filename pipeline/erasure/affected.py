@@ -27,7 +27,7 @@ from pipeline.traces.lake.files import count_rows
 from pipeline.traces.members import members, windows
 from pipeline.traces.rows import SCHEMA
 from pipeline.training.checkpoints import published
-from pipeline.training.plan import TrainingResult
+from pipeline.training.result import TrainingResult
 
 
 class Person(NamedTuple):

@@ -21,7 +21,11 @@ from pipeline.storage import Store, write_atomically
 from pipeline.traces.erased import mark
 
 FOLDERS = ("opinions", "reward_labels", "label_examples", "preference_dataset")
-OF_TRAINING = ("data.parquet", "data.staged", "staging")
+OF_TRAINING = (
+    *("data.parquet", "data.staged", "held_out.parquet", "held_out.staged"),
+    *("trl", "completions", "nemo"),
+)
+"""What holds prompts and completions; the journal, the plan and the result hold numbers alone."""
 OWN = {"audit", "erasures", "iterations", "lake", "mlflow", "registry", "rewards", "rollout", "traces"}
 """What the loop keeps under the data root beside raw data."""
 RAW = "production"

@@ -7,7 +7,7 @@ section or the plain value they need, never the whole recipe. Secrets and endpoi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
@@ -15,8 +15,43 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from pipeline.recipe.rewards import Rewards
 from pipeline.recipe.section import Section, Share
 from pipeline.recipe.selection import Selection
+from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
+from pipeline.recipe.training import (
+    DPO,
+    GRPO,
+    Algorithm,
+    Checkpoints,
+    Distribution,
+    DynamicSampling,
+    Lora,
+    Training,
+    Validation,
+)
 from pipeline.storage import digest_json
+
+__all__ = [
+    "DPO",
+    "GRPO",
+    "Accelerator",
+    "Algorithm",
+    "BaseModelSection",
+    "Checkpoints",
+    "Compute",
+    "Distribution",
+    "DynamicSampling",
+    "Evaluation",
+    "Lora",
+    "Recipe",
+    "Rewards",
+    "Rollout",
+    "Selection",
+    "Sentinel",
+    "Traces",
+    "Training",
+    "Validation",
+    "load",
+]
 
 
 class BaseModelSection(Section):
@@ -24,62 +59,6 @@ class BaseModelSection(Section):
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: str
     """Directory with config.json, weights and tokenizer: the first champion."""
-
-
-class Lora(Section):
-    r: PositiveInt = 16
-    alpha: PositiveInt = 32
-    target_modules: str = "all-linear"
-
-
-class GRPO(Section):
-    """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
-
-    kind: Literal["grpo"] = "grpo"
-    steps: PositiveInt = 200
-    prompts_per_step: PositiveInt = 16
-    num_generations: int = Field(default=8, ge=2)
-    """Completions of each prompt in a step: the group that advantages are relative to."""
-    max_completion_tokens: PositiveInt = 512
-    learning_rate: PositiveFloat = 1e-5
-    """Seed 002, for LoRA on models of billions of parameters; the embedded model wants a hundred times more."""
-    temperature: PositiveFloat = 1.0
-    beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL penalty to the reference model; 0 loads no reference."""
-    trainer_args: dict[str, Any] = Field(default={})
-    """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded."""
-
-
-class DPO(Section):
-    """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it."""
-
-    kind: Literal["dpo"] = "dpo"
-    steps: PositiveInt = 200
-    batch_size: PositiveInt = 32
-    """Pairs in a step (seed 002: 4 x 8)."""
-    learning_rate: PositiveFloat = 5e-7
-    """Seed 002."""
-    beta: PositiveFloat = 0.1
-    """Seed 002; lower moves further from the reference."""
-    loss_type: tuple[str, ...] = ("sigmoid", "sft")
-    """The sft term keeps the chosen likelihood from falling together with the rejected one."""
-    loss_weights: tuple[float, ...] = (1.0, 0.3)
-    trainer_args: dict[str, Any] = Field(default={})
-    """Anything else that TRL's DPOConfig takes."""
-
-
-Algorithm = Annotated[GRPO | DPO, Field(discriminator="kind")]
-
-
-class Training(Section):
-    grpo: GRPO = GRPO()
-    dpo: DPO = DPO()
-    lora: Lora = Lora()
-    seed: int = 1
-    checkpoint_every_steps: PositiveInt = 10
-    threads: PositiveInt = 1
-    """Compute threads on CPU. Two help on a quiet machine and hurt badly on a busy one."""
-    timeout_s: PositiveFloat = 6 * 3600.0
 
 
 class Evaluation(Section):
@@ -117,13 +96,14 @@ class Rollout(Section):
     """How long one run of `canary_rollout` keeps ticking while a dwell is running; 0: one look and done."""
     replay_requests: PositiveInt = 1500
     """Requests that the embedded router replays at each look."""
+    accept_hold: str = Field(default="", coerce_numbers_to_str=True)
+    """Id of the one iteration whose candidate a person lets into the traffic although its training is on HOLD."""
 
 
 class Accelerator(Section):
-    """What training runs on, for the estimate of its hours and cost. The default is one H200 on demand."""
+    """The device of a training process, for the estimate of hours and cost and for MFU. The default is an H200."""
 
     name: str = "H200"
-    count: PositiveInt = 1
     peak_tflops: PositiveFloat = 989.0
     """Dense bf16, of one device (NVIDIA's data sheet)."""
     utilisation: float = Field(default=0.3, gt=0, le=1)
@@ -142,7 +122,16 @@ class Compute(Section):
     memory_mb: PositiveInt = 256
     """What one such process may take to compare a day's rows; beyond it, it spills. Rows on their way through the
     gates come in blocks of 16 MB, whatever the size of the input."""
+    nodes: PositiveInt = 1
+    """Machines of a training."""
+    processes: PositiveInt = 1
+    """Training processes on each node: one for each GPU; on CPU, DDP over gloo."""
     accelerator: Accelerator = Accelerator()
+
+    @property
+    def devices(self) -> int:
+        """Of a training, over all nodes."""
+        return self.nodes * self.processes
 
 
 class Recipe(Section):
@@ -172,7 +161,7 @@ _WITHOUT_EFFECT: Any = {
         **dict.fromkeys(("review", "max_drift"), True),
         **{"verifier": {"workers"}, "judge": {"concurrency"}, "rag": {"concurrency"}},
     },
-    "training": {"timeout_s", "checkpoint_every_steps"},
+    "training": {"timeout_s", "grace_s", "checkpoints"},
 }
 
 

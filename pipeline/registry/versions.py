@@ -58,11 +58,13 @@ def record(
     plots: Mapping[str, bytes],
     card: Mapping[str, str],
     code_version: str,
+    tags: Mapping[str, str] | None = None,
 ) -> Recorded:
     """Record an iteration in experiment `iteration.model_name`; register its adapter if the verdict is PASS.
 
     `params` may nest; `metrics` are rows `{"step": int, name: value}`; `plots` are PNG files by name; `card` holds the
-    sections of `card.SECTIONS` in markdown. Calling it again, also after a crash halfway, adds nothing twice.
+    sections of `card.SECTIONS` in markdown; `tags` go on the run beside its lineage. Calling it again, also after a
+    crash halfway, adds nothing twice.
     """
     lineage = _lineage(iteration, checkpoint, verdict, bundle_digest, code_version)
     text = model_card(iteration.model_name, lineage, card)
@@ -73,7 +75,7 @@ def record(
     run_id = run.info.run_id
     _log_params(client, run, params)
     _log_metrics(client, run, metrics)
-    for key, value in lineage.items():
+    for key, value in {**(tags or {}), **lineage}.items():
         client.set_tag(run_id, key, value)
     with tempfile.TemporaryDirectory(prefix="plots-") as folder:
         for name, png in plots.items():

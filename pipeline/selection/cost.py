@@ -58,19 +58,24 @@ def expect(
     training: Training,
     accelerator: Accelerator,
     parameters: int,
+    devices: int = 1,
     measured_step_s: Mapping[str, float] | None = None,
 ) -> dict[str, Expected]:
-    """What GRPO and DPO would take. `measured_step_s`: seconds a step of an earlier training, by method."""
+    """What GRPO and DPO would take on `devices` of that accelerator.
+
+    `measured_step_s`: seconds a step of an earlier training on as many of them, by method.
+    """
     prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
     measured = measured_step_s or {}
 
     def expected(settings: GRPO | DPO) -> Expected:
         if isinstance(settings, GRPO):
-            groups = settings.steps * settings.prompts_per_step
+            groups = settings.batches * settings.prompts_per_step
             samples = groups * settings.num_generations
             generated = samples * min(completion, settings.max_completion_tokens)
-            trained, per_token = generated + samples * prompt, 10 if settings.beta else 8
-            flops = (2 * generated / GENERATION + per_token * trained) * parameters
+            drawn, scored = generated + samples * prompt, 4 if settings.beta else 2
+            trained = drawn * settings.num_iterations
+            flops = (2 * generated / GENERATION + scored * drawn + 6 * trained) * parameters
             seen, material = groups, evidence.frontier_prompts
         else:
             samples = settings.steps * settings.batch_size
@@ -83,7 +88,7 @@ def expect(
             f"TFLOPS training and a tenth of that generating, {CHARS_PER_TOKEN:.0f} characters a token"
         )
         if settings.kind in measured:
-            device_hours = settings.steps * measured[settings.kind] / 3600 * accelerator.count
+            device_hours = settings.steps * measured[settings.kind] / 3600 * devices
             basis = f"measured: {measured[settings.kind]:.2f} s a step in an earlier iteration"
         generations = settings.num_generations if isinstance(settings, GRPO) else None
         return Expected(
@@ -95,10 +100,10 @@ def expect(
             zero_variance_share=zero_variance(evidence, generations) if generations else UNKNOWN,
             generated_tokens=round(generated),
             trained_tokens=round(trained),
-            hours=device_hours / accelerator.count,
+            hours=device_hours / devices,
             device_hours=device_hours,
             usd=device_hours * accelerator.usd_per_hour,
-            device=f"{accelerator.count} x {accelerator.name}",
+            device=f"{devices} x {accelerator.name}",
             basis=basis,
         )
 
@@ -106,14 +111,19 @@ def expect(
 
 
 def expect_for(
-    model: str | Path, evidence: Evidence, training: Training, accelerator: Accelerator
+    model: str | Path,
+    evidence: Evidence,
+    training: Training,
+    accelerator: Accelerator,
+    devices: int,
+    measured_step_s: Mapping[str, float],
 ) -> dict[str, Expected]:
     """`expect` for a model directory; nothing where its weights cannot be counted: an estimate stops no training."""
     try:
         size = parameters(model)
     except ValueError:
         return {}
-    return expect(evidence, training, accelerator, size)
+    return expect(evidence, training, accelerator, size, devices, measured_step_s)
 
 
 def zero_variance(evidence: Evidence, generations: int) -> Estimate:

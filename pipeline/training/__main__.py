@@ -1,80 +1,89 @@
-"""The one entry point of training: `python -m pipeline.training PLAN`.
+"""The one entry point of training: `python -m pipeline.training PLAN [--node-rank N --master HOST:PORT]`.
 
-Exit codes: 0 `result.json` is written and verified; 143 pre-empted, run me again; 64 never retry, the plan or what it
-names is wrong; anything else is a crash.
+Starts the processes that the plan asks for on this node, or is one of them when a launcher says so (RANK), or hands the
+plan to NeMo RL. Exit codes:
+0 `result.json` is written and verified; 143 pre-empted, run me again; 64 never retry, the plan or what it names is
+wrong; anything else is a crash.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-import warnings
+import time
 from pathlib import Path
 
 from pipeline.processes import die_with_parent
-from pipeline.recipe import GRPO
-from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import digest_dir, digest_file, write_atomically
 from pipeline.training.checkpoints import only_writer
-from pipeline.training.plan import TrainingPlan, TrainingResult
+from pipeline.training.exits import NEVER_RETRY, Unfit
+from pipeline.training.lines import say
+from pipeline.training.plan import TrainingPlan
 
-NEVER_RETRY = 64
+NEMO_RL = "/opt/nemo-rl"
+"""Where NVIDIA's container has its checkout."""
+MAX_RESTARTS = 2
+"""Of a node's processes after a crash of one, before the launcher hears of it."""
 
 
-def main(plan_path: str) -> int:
-    path = Path(plan_path)
+def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL) -> int:
+    """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes."""
+    started_at, path = time.time(), Path(plan_path)
+    os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     try:
         plan = TrainingPlan.model_validate_json(path.read_bytes())
         verify_inputs(plan)
     except (OSError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return NEVER_RETRY
-    with only_writer(path.parent):
-        result = train(plan, path.parent)
-        write_atomically(path.with_name("result.json"), result.model_dump_json(indent=2))
+    if plan.training.engine == "nemo_rl":
+        return _with_nemo_rl(plan, path.parent, Path(nemo_rl))
+    os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
+    from pipeline.training import gang
+
+    try:
+        if gang.needed(plan) and "RANK" not in os.environ:
+            return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master)
+        from pipeline.training.worker import work
+
+        work(plan, path.parent, started_at)
+    except Unfit as error:
+        print(error, file=sys.stderr)
+        return NEVER_RETRY
+    return 0
+
+
+def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path) -> int:
+    from pipeline.training.nemo.run import run
+
+    with only_writer(folder):
+        try:
+            result = run(plan, folder, checkout, say)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return NEVER_RETRY
+        write_atomically(folder / "result.json", result.model_dump_json(indent=2))
     return 0
 
 
 def verify_inputs(plan: TrainingPlan) -> None:
     """Raise ValueError unless data and base are, to the bit, those that the plan was made for."""
-    if plan.algorithm is None or plan.data is None:
+    if plan.data is None:
         raise ValueError(f"The plan's decision is {plan.decision.method!r}: there is nothing to train.")
-    if digest_file(Path(plan.data.uri)) != plan.data.digest:
-        raise ValueError(f"{plan.data.uri} changed since the plan was made. Remove the plan and plan again.")
+    for data in (plan.data, plan.held_out):
+        if data is not None and digest_file(Path(data.uri)) != data.digest:
+            raise ValueError(f"{data.uri} changed since the plan was made. Remove the plan and plan again.")
     if digest_dir(Path(plan.base.uri)) != plan.base.digest:
         raise ValueError(f"{plan.base.uri} changed since the plan was made. Restore it, or start a new iteration.")
 
 
-def train(plan: TrainingPlan, folder: Path) -> TrainingResult:
-    """Train as planned in `folder`. torch and TRL are imported here, in the process that needs them."""
-    os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", OMP_NUM_THREADS=str(plan.threads))
-    warnings.filterwarnings("ignore")
-    import torch
-    from transformers.utils import logging
-
-    from pipeline.training import dpo, fit, grpo
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(plan.threads)
-    check = grader_of(plan.rewards.verifier)
-    assert plan.algorithm is not None, "verify_inputs refuses such a plan"
-    try:
-        fit.load_tokenizer(plan)
-        if isinstance(plan.algorithm, GRPO):
-            build = grpo.builder(plan, plan.algorithm, folder, check)
-        else:
-            build = dpo.builder(plan, plan.algorithm, folder)
-    except (TypeError, ValueError) as error:  # settings or tokenizer, before any weight is loaded
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(NEVER_RETRY)
-    fit.say(f"{plan.algorithm.kind.upper()} of {plan.base.uri}, {plan.algorithm.steps} steps")
-    try:
-        return fit.run(plan, folder, build)
-    finally:
-        check.close()
-
-
 if __name__ == "__main__":
     die_with_parent()
-    sys.exit(main(*sys.argv[1:]))
+    options = argparse.ArgumentParser(prog="python -m pipeline.training")
+    options.add_argument("plan")
+    options.add_argument("--node-rank", type=int, default=0)
+    options.add_argument("--master", default="", help="host:port of node 0")
+    options.add_argument("--nemo-rl", default=NEMO_RL, help="checkout of NeMo RL, for a plan with that engine")
+    given = options.parse_args()
+    sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl))

@@ -1,80 +1,102 @@
-"""What GRPO and DPO share inside the training process: loading, resuming, live progress, and the export at the end.
+"""What GRPO and DPO share inside the training process: loading, resuming, and the export at the end.
 
-Subclasses nothing of TRL: a callback commits checkpoints and speaks, arguments do the rest. A run that is killed at
-any instant and run again ends with the same bits on CPU.
+A run that is killed at any instant and run again ends with the same bits on CPU: the plan's rows are one epoch in their
+order, checkpoints lie between batches of generation, and TRL restores the rest.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PrinterCallback,
     Trainer,
     TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
+    set_seed,
 )
 
+from pipeline.recipe import Lora
+from pipeline.rewards.verifiers import Grader
 from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
-from pipeline.training.checkpoints import commit, newest_complete
-from pipeline.training.plan import TrainingPlan, TrainingResult
+from pipeline.training.checkpoints import Checkpointer, room
+from pipeline.training.clock import Clock
+from pipeline.training.distribution import assert_distribution, trainer_arguments
+from pipeline.training.exits import PREEMPTED, Unfit
+from pipeline.training.goodput import account, interruptions
+from pipeline.training.journal import Journal, read_journal
+from pipeline.training.lines import say
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import Progress, is_first
+from pipeline.training.result import TrainingResult
+from pipeline.training.validation import Validator, read_held_out
 
-PREEMPTED = 143
-
-
-def say(message: str) -> None:
-    """One progress line for people; the launcher passes on what starts like this."""
-    print(f"training: {message}", flush=True)
+Build = Callable[[list[TrainerCallback], Clock], Trainer]
+"""Makes the trainer with the given callbacks; its steps' spans go to the clock."""
+JOURNAL = "journal.jsonl"
 
 
 def common_args(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
     """Arguments that both TRL configs take. One epoch over the plan's rows in their order: exact under resume."""
     on_gpu = torch.cuda.is_available()
     return {
-        "output_dir": str(folder / "staging"),
+        "output_dir": str(folder / "trl"),
         "num_train_epochs": 1,
         "lr_scheduler_type": "linear",
-        "save_strategy": "steps",
-        "save_steps": plan.checkpoint_every_steps,
+        "save_strategy": "no",  # Progress decides
         "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # it would show the sentinel the last good loss instead
         "report_to": "none",
         "disable_tqdm": True,
-        "seed": plan.seed,
+        "seed": plan.training.seed,
         "bf16": on_gpu,
         "use_cpu": not on_gpu,
         "gradient_checkpointing": on_gpu,
         "dataloader_pin_memory": on_gpu,
+        **trainer_arguments(plan.world_size, on_gpu=on_gpu),
     }
 
 
-def micro_batch(extra: dict[str, Any], examples_per_step: int) -> dict[str, int]:
-    """Split a step's examples into micro-batches of `trainer_args.per_device_train_batch_size`, if that is given."""
-    size = int(extra.get("per_device_train_batch_size", examples_per_step))
-    if examples_per_step % size:
+def micro_batch(extra: dict[str, Any], examples_per_step: int, world_size: int) -> dict[str, int]:
+    """Split a step's examples over the processes, and into micro-batches of `per_device_train_batch_size`, if given.
+
+    Raises ValueError when they do not divide.
+    """
+    if examples_per_step % world_size:
         raise ValueError(
-            f"per_device_train_batch_size {size} does not divide a step's {examples_per_step} examples: use a divisor."
+            f"A step's {examples_per_step} examples do not divide among {world_size} processes: change the recipe's "
+            "prompts_per_step, num_generations or batch_size, or its compute section."
         )
-    return {"per_device_train_batch_size": size, "gradient_accumulation_steps": examples_per_step // size}
+    local = examples_per_step // world_size
+    size = int(extra.get("per_device_train_batch_size", local))
+    if local % size:
+        raise ValueError(
+            f"per_device_train_batch_size {size} does not divide the {local} examples of a process: use a divisor."
+        )
+    return {"per_device_train_batch_size": size, "gradient_accumulation_steps": local // size}
 
 
-def lora_config(plan: TrainingPlan) -> LoraConfig:
+def lora_config(lora: Lora | None) -> LoraConfig | None:
+    if lora is None:
+        return None
     return LoraConfig(
-        r=plan.lora.r, lora_alpha=plan.lora.alpha, target_modules=plan.lora.target_modules, task_type="CAUSAL_LM"
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
     )
 
 
@@ -88,9 +110,19 @@ def load_tokenizer(plan: TrainingPlan) -> Any:
 
 
 def load_base(plan: TrainingPlan) -> tuple[Any, Any]:
-    """The base model and its tokenizer: bf16 on a GPU, fp32 on CPU."""
-    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
-    return AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=dtype), load_tokenizer(plan)
+    """The base model and its tokenizer: frozen bf16 under an adapter on a GPU, in 4 bits for QLoRA, else fp32."""
+    lora = plan.training.lora
+    half = torch.cuda.is_available() and lora is not None  # an update of 1e-6 is lost in a bf16 weight
+    arguments: dict[str, Any] = {"dtype": torch.bfloat16 if half else torch.float32}
+    if lora is not None and lora.quantise == "nf4":
+        if not torch.cuda.is_available():
+            raise ValueError("training.lora.quantise nf4 needs a GPU. Set it to none, or run where there is one.")
+        from transformers import BitsAndBytesConfig
+
+        arguments["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        )
+    return AutoModelForCausalLM.from_pretrained(plan.base.uri, **arguments), load_tokenizer(plan)
 
 
 def read_rows(plan: TrainingPlan, columns: list[str]) -> Dataset:
@@ -98,102 +130,146 @@ def read_rows(plan: TrainingPlan, columns: list[str]) -> Dataset:
     return Dataset(pq.read_table(plan.data.uri, columns=columns))  # in memory: no cache outside the data root
 
 
-def run(plan: TrainingPlan, folder: Path, build: Callable[[list[TrainerCallback]], Trainer]) -> TrainingResult:
-    """Train to the end from the newest complete checkpoint, export, and return the result.
+def context_of(plan: TrainingPlan) -> int | None:
+    """Tokens that the base model can attend to; None where its configuration does not say."""
+    return getattr(AutoConfig.from_pretrained(plan.base.uri), "max_position_embeddings", None)
 
-    `build` makes the trainer with the given callbacks. Exits with 143 after a SIGTERM, with a checkpoint saved.
+
+def check_context(plan: TrainingPlan, completion_tokens: int) -> None:
+    """Raise ValueError when a prompt and its completion may be longer than the model's context."""
+    context = context_of(plan)
+    if context is None:
+        return
+    tokenizer = load_tokenizer(plan)
+    prompts = {str(prompt): prompt for prompt in read_rows(plan, ["prompt"])["prompt"]}.values()
+    rendered = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    longest = max(len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"])
+    if longest + completion_tokens > context:
+        raise ValueError(
+            f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together more "
+            f"than the model's context of {context}. Lower max_completion_tokens or leave long prompts out."
+        )
+
+
+def run(
+    plan: TrainingPlan, folder: Path, build: Build, check: Grader, started_at: float | None = None
+) -> TrainingResult | None:
+    """Train to the end from the newest complete checkpoint, export, and return the result (None on all ranks but 0).
+
+    `started_at`: when this process did, in seconds since the epoch. Exits with 143 after a SIGTERM, a checkpoint saved.
     """
-    checkpoints, staging, digest = folder / "checkpoints", folder / "staging", plan.digest()
-    shutil.rmtree(staging, ignore_errors=True)  # the torn rest of a killed attempt
-    resume = newest_complete(checkpoints, digest, warn=say)
-    attempts = _count_attempt(folder, resume)
-    progress = Progress(checkpoints, digest)
-    trainer = build([progress])
+    training, first = plan.training, PartialState().is_main_process
+    journal = Journal(folder / JOURNAL if first else None)
+    keeper = resume = None
+    if first:
+        shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
+        attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / JOURNAL))
+        keeper = Checkpointer(
+            folder / "checkpoints", plan.digest(), plan.world_size, attempt, training.checkpoints, say
+        )
+        resume = keeper.newest()
+    resume = _from_first(resume)
+    journal.add("started", int(resume.name.removeprefix("step-")) if resume else 0, at=started_at)
+    validator = None
+    if plan.held_out is not None:
+        validator = Validator(read_held_out(plan.held_out.uri), check, training.validation, load_tokenizer(plan))
+    clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
+    progress = Progress(plan, keeper, journal, clock, validator, folder / "completions")
+    set_seed(training.seed)  # the adapter's random start
+    trainer = build([progress], clock)
+    try:
+        assert_distribution(trainer.accelerator, plan)
+    except ValueError as error:
+        raise Unfit(str(error)) from error
     trainer.remove_callback(PrinterCallback)  # it prints every metric; Progress says what a person reads
+    progress.attach(trainer)
     if resume is not None:
         say(f"resuming at {resume.name}")
-    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    with room(folder):
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     if progress.preempted:
         say(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
+        _close(keeper, training.grace_s / 4)
+        PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
         sys.exit(PREEMPTED)
-    shutil.rmtree(staging, ignore_errors=True)
-    history = [row for row in trainer.state.log_history if "step_seconds" in row]
+    step = trainer.state.global_step
+    if progress.stopped:
+        best = _from_first(keeper.best() if keeper else None)
+        step = _take_back(trainer, best)
+    checkpoint = _export(plan, trainer, folder, step)
+    if keeper is None or checkpoint is None:
+        return None
+    _close(keeper, training.grace_s)
+    shutil.rmtree(folder / "trl", ignore_errors=True)
+    journal.add("ended", step, why="stopped" if progress.stopped else "done")
+    events = read_journal(folder / JOURNAL)
+    attempts = [event.step for event in events if event.kind == "started"]
+    history = [row for row in trainer.state.log_history if "seconds/step" in row or "held_out/length" in row]
     return TrainingResult(
         iteration=plan.iteration,
-        plan_digest=digest,
-        checkpoint=_export(trainer, folder),
+        plan_digest=plan.digest(),
+        checkpoint=checkpoint,
         metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
-        seconds=sum(row["step_seconds"] for row in history),
+        seconds=sum(event.seconds.get("step", 0.0) for event in events if event.kind == "step"),
         attempts=len(attempts),
         resumed_from=tuple(step for step in attempts if step > 0),
+        health=progress.health,
+        goodput=account(events),
+        preemptions=interruptions(events),
+        engine="trl",
     )
 
 
-class Progress(TrainerCallback):
-    """Commits what the Trainer saves, reports each step, and turns SIGTERM into a saved stop at a step's end."""
-
-    def __init__(self, checkpoints: Path, plan_digest: str) -> None:
-        self.preempted = False
-        self._checkpoints, self._digest = checkpoints, plan_digest
-        self._last = time.monotonic()
-        signal.signal(signal.SIGTERM, self._terminate)
-
-    def _terminate(self, *_: Any) -> None:
-        self.preempted = True
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._last = time.monotonic()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.preempted and state.global_step < state.max_steps:
-            control.should_save = control.should_training_stop = True
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        if logs is None or "loss" not in logs:
-            return
-        now = time.monotonic()
-        state.log_history[-1]["step_seconds"] = now - self._last
-        self._last = now
-        shown = {"reward": "reward", "accuracy": "accuracy", "rewards/accuracies": "pairs ranked right", "loss": "loss"}
-        parts = [f"{name} {float(logs[key]):.3f}" for key, name in shown.items() if key in logs]
-        say(f"step {state.global_step}/{state.max_steps}  " + "  ".join(parts))
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        assert args.output_dir is not None
-        saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        commit(saved, self._checkpoints, self._digest, state.global_step)
+def _from_first(found: Path | None) -> Path | None:
+    """What the first rank found, told to all."""
+    said: list[Any] = [found]
+    broadcast_object_list(said)
+    return said[0]
 
 
-def _count_attempt(folder: Path, resume: Path | None) -> list[int]:
-    """Add this attempt to the ledger; returns the step at which each attempt began."""
-    ledger = folder / "attempts.jsonl"
-    step = int(resume.name.removeprefix("step-")) if resume else 0
-    with ledger.open("a") as stream:
-        stream.write(json.dumps({"resumed_from": step}) + "\n")
-    return [json.loads(line)["resumed_from"] for line in ledger.read_text().splitlines()]
+def _close(keeper: Checkpointer | None, within_s: float) -> None:
+    if keeper is not None:
+        keeper.drain(within_s)
+        keeper.close()
 
 
-def _export(trainer: Trainer, folder: Path) -> CheckpointRef:
-    """Publish the adapter, and the model with it merged in: what is evaluated is what will be served."""
-    peft_model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    step = trainer.state.global_step
+def _take_back(trainer: Trainer, best: Path | None) -> int:
+    """Put the best checkpoint's weights into the trainer; returns its step. Without one the last weights stay."""
+    if best is None:
+        say("stopped before any checkpoint: the last weights are kept")
+        return trainer.state.global_step
+    say(f"stopped: the best checkpoint is {best.name}")
+    trainer._load_from_checkpoint(str(best))  # type: ignore[reportPrivateUsage]  # what resuming itself uses
+    return int(best.name.removeprefix("step-"))
 
-    def publish(name: str, model: Any) -> ModelRef:
+
+def _export(plan: TrainingPlan, trainer: Trainer, folder: Path, step: int) -> CheckpointRef | None:
+    """Publish the adapter, and the model with it merged in: what is evaluated is what will be served.
+
+    Every rank takes part, for a sharded model is gathered; the first one writes and gets the reference. The merge is
+    into a fresh copy of the base, in the training's precision; a training without an adapter has the model in both.
+    """
+    model: Any = trainer.model
+    accelerator: Any = trainer.accelerator
+    state = accelerator.get_state_dict(trainer.model_wrapped)
+    if not is_first(trainer):
+        return None
+
+    def publish(name: str, write: Callable[[Path], None]) -> ModelRef:
         final, staging = folder / name, folder / f".{name}"
         shutil.rmtree(staging, ignore_errors=True)
-        model.save_pretrained(staging)
+        write(staging)
         trainer.processing_class.save_pretrained(staging)  # type: ignore[union-attr]
         (staging / "README.md").unlink(missing_ok=True)  # an empty model card; ours is in the registry
         shutil.rmtree(final, ignore_errors=True)  # an attempt that was killed before its result
         publish_dir(staging, final)
         return ModelRef(uri=str(final), digest=digest_dir(final))
 
-    adapter = publish("adapter", peft_model)
-    return CheckpointRef(adapter=adapter, model=publish("model", peft_model.merge_and_unload()), step=step)
+    trained: Any = accelerator.unwrap_model(model)
+    if plan.training.lora is None:
+        whole = publish("model", lambda to: trained.save_pretrained(to, state_dict=state))
+        return CheckpointRef(adapter=whole, model=whole, step=step)
+    adapter = publish("adapter", lambda to: trained.save_pretrained(to, state_dict=state))
+    base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=next(iter(state.values())).dtype)
+    merged: Any = PeftModel.from_pretrained(base, adapter.uri).merge_and_unload()
+    return CheckpointRef(adapter=adapter, model=publish("model", merged.save_pretrained), step=step)

@@ -4,76 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
 
-from pipeline.recipe import GRPO, Rewards
-from pipeline.recipe.rewards import VerifierKind
-from pipeline.rewards.composite import score_fresh
-from pipeline.rewards.verifiers import Check, Grader
-from pipeline.training.fit import common_args, load_base, lora_config, micro_batch, read_rows
+from pipeline.recipe import GRPO
+from pipeline.training.clock import Clock
+from pipeline.training.fit import Build, check_context, common_args, load_base, lora_config, micro_batch, read_rows
+from pipeline.training.group import GroupTrainer
 from pipeline.training.plan import TrainingPlan
+
+RewardFunction = Callable[..., list[float | None]]
+"""As TRL calls it: completions, the columns of their rows, `log_metric`; None leaves a completion out of its group."""
 
 
 def config(plan: TrainingPlan, settings: GRPO, folder: Path) -> GRPOConfig:
     """TRL's own config; raises ValueError or TypeError for what it doesn't take, before any weight is loaded."""
-    completions = settings.prompts_per_step * settings.num_generations
+    update = settings.prompts_per_step * settings.num_generations // settings.num_minibatches
+    batch = micro_batch(settings.trainer_args, update, plan.world_size)
     arguments: dict[str, Any] = {
         **common_args(plan, folder),
         "num_generations": settings.num_generations,
+        "num_iterations": settings.num_iterations,
         "max_completion_length": settings.max_completion_tokens,
         "learning_rate": settings.learning_rate,
         "temperature": settings.temperature,
         "beta": settings.beta,
+        "epsilon": settings.epsilon,
+        "epsilon_high": settings.epsilon_high,
+        "loss_type": settings.loss_type,
+        "scale_rewards": settings.scale_rewards,
+        "mask_truncated_completions": settings.mask_truncated_completions,
+        "use_vllm": settings.generation != "transformers",
         "shuffle_dataset": False,  # the plan's rows are already in the order of the steps
         **settings.trainer_args,
-        **micro_batch(settings.trainer_args, completions),
+        **batch,
+        "steps_per_generation": batch["gradient_accumulation_steps"] * settings.num_minibatches,
     }
+    if settings.generation != "transformers":
+        arguments["vllm_mode"] = settings.generation.removeprefix("vllm_")
     return GRPOConfig(**arguments)
 
 
-def builder(
-    plan: TrainingPlan, settings: GRPO, folder: Path, check: Grader
-) -> Callable[[list[TrainerCallback]], Trainer]:
+def builder(plan: TrainingPlan, settings: GRPO, folder: Path, reward: RewardFunction) -> Build:
+    """Raises ValueError or TypeError for settings that cannot be trained with, before any weight is loaded."""
     args = config(plan, settings, folder)
+    check_context(plan, settings.max_completion_tokens)
 
-    def build(callbacks: list[TrainerCallback]) -> Trainer:
+    def build(callbacks: list[TrainerCallback], clock: Clock) -> Trainer:
         model, tokenizer = load_base(plan)
-        return GRPOTrainer(
+        return GroupTrainer(
             model=model,
-            reward_funcs=reward_function(plan.rewards, check),
+            reward_funcs=reward,
             args=args,
             train_dataset=read_rows(plan, ["prompt", "reference", "verifier"]),
             processing_class=tokenizer,
-            peft_config=lora_config(plan),
+            peft_config=lora_config(plan.training.lora),
             callbacks=callbacks,
+            settings=settings,
+            clock=clock,
+            name=plan.digest(),
         )
 
     return build
-
-
-def reward_function(settings: Rewards, check: Grader) -> Callable[..., list[float | None]]:
-    """The composite as TRL calls it; None leaves a completion whose check failed out of its group."""
-
-    def composite(
-        completions: list[list[dict[str, str]]],
-        reference: list[str],
-        verifier: list[VerifierKind],
-        log_metric: Callable[[str, float], None] | None = None,
-        **_: Any,
-    ) -> list[float | None]:
-        texts = [messages[-1]["content"] for messages in completions]
-        checks = [Check(*each) for each in zip(texts, reference, verifier, strict=True)]
-        rewards = [score_fresh(*each, settings) for each in zip(checks, check(checks), strict=True)]
-        right = [value for reward in rewards if (value := reward.findings["correct"].value) is not None]
-        if log_metric is not None and right:
-            log_metric("accuracy", fmean(right))
-        if log_metric is not None:  # a policy that learns to break its checks shows here first
-            log_metric("abstained", fmean(reward.final_reward is None for reward in rewards))
-        return [reward.final_reward for reward in rewards]
-
-    return composite

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 
 from pipeline.storage import Store
-from pipeline.training.plan import TrainingPlan, TrainingResult
-
-PREEMPTED, REFUSED = 143, 64
+from pipeline.training.exits import NEVER_RETRY, PREEMPTED
+from pipeline.training.lines import MARK
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import TrainingResult
 
 
 class TrainingRefused(ValueError):
@@ -28,13 +29,15 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
     """
     if plan.decision.method == "none":
         return None
+    if plan.nodes > 1:
+        raise TrainingRefused(f"The plan has {plan.nodes} nodes, and this launcher starts one. Set compute.nodes to 1.")
     name = f"iterations/{plan.iteration}/training"
     found = store.read(f"{name}/result.json", TrainingResult)
     if found is not None:
         return found
     command = [sys.executable, "-m", "pipeline.training", str(store.path(name, "plan.json"))]
-    code, tail = _follow(command, timeout_s, log)
-    if code == REFUSED:
+    code, tail = _follow(command, timeout_s, plan.training.grace_s, log)
+    if code == NEVER_RETRY:
         raise TrainingRefused(f"The trainer refuses the plan:\n{tail}")
     if code in (PREEMPTED, -signal.SIGTERM):
         raise RuntimeError("Training was pre-empted after a checkpoint. Run it again: it resumes there.")
@@ -44,7 +47,7 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
     return result
 
 
-def _follow(command: list[str], timeout_s: float, log: Callable[[str], None]) -> tuple[int, str]:
+def _follow(command: list[str], timeout_s: float, grace_s: float, log: Callable[[str], None]) -> tuple[int, str]:
     """Run to the end, passing on the lines that the trainer marks; returns the exit code and the last lines."""
     tail: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -53,13 +56,13 @@ def _follow(command: list[str], timeout_s: float, log: Callable[[str], None]) ->
         try:
             for line in process.stdout:
                 tail = [*tail[-29:], line.rstrip()]
-                if line.startswith("training: "):
+                if line.startswith(MARK):
                     log(line.rstrip())
             return process.wait(), "\n".join(tail)
         except BaseException:  # a cancelled step ends its trainer: first politely, for a last checkpoint
             process.terminate()
             try:
-                process.wait(timeout=20)
+                process.wait(timeout=grace_s)
             except subprocess.TimeoutExpired:
                 process.kill()
             raise

@@ -38,7 +38,8 @@ from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason, Window, day_digest
 from pipeline.traces.rows import SCHEMA
-from pipeline.training.plan import TrainingResult, plan_training
+from pipeline.training.plan import plan_training
+from pipeline.training.result import Goodput, Health, TrainingResult
 
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base")
@@ -167,14 +168,16 @@ class Place:
         labels = label_traces(store, self.lake, iteration, rewards, ALONE, Endpoints(), (), lambda line: None)
         consent = partial(consented, store, self.lake, dataset)
         preferences = build(store, iteration, labels.dataset, selection, {}, consent, Trust())
-        plan = plan_training(store, iteration, preferences, selection, TRAINING, rewards, {}, consent)
+        plan = plan_training(store, iteration, preferences, selection, TRAINING, rewards, Compute(), {}, consent)
         assert plan.data is not None, plan.decision
-        for left in (".reward_labels.0f", ".preference_dataset.0f"):  # of attempts that were killed
-            killed = store.path(iteration.path(left))
-            killed.mkdir()
-            (killed / "half.parquet").write_bytes(
-                next(store.path(iteration.path("reward_labels")).glob("*.parquet")).read_bytes()
-            )
+        rows = next(store.path(iteration.path("reward_labels")).glob("*.parquet")).read_bytes()
+        for left in (
+            *(".reward_labels.0f/half", ".preference_dataset.0f/half", "training/trl/half"),  # of killed attempts
+            *("training/held_out", "training/completions/step-000001", "training/nemo/train"),
+        ):
+            path = store.path(iteration.path(f"{left}.parquet"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(rows)
         self.train(iteration)
         return iteration
 
@@ -186,14 +189,10 @@ class Place:
         adapter, model = (ModelRef(uri=str(folder / n), digest=digest_dir(folder / n)) for n in ("adapter", "model"))
         checkpoint = CheckpointRef(adapter=adapter, model=model, step=1)
         made = TrainingResult(
-            iteration=iteration.id,
-            plan_digest="p",
-            checkpoint=checkpoint,
-            metrics=(),
-            seconds=1,
-            attempts=1,
-            resumed_from=(),
-        )
+            iteration=iteration.id, plan_digest="p", checkpoint=checkpoint, metrics=(), seconds=1, attempts=1,
+            resumed_from=(), health=Health(), goodput=Goodput(total_s=1, productive_s=1, badput_s={}), preemptions=(),
+            engine="trl",
+        )  # fmt: skip
         store.write(iteration.path("training", "result.json"), made)
         recorded = record(
             self.tracking_uri,

@@ -28,33 +28,38 @@ def lengths(prompt_tokens: float, completion_tokens: float) -> Evidence:
 
 
 @pytest.mark.parametrize(
-    ("weights", "settings", "tokens", "accelerator", "hours"),
+    ("weights", "settings", "tokens", "accelerator", "devices", "hours"),
     [
         # seed 000: 7B on 2 x p4d; 23.4 s generation and 18.6 s training a step; its lengths are not told
         (7e9, {"steps": 100, "prompts_per_step": 32, "num_generations": 16, "beta": 0.01}, (128, 256),
-         Accelerator(name="A100", count=16, peak_tflops=312), 100 * 42.0 / 3600),
+         Accelerator(name="A100", peak_tflops=312), 16, 100 * 42.0 / 3600),
         # seed 003: 8B on 16 B200; 39.1 s generation, 16.9 s training and 7.7 s log-probabilities a step of 122.9 s
         (8e9, {"steps": 100, "prompts_per_step": 64, "num_generations": 32, "beta": 0.01}, (100, 903),
-         Accelerator(name="B200", count=16, peak_tflops=2250), 100 * 63.7 / 3600),
+         Accelerator(name="B200", peak_tflops=2250), 16, 100 * 63.7 / 3600),
         # seed 002: 32B on 3 x p5en, 1,000 iterations of 32 prompts in 4 to 6 h; groups and lengths are not told
         (32e9, {"steps": 1000, "prompts_per_step": 32, "num_generations": 8, "beta": 0.1}, (256, 512),
-         Accelerator(count=24), 5.0),
+         Accelerator(), 24, 5.0),
     ],
     ids=["7B on A100", "8B on B200", "32B on H200"],
 )  # fmt: skip
 def test_grpo_takes_as_long_as_published_within_a_factor_of_three(
-    weights: float, settings: dict[str, float], tokens: tuple[float, float], accelerator: Accelerator, hours: float
+    weights: float,
+    settings: dict[str, float],
+    tokens: tuple[float, float],
+    accelerator: Accelerator,
+    devices: int,
+    hours: float,
 ) -> None:
     training = Training(grpo=GRPO.model_validate({**settings, "max_completion_tokens": 1024}))
-    found = expect(lengths(*tokens), training, accelerator, int(weights))["grpo"]
+    found = expect(lengths(*tokens), training, accelerator, int(weights), devices)["grpo"]
     assert hours / 3 < found.hours < hours * 3
-    assert found.device_hours == pytest.approx(found.hours * accelerator.count)
+    assert found.device_hours == pytest.approx(found.hours * devices)
 
 
 def test_tokens_follow_from_lengths_and_settings() -> None:
     training = Training(grpo=GRPO(steps=10, prompts_per_step=4, num_generations=8, max_completion_tokens=100),
                         dpo=DPO(steps=5, batch_size=2))  # fmt: skip
-    found = expect(lengths(50, 200), training, Accelerator(usd_per_hour=3, count=2), 1_000_000_000)
+    found = expect(lengths(50, 200), training, Accelerator(usd_per_hour=3), 1_000_000_000, 2)
     grpo, dpo = found["grpo"], found["dpo"]
     assert (grpo.samples, grpo.generated_tokens, grpo.trained_tokens) == (320, 320 * 100, 320 * 150)
     assert (dpo.samples, dpo.generated_tokens, dpo.trained_tokens) == (10, 0, 2 * 10 * 250)
@@ -67,9 +72,9 @@ def test_tokens_follow_from_lengths_and_settings() -> None:
 
 
 def test_a_measured_step_replaces_the_estimate_of_its_method_alone() -> None:
-    training, accelerator = Training(), Accelerator(count=4)
-    estimated = expect(GOOD, training, accelerator, 10**9)
-    found = expect(GOOD, training, accelerator, 10**9, {"grpo": 45.0})
+    training, accelerator = Training(), Accelerator()
+    estimated = expect(GOOD, training, accelerator, 10**9, 4)
+    found = expect(GOOD, training, accelerator, 10**9, 4, {"grpo": 45.0})
     assert found["grpo"].hours == pytest.approx(200 * 45 / 3600)
     assert found["grpo"].device_hours == pytest.approx(4 * found["grpo"].hours)
     assert found["grpo"].basis == "measured: 45.00 s a step in an earlier iteration"

@@ -11,7 +11,7 @@ import pytest
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import Store
-from pipeline.training.grpo import reward_function
+from pipeline.training.composite import Composite
 from tests.pipeline.rewards.conftest import call, day_file, labeller, rows_of
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def test_fresh_completions_are_worth_what_logged_ones_are(tmp_path: Path) -> Non
     logged = rows_of(labeller(store, export)(**SETTINGS.model_dump()))
     metrics: dict[str, float] = {}
     with closing(grader_of(SETTINGS.verifier)) as check:
-        composite = reward_function(SETTINGS, check)
+        composite = Composite(SETTINGS, check)
         texts, references, kinds = zip(*FRESH, strict=True)
 
         def score() -> None:  # off the main thread, as asynchronous trainers do: no signal can time anything out there
@@ -56,4 +56,7 @@ def test_fresh_completions_are_worth_what_logged_ones_are(tmp_path: Path) -> Non
     assert rewards[0] == rewards[1] == [logged[f"t{n}"]["final_reward"] for n in range(len(FRESH))]
     assert rewards[0][4] is None, "a check that failed is no 0"
     assert [reward is not None and reward > 0.8 for reward in rewards[0]] == [1, 1, 0, 0, 0, 1, 1, 1]
-    assert metrics == {"accuracy": pytest.approx(5 / 7), "abstained": pytest.approx(1 / 8)}
+    assert metrics["accuracy"] == pytest.approx(5 / 7)
+    assert metrics["abstained"] == pytest.approx(1 / 8)
+    shares = [value for name, value in metrics.items() if name.startswith("component/")]
+    assert sum(shares) == pytest.approx(1.0), "what the reward's variance comes from, in parts"

@@ -4,59 +4,19 @@ Half a million parameters of arithmetic cannot judge: real tokens come back, no 
 """
 
 import importlib.util
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Asked, Budget, Comparison, Endpoint, JudgeReason, JudgeRefused, open_judge
 
-from ....servers import free_port
+from ....servers import free_port, openai_server, vllm_server
 
 ROOT = Path(__file__).parents[4]
 MODEL = ROOT / "pipeline" / "demo" / "model"
-VLLM = Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
-STARTS_WITHIN_S = 240
-
-
-@contextmanager
-def started(command: list[str], port: int, log: Path) -> Generator[str]:
-    """The root of the server's API, once it is healthy; the server's process group ends with the block."""
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    quiet |= {"OMP_NUM_THREADS": "1"}
-    with (
-        log.open("wb") as stream,
-        subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | quiet, start_new_session=True
-        ) as server,
-    ):
-        try:
-            deadline = time.monotonic() + STARTS_WITHIN_S
-            while not _is_healthy(port):
-                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                server.wait(30)
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)  # an engine that outlived its server
-
-
-def _is_healthy(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +26,15 @@ def transformers_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", f"{MODEL}@main"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-    with started(command, port, tmp_path_factory.mktemp("transformers") / "log") as url:
+    with openai_server(command, port, tmp_path_factory.mktemp("transformers") / "log") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if not VLLM.exists():
-        pytest.skip(f"no vLLM at {VLLM} (set VLLM_PYTHON to the Python of an environment that has it)")
-    port = free_port()
     # The model was trained on 1,024 positions; a judge's prompt is longer, letter by letter.
-    command = [str(VLLM), "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", f"{MODEL}@main"]
-    command += ["--hf-overrides", '{"max_position_embeddings": 8192}', "--enforce-eager", "--max-num-seqs", "8"]
-    with started(command, port, tmp_path_factory.mktemp("vllm") / "log") as url:
+    longer = ("--hf-overrides", '{"max_position_embeddings": 8192}', "--max-num-seqs", "8")
+    with vllm_server(MODEL, f"{MODEL}@main", tmp_path_factory.mktemp("vllm"), *longer) as url:
         yield url
 
 

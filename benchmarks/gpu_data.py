@@ -1,0 +1,113 @@
+"""What `benchmarks.gpu` trains: a model of a real one's shape with random weights, and plans over long word problems.
+
+The tokenizer is the embedded model's, so only its few hundred ids are drawn; embedding and logits keep all the rows of
+the real vocabulary, for they are much of the time and the memory.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.task import mistaken_solution, problems
+from pipeline.iteration import identify
+from pipeline.recipe import DPO, GRPO, Accelerator, Checkpoints, Compute, Rewards, Selection, Sentinel, Training
+from pipeline.rewards.records import LABELS
+from pipeline.selection.evidence import Trust
+from pipeline.selection.preferences import build
+from pipeline.storage import DatasetRef, Store, digest_file, model_ref
+from pipeline.training.plan import plan_training
+
+QWEN2_1_5B = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 32_768,
+    "tie_word_embeddings": True,
+}
+"""The shape of Qwen2.5-1.5B: 1,543,714,304 weights."""
+
+COMMON, OWN = 0.5, 0.03
+"""Rows of known ids are a constant and a little noise of their own, the rest 0. So only known ids are drawn, and nearly
+evenly: the draws of a group differ, and with them their rewards. Without that there would be no gradient."""
+
+
+def write_base(folder: Path, shape: dict[str, Any], device: str) -> Path:
+    """A model with random weights in bf16 and the embedded tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR)
+    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    torch.manual_seed(0)
+    with torch.device(device):
+        model: Any = Qwen2ForCausalLM(Qwen2Config(**shape, **special))
+        rows = model.get_input_embeddings().weight.data
+        rows[: len(tokenizer)].normal_(COMMON, OWN)
+        rows[len(tokenizer) :].zero_()
+    model.generation_config = GenerationConfig(**special)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_plan(
+    root: Path,
+    base: Path,
+    settings: GRPO | DPO,
+    accelerator: Accelerator,
+    rewards: Rewards,
+    problems_per_row: int,
+    checkpoints: Checkpoints,
+) -> Path:
+    """A plan over fresh problems, as the selection stage would leave it; returns the path of `plan.json`."""
+    store = Store(root)
+    drawn = problems(5, "train", 48 * problems_per_row)
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(drawn), problems_per_row):
+        group = drawn[start : start + problems_per_row]
+        prompt = " ".join(each.prompt for each in group)
+        sides = {1.0: [each.solution for each in group], 0.0: [mistaken_solution(each) for each in group]}
+        rows += [_label(prompt, "\n".join(side), group[-1].answer, right) for right, side in sides.items()]
+    path = store.path("labels", "labels.parquet")
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), path)
+    labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
+    selection = Selection(method=settings.kind, held_out_share=0.0, max_principal_share=1.0)
+    iteration = identify(0, "benchmark", model_ref(base), labels, "")
+    ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
+    dataset = build(store, iteration, labels, selection, {}, lambda: ids, Trust())
+    sections: dict[str, Any] = {
+        settings.kind: settings,
+        "sentinel": Sentinel(warm_up=settings.steps),  # it would stop what learns nothing
+        "checkpoints": checkpoints,
+    }
+    compute = Compute(accelerator=accelerator)
+    plan_training(store, iteration, dataset, selection, Training(**sections), rewards, compute, {}, lambda: ids)
+    return store.path(iteration.path("training", "plan.json"))
+
+
+def _label(prompt: str, completion: str, answer: str, right: float) -> dict[str, Any]:
+    id = f"{prompt}-{right}"
+    return {
+        **dict.fromkeys(LABELS.names),
+        "trace_id": id,
+        "observation_id": id,
+        "user_id": id,
+        "consent": True,
+        "prompt": json.dumps([{"role": "user", "content": prompt}]),
+        "completion": completion,
+        "reference": answer,
+        "verifier": "math",
+        "correct": right,
+        "final_reward": right,
+        "profile": "verified",
+    }

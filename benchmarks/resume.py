@@ -1,0 +1,142 @@
+"""What interruptions cost a training, and that they change nothing: `python -m benchmarks.resume [--small]`.
+
+First the same GRPO (several iterations and mini-batches of each batch of generation, dynamic sampling, accumulation)
+and the same DPO are trained under random schedules of SIGKILL and SIGTERM: their adapters must be one. Then the
+embedded recipe's GRPO is trained with 0, 1, 3 and 6 pre-emptions, evenly spread, each a SIGTERM with notice to a whole
+process that is then started again at once. The last line is JSON: `kill_schedules`, `distinct_digests` (one for each
+method), `goodput` by number of pre-emptions, steps lost by signal, median seconds of a save and of a start.
+"""
+
+import argparse
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kills import Zygote, adapter_of, result_of, survive
+from benchmarks.training import write_plan
+from pipeline.recipe import DPO, GRPO, Checkpoints, DynamicSampling, Training, Validation, load
+from pipeline.training.journal import Event, read_journal
+from pipeline.training.result import Preemption
+
+OFF_POLICY = GRPO(
+    steps=12,
+    prompts_per_step=4,
+    num_generations=4,
+    num_minibatches=2,
+    num_iterations=2,
+    max_completion_tokens=32,
+    learning_rate=1e-3,
+    beta=0.05,
+    dynamic_sampling=DynamicSampling(),
+    trainer_args={"per_device_train_batch_size": 4},
+)
+PAIRS = DPO(steps=12, batch_size=16, learning_rate=3e-4, beta=0.3, trainer_args={"per_device_train_batch_size": 8})
+ASKED = Validation(every_steps=4, prompts=8, samples=1, max_completion_tokens=32)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--small", action="store_true", help="two schedules and one pre-emption, within minutes")
+    small = options.parse_args().small
+    schedules, counts = (2, (0, 1)) if small else (20, (0, 1, 3, 6))
+    training = load("jobs/recipes/embedded.yaml").training
+    if small:
+        training = training.model_copy(update={"grpo": training.grpo.model_copy(update={"steps": 8})})
+    lost: dict[str, list[int]] = {}
+    digests: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for method in ("grpo", "dpo"):
+            found = kill(Path(folder), method, schedules // 2, lost)
+            digests[method] = len(set(found))
+        goodput = {count: preempt(Path(folder, f"preempted-{count}"), training, count, lost) for count in counts}
+        events = read_journal(Path(folder, "preempted-0", "journal"))
+    print(
+        json.dumps(
+            {
+                "kill_schedules": schedules // 2 * 2,
+                "distinct_digests": digests,
+                "goodput": {str(count): round(share, 3) for count, share in goodput.items()},
+                "lost_steps": {cause: _spread(steps) for cause, steps in sorted(lost.items())},
+                "save_s": _median([event.seconds["save"] for event in events if event.kind == "saved"]),
+                "start_s": _median(_starts(events)),
+            }
+        )
+    )
+
+
+def kill(folder: Path, method: str, schedules: int, lost: dict[str, list[int]]) -> list[str]:
+    """Adapter digests of one undisturbed training and of `schedules` disturbed ones."""
+    settings = Training(grpo=OFF_POLICY, dpo=PAIRS, validation=ASKED, checkpoints=Checkpoints(every_steps=2))
+    with Zygote(folder / f"{method}.log") as zygote:
+        whole = write_plan(folder / f"{method}-whole", settings, method)
+        zygote.attempt(whole)
+        found, whole_s = [adapter_of(whole)], result_of(whole).goodput.total_s
+        for seed in range(schedules):
+            plan = write_plan(folder / f"{method}-{seed}", settings, method)
+            attempts = survive(zygote, plan, random.Random(f"{method}/{seed}"), 5, whole_s)
+            codes = " ".join(str(attempt.code) for attempt in attempts)
+            found.append(adapter_of(plan))
+            print(f"{method} schedule {seed + 1:2}  attempts ended with {codes:<20}  {found[-1][:12]}", flush=True)
+            _count(result_of(plan).preemptions, lost)
+    return found
+
+
+def preempt(root: Path, training: Training, count: int, lost: dict[str, list[int]]) -> float:
+    """Goodput of a training whose process is pre-empted `count` times, each time after an equal share of its steps."""
+    plan, steps = write_plan(root, training), training.grpo.steps
+    due = [round(steps * (number + 1) / (count + 1)) for number in range(count)]
+    while not plan.with_name("result.json").exists():
+        with subprocess.Popen(
+            [sys.executable, "-m", "pipeline.training", str(plan)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if due and f"step {due[0]}/" in line:
+                    due.pop(0)
+                    process.send_signal(signal.SIGTERM)
+    result = result_of(plan)
+    (root / "journal").write_bytes(plan.with_name("journal.jsonl").read_bytes())
+    badput = "  ".join(f"{cause} {seconds:.1f}" for cause, seconds in result.goodput.badput_s.items() if seconds)
+    print(
+        f"{count} pre-emptions: goodput {result.goodput.share:.3f} of {result.goodput.total_s:.1f} s; {badput}",
+        flush=True,
+    )
+    _count(result.preemptions, lost)
+    return result.goodput.share
+
+
+def _count(preemptions: Sequence[Preemption], lost: dict[str, list[int]]) -> None:
+    for each in preemptions:
+        lost.setdefault(each.cause, []).append(each.lost_steps)
+
+
+def _starts(events: Sequence[Event]) -> list[float]:
+    """Seconds from each process's start to its training loop."""
+    starts: list[float] = []
+    begun = time.time()
+    for event in events:
+        if event.kind == "started":
+            begun = event.at
+        elif event.kind == "ready":
+            starts.append(event.at - begun)
+    return starts
+
+
+def _spread(steps: Sequence[int]) -> dict[str, Any]:
+    return {"interruptions": len(steps), "mean": round(statistics.fmean(steps), 2), "most": max(steps)}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return round(statistics.median(values), 3) if values else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""How soon the sentinel sees what goes wrong, and how often it cries wolf: `python -m benchmarks.sentinel [--small]`.
+
+Planted failures and clean trainings of the embedded model (sentinel_plants.py), judged step by step with the rules'
+defaults. A plant counts as detected when the sentinel says STOP before a quarter of its steps; a clean training is
+judged to its end. Shares come with Wilson's 95% interval. The last line is JSON: `detected_share`, of all planted
+trainings and of the worst plant, `false_stop_share` and `seeds`.
+"""
+
+import argparse
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from statistics import median
+from typing import NamedTuple
+
+from pipeline.estimate import share
+from pipeline.recipe.sentinel import Sentinel
+from pipeline.training.result import Verdict
+from pipeline.training.sentinel import review
+
+Row = dict[str, float]
+PROCESSES = 2
+CLEAN_RUNS = {"GRPO, 32 steps": 31, "GRPO, 100 steps": 4, "DPO, 60 steps": 16}
+
+
+class Job(NamedTuple):
+    plant: str
+    seed: int
+
+
+class Outcome(NamedTuple):
+    """What the sentinel said of one training. `held_at`, `stopped_at`: the first step, None for never."""
+
+    job: Job
+    rows: int
+    held_at: int | None
+    stopped_at: int | None
+    rule: str
+    """That stopped it, else the first that held it."""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--small", action="store_true", help="two plants and a clean training, within a minute or two")
+    options.add_argument("--seeds", type=int, default=5, help="trainings of each plant")
+    options.add_argument("--clean", type=int, default=max(CLEAN_RUNS.values()), help="most of each clean setting")
+    chosen = options.parse_args()
+    os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    plants, clean = names(chosen.small)
+    jobs = [Job(name, seed) for seed in range(1, 2 if chosen.small else chosen.seeds + 1) for name in plants]
+    most = {name: 1 if chosen.small else min(chosen.clean, CLEAN_RUNS[name]) for name in clean}
+    jobs += [Job(name, seed) for name in clean for seed in range(1, most[name] + 1)]
+    found: defaultdict[str, list[Outcome]] = defaultdict(list)
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run, job) for job in jobs]):
+            outcome = done.result()
+            found[outcome.job.plant].append(outcome)
+            print(describe(outcome), flush=True)
+    print(json.dumps(summarise(found, plants, clean)))
+
+
+def names(small: bool) -> tuple[list[str], list[str]]:
+    from benchmarks.sentinel_plants import CLEAN, PLANTS
+
+    plants, clean = [plant.name for plant in PLANTS], [plant.name for plant in CLEAN]
+    return (["NaN reward", "DPO collapse"], clean[-1:]) if small else (plants, clean)
+
+
+def run(job: Job) -> Outcome:
+    """One training in this process: a planted one until it is stopped or a quarter is over, a clean one to its end."""
+    from benchmarks.sentinel_plants import CLEAN, PLANTS, train
+
+    plant = next(plant for plant in (*PLANTS, *CLEAN) if plant.name == job.plant)
+    limit = plant.steps if plant in CLEAN else plant.steps // 4
+    return judge(job, train(plant, job.seed, lambda rows: len(rows) >= limit or verdict(rows) == "STOP"))
+
+
+def verdict(rows: Sequence[Row]) -> Verdict:
+    return review(rows, Sentinel()).verdict
+
+
+def judge(job: Job, rows: Sequence[Row]) -> Outcome:
+    health = review(rows, Sentinel())
+    stops = [finding for finding in health.findings if finding.verdict == "STOP"]
+    first = (stops or list(health.findings) or [None])[0]
+    held_at = health.findings[0].step if health.findings else None
+    return Outcome(job, len(rows), held_at, stops[0].step if stops else None, first.rule if first else "")
+
+
+def describe(outcome: Outcome) -> str:
+    said = f"STOP at {outcome.stopped_at}" if outcome.stopped_at else f"HOLD at {outcome.held_at}"
+    said = said if outcome.held_at else "PASS"
+    return f"{outcome.job.plant:<18} seed {outcome.job.seed:<3} {outcome.rows:>4} rows  {said} {outcome.rule}"
+
+
+def summarise(found: dict[str, list[Outcome]], plants: Sequence[str], clean: Sequence[str]) -> dict[str, object]:
+    """Print a line for each plant and clean setting; returns the figures."""
+    for name in (*plants, *clean):
+        stopped = [outcome.stopped_at for outcome in found[name] if outcome.stopped_at]
+        held = sum(outcome.held_at is not None for outcome in found[name])
+        when = f"median step {median(stopped):g}" if stopped else ""
+        rules = ", ".join(sorted({outcome.rule for outcome in found[name] if outcome.rule}))
+        print(f"{name:<18} stopped {share(len(stopped), len(found[name]))}, held or stopped {held}  {when}  {rules}")
+    detected = {name: [outcome.stopped_at is not None for outcome in found[name]] for name in plants}
+    judged = [outcome for name in clean for outcome in found[name]]
+    planted = [hit for hits in detected.values() for hit in hits]
+    stops = sum(outcome.stopped_at is not None for outcome in judged)
+    holds = sum(outcome.held_at is not None for outcome in judged)
+    return {
+        "detected_share": round(sum(planted) / len(planted), 4),
+        "detected_interval": interval(sum(planted), len(planted)),
+        "detected_share_worst_plant": min(round(sum(hits) / len(hits), 4) for hits in detected.values()),
+        "false_stop_share": round(stops / len(judged), 4),
+        "false_stop_interval": interval(stops, len(judged)),
+        "false_hold_share": round(holds / len(judged), 4),
+        "seeds": max(map(len, detected.values())),
+        "clean_runs": len(judged),
+    }
+
+
+def interval(hits: int, n: int) -> list[float | None]:
+    estimate = share(hits, n)
+    return [None if bound is None else round(bound, 4) for bound in (estimate.low, estimate.high)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""When to save: every so many steps, or as often as the cost of saving and the frequency of interruptions make best.
+
+Rule: save when sqrt(2 x save time x mean time between interruptions) has passed since the last save (Young,
+doi:10.1145/361147.361115). Departures: Daly's higher-order terms (doi:10.1016/j.future.2004.11.016) are left out, for
+they matter when a save takes more than a tenth of that mean time; the mean time itself is the longest interval; and
+until a save was measured, `every_steps` decides. Clocks differ: one process asks, and the others are told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median
+
+from pipeline.recipe import Checkpoints
+
+WINDOW = 5
+"""Saves whose median counts: one slow disk write must not stretch the interval."""
+
+
+class Cadence:
+    """Decides at each step whether to save after it."""
+
+    def __init__(self, settings: Checkpoints) -> None:
+        self._every_steps = settings.every_steps
+        self._interruption_every_s = settings.interruption_every_s
+        self._saves_s: deque[float] = deque(maxlen=WINDOW)
+
+    def saved(self, seconds: float) -> None:
+        """A save held the training up for so long."""
+        assert math.isfinite(seconds) and seconds >= 0, seconds
+        self._saves_s.append(seconds)
+
+    @property
+    def interval_s(self) -> float | None:
+        """Seconds of training between two saves; None while steps decide."""
+        if self._interruption_every_s is None or not self._saves_s:
+            return None
+        return min(math.sqrt(2 * median(self._saves_s) * self._interruption_every_s), self._interruption_every_s)
+
+    def due(self, step: int, since_save_s: float, stride: int = 1) -> bool:
+        """Whether to save after `step`, `since_save_s` after the last save ended (or the training began).
+
+        `stride`: steps since it could last be saved; what came due among them is due now.
+        """
+        interval = self.interval_s
+        if interval is not None:
+            return since_save_s >= interval
+        return step // self._every_steps > (step - stride) // self._every_steps

@@ -1,0 +1,179 @@
+"""The checkpoints of one training: a kill at any instant leaves a complete one, and a start finds it.
+
+Owns the order in which things become visible. A commit writes the manifest into what the trainer saved, syncs every
+file and directory, and publishes the folder by one rename; a removal renames first, so a published folder is never
+half removed. Constructed by the one process that writes (`only_writer`); other ranks are told what it found.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.recipe import Checkpoints
+from pipeline.storage import publish_dir, write_atomically
+from pipeline.training.checkpoints.folders import clear_hidden, folder_name, hidden, published, remove, step_of
+from pipeline.training.checkpoints.manifest import MANIFEST, Manifest, Origin, find_flaw, measure, read, sealed
+from pipeline.training.checkpoints.mirror import Mirror
+from pipeline.training.checkpoints.retention import keep, rank
+from pipeline.training.checkpoints.uploads import Uploads
+from pipeline.training.checkpoints.writer import room
+
+
+class Checkpointer:
+    """Commits, finds and keeps checkpoints under `root`, and copies them to the recipe's mirror.
+
+    `say` hears a line for people for each checkpoint that is passed over and each upload that fails; it is called from
+    a thread too. Clears what a killed attempt left unpublished.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        plan_digest: str,
+        world_size: int,
+        attempt: int,
+        settings: Checkpoints,
+        say: Callable[[str], None],
+    ) -> None:
+        self._root, self._attempt, self._settings, self._say = root, attempt, settings, say
+        self._origin = Origin(plan_digest, world_size)
+        self._flawed: set[int] = set()
+        root.mkdir(parents=True, exist_ok=True)
+        clear_hidden(root)
+        self._mirror = Mirror(settings.mirror, self._origin, attempt) if settings.mirror else None
+        self._uploads = Uploads(self._mirror, self._origin, settings, say) if self._mirror else None
+
+    def newest(self) -> Path | None:
+        """The checkpoint to resume from, fetched from the mirror if that has a newer one; None to begin at step 0.
+
+        Each one passed over is said, with the file or the rule that disqualified it. Raises ConnectionError when
+        nothing is here and the mirror, which may have something, does not answer: to begin anew could cost days.
+        """
+        remote, silence = self._remote()
+        found, cut = self._first(remote, lambda manifest: manifest.step)
+        if found is None and (silence or cut):
+            raise ConnectionError(
+                f"There is no checkpoint in {self._root}, and {silence or cut}. Start again when the mirror answers, "
+                "or set training.checkpoints.mirror to null to begin at step 0."
+            )
+        if found is not None and self._uploads is not None and step_of(found.name) not in {m.step for m in remote}:
+            self._uploads.offer(found)  # the last attempt was killed before it was up
+        return found
+
+    def best(self) -> Path | None:
+        """The complete checkpoint that `retention.rank` puts first, from the mirror too; None without any."""
+        return self._first(self._remote()[0], rank)[0]
+
+    def commit(self, saved: Path, step: int, score: float | None) -> Path:
+        """Publish what the trainer saved in the folder `saved`, which is moved. Durable once this returns.
+
+        `saved` lies on the file system of `root`. A step that is published and whole stands as it is. Then the
+        upload begins, and retention comes. Raises ValueError when the disk is full; the older checkpoints stand.
+        """
+        final = self._root / folder_name(step)
+        with room(self._root):
+            if self._whole(final):
+                shutil.rmtree(saved)
+            else:
+                self._publish(saved, step, score, final)
+        self._flawed.discard(step)
+        if self._uploads is not None:
+            self._uploads.offer(final)  # before retention, which spares what waits
+        self._retain(step)
+        return final
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait for the uploads. Whether the newest checkpoint is in the mirror; True without a mirror."""
+        return self._uploads is None or self._uploads.drain(timeout_s)
+
+    def close(self) -> None:
+        """Begin no further upload. `drain` first."""
+        if self._uploads is not None:
+            self._uploads.close()
+
+    def _publish(self, saved: Path, step: int, score: float | None, final: Path) -> None:
+        manifest = Manifest(
+            plan_digest=self._origin.plan_digest,
+            step=step,
+            world_size=self._origin.world_size,
+            score=score,
+            attempt=self._attempt,
+            files=measure(saved),
+        )
+        write_atomically(saved / MANIFEST, sealed(manifest))
+        remove(final)  # not whole: an attempt passed it over
+        published_now = publish_dir(saved, final)
+        assert published_now, f"another process writes to {final}"
+
+    def _retain(self, committed: int) -> None:
+        sound = [each for each in self._local(lambda reason: None) if each.step not in self._flawed]
+        kept = keep(sound, committed, self._settings)
+        for folder in published(self._root):
+            step = step_of(folder.name)
+            assert step is not None
+            needed = step in kept or (self._uploads is not None and self._uploads.needs(folder))
+            if step <= committed and not needed:
+                remove(folder)
+
+    def _first(self, remote: Sequence[Manifest], order: Callable[[Manifest], Any]) -> tuple[Path | None, str]:
+        """The whole checkpoint that comes last in `order`, the disk before the mirror; and how fetching one failed."""
+        cut = ""
+        local = self._local(self._say)
+        both = [(order(each), True, each) for each in local] + [(order(each), False, each) for each in remote]
+        for _, here, manifest in sorted(both, key=lambda one: one[:2], reverse=True):
+            folder = self._root / folder_name(manifest.step)
+            flaw = find_flaw(folder, manifest) if here else ""
+            if not here:
+                try:
+                    flaw = self._fetch(manifest, folder)
+                except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+                    flaw = cut = f"fetching it from the mirror failed ({type(error).__name__}: {error})"
+            if flaw is None:
+                self._flawed.discard(manifest.step)
+                return folder, cut
+            self._flawed.add(manifest.step)
+            self._say(f"checkpoint {folder.name}{'' if here else ' in the mirror'} is passed over: {flaw}")
+        return None, cut
+
+    def _fetch(self, manifest: Manifest, final: Path) -> str | None:
+        """Publish the mirror's checkpoint here if every file arrives as its manifest says; else its flaw."""
+        assert self._mirror is not None
+        staging = hidden(final, "fetched")
+        try:
+            self._mirror.fetch(manifest, staging)
+            flaw = find_flaw(staging, manifest)
+            if flaw is None:
+                remove(final)
+                publish_dir(staging, final)
+            return flaw
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _remote(self) -> tuple[list[Manifest], str]:
+        """What the mirror has, and what kept it from answering, if anything."""
+        if self._mirror is None:
+            return [], ""
+        try:
+            return self._mirror.manifests(self._say), ""
+        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+            silence = f"the mirror {self._mirror.uri} does not answer ({type(error).__name__}: {error})"
+            self._say(silence)
+            return [], silence
+
+    def _local(self, warn: Callable[[str], None]) -> list[Manifest]:
+        found: list[Manifest] = []
+        for folder in published(self._root):
+            try:
+                found.append(read(folder, self._origin))
+            except ValueError as reason:
+                warn(f"checkpoint {folder.name} is passed over: {reason}")
+        return found
+
+    def _whole(self, folder: Path) -> bool:
+        try:
+            return find_flaw(folder, read(folder, self._origin)) is None
+        except ValueError:
+            return False

@@ -1,0 +1,147 @@
+"""A checkpoint's manifest: what a complete checkpoint consists of, and whose it is.
+
+Owns the rule by which a folder counts as complete and compatible. safetensors loads a flipped bit without a word and
+the Trainer resumes from half a checkpoint without one, so sizes and hashes decide, and nothing else does. The manifest
+is written last and carries a hash of itself, so that a flipped digit of a score is noticed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from pydantic import field_validator
+
+from pipeline.storage import Record, digest_file, digest_json
+from pipeline.training.checkpoints.folders import step_of
+
+MANIFEST = "manifest.json"
+HASHERS = 4
+"""Files hashed at once: sha256 leaves the interpreter's lock, and a sharded checkpoint has many files."""
+
+
+class Origin(NamedTuple):
+    """The training that a checkpoint must come from."""
+
+    plan_digest: str
+    """Algorithm, base model, data, seed: see TrainingPlan.digest."""
+    world_size: int
+    """Optimizer shards and random states are saved per process: another number of them cannot load."""
+
+
+class File(Record):
+    """What a file must be to count as the one that was saved."""
+
+    size: int
+    """Bytes."""
+    sha256: str
+
+
+class Manifest(Record):
+    """Everything that a checkpoint holds, beside the manifest itself."""
+
+    plan_digest: str
+    step: int
+    world_size: int
+    score: float | None
+    """Held-out accuracy at this step; None where none was measured."""
+    attempt: int
+    """Which start of the training saved it."""
+    files: dict[str, File]
+    """By path relative to the checkpoint, with forward slashes."""
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, File]) -> dict[str, File]:
+        for name in files:
+            path = PurePosixPath(name)
+            if not path.parts or path.is_absolute() or ".." in path.parts or str(path) != name:
+                raise ValueError(f"it names {name!r}, which is no file inside its folder")
+        return files
+
+
+class Sealed(Record):
+    """What lies on disk: the manifest, and the sha256 of its canonical JSON."""
+
+    manifest: Manifest
+    sha256: str
+
+
+def measure(folder: Path) -> dict[str, File]:
+    """Size and sha256 of every file of what is to become a checkpoint."""
+    names = sorted(_names(folder))
+    assert names, f"the trainer saved nothing in {folder}"
+    with ThreadPoolExecutor(HASHERS) as pool:
+        return dict(zip(names, pool.map(_measure, (folder / name for name in names)), strict=True))
+
+
+def sealed(manifest: Manifest) -> bytes:
+    """The content of the manifest's file."""
+    return (Sealed(manifest=manifest, sha256=digest_json(manifest)).model_dump_json(indent=2) + "\n").encode()
+
+
+def unseal(content: bytes, origin: Origin, step: int) -> Manifest:
+    """The manifest of the checkpoint of `step`. Raises ValueError with the reason why it must not be resumed from."""
+    try:
+        found = Sealed.model_validate_json(content)
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST} cannot be read ({_first_line(error)})") from error
+    manifest = found.manifest
+    if digest_json(manifest) != found.sha256:
+        raise ValueError(f"{MANIFEST} does not have its own sha256")
+    if manifest.world_size != origin.world_size:
+        raise ValueError(f"{manifest.world_size} processes saved it, and now there are {origin.world_size}")
+    if manifest.plan_digest != origin.plan_digest:
+        raise ValueError("it belongs to another plan")
+    if manifest.step != step:
+        raise ValueError(f"{MANIFEST} says step {manifest.step}")
+    return manifest
+
+
+def read(folder: Path, origin: Origin) -> Manifest:
+    """The manifest of a folder named after its step. Raises ValueError as `unseal` does."""
+    step = step_of(folder.name)
+    assert step is not None, folder
+    try:
+        content = (folder / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{MANIFEST} is missing") from None
+    except OSError as error:
+        raise ValueError(f"{MANIFEST} cannot be read ({error})") from error
+    return unseal(content, origin, step)
+
+
+def find_flaw(folder: Path, manifest: Manifest) -> str | None:
+    """Why `folder` does not hold exactly what its manifest says, naming the file; None when it does."""
+    there = set(_names(folder))
+    if missing := sorted(manifest.files.keys() - there):
+        return f"{missing[0]} is missing"
+    if stray := sorted(there - manifest.files.keys()):
+        return f"{stray[0]} is not in its {MANIFEST}"  # the Trainer decides by the files that are there
+    for name, expected in manifest.files.items():
+        if (size := (folder / name).stat().st_size) != expected.size:
+            return f"{name} has {size} bytes instead of {expected.size}"
+    try:
+        found = measure(folder)
+    except OSError as error:
+        return f"a file cannot be read ({error})"
+    wrong = [name for name, expected in manifest.files.items() if found[name] != expected]
+    return f"{wrong[0]} does not have its recorded sha256" if wrong else None
+
+
+def _measure(path: Path) -> File:
+    return File(size=path.stat().st_size, sha256=digest_file(path))
+
+
+def _names(folder: Path) -> Iterable[str]:
+    """Regular files alone: a link can change without its checkpoint."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.name != MANIFEST:
+            yield path.relative_to(folder).as_posix()
+
+
+def _first_line(error: ValueError) -> str:
+    errors = getattr(error, "errors", None)
+    return str(errors()[0]["msg"]) if errors else str(error)

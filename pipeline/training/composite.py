@@ -1,0 +1,91 @@
+"""The pipeline's own composite as the trainers' reward function: the same verdicts and sums as for logged traces.
+
+Owns what a batch of fresh completions is worth, and what it says of the policy's health. A completion whose check
+failed has no reward: None leaves it out of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from pipeline.recipe import Rewards
+from pipeline.recipe.rewards import VerifierKind
+from pipeline.rewards.composite import Reward, score_fresh
+from pipeline.rewards.records import COMPONENTS
+from pipeline.rewards.verifiers import Check, Grader
+from pipeline.training.texts import completion_statistics
+
+Messages = list[dict[str, str]]
+
+
+class Composite:
+    """Called by TRL with a batch's completions and the columns of its rows; returns a reward for each, or None."""
+
+    __name__ = "composite"  # TRL names a metric after it
+
+    def __init__(self, settings: Rewards, check: Grader) -> None:
+        self._settings, self._check = settings, check
+        self._known: dict[Check, Reward] = {}
+        self.last: list[float | None] = []
+        """The rewards of the last batch that was asked for."""
+
+    def score(self, checks: Sequence[Check]) -> list[Reward]:
+        """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
+        new = [check for check in dict.fromkeys(checks) if check not in self._known]
+        graded = zip(new, self._check(new), strict=True) if new else ()
+        self._known |= {check: score_fresh(check, grade, self._settings) for check, grade in graded}
+        return [self._known[check] for check in checks]
+
+    def __call__(
+        self,
+        completions: Sequence[Messages],
+        reference: Sequence[str],
+        verifier: Sequence[VerifierKind],
+        prompts: Sequence[Messages] = (),
+        log_metric: Callable[[str, float], None] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        texts = [messages[-1]["content"] for messages in completions]
+        rewards = self.score([Check(*each) for each in zip(texts, reference, verifier, strict=True)])
+        self._known = {}
+        if log_metric is not None:
+            asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
+            for name, value in {**said_by(rewards), **completion_statistics(texts, asked)}.items():
+                log_metric(name, value)
+        self.last = [reward.final_reward for reward in rewards]
+        return self.last
+
+
+def said_by(rewards: Sequence[Reward]) -> dict[str, float]:
+    """Metrics of a batch's rewards: accuracy, the share without a reward, and what their variance comes from.
+
+    `component/<name>` is the covariance of a component's contribution with the reward over the reward's variance: these
+    sum to 1. A policy that learns to break its checks shows in `abstained` first.
+    """
+    right = [value for reward in rewards if (value := reward.findings["correct"].value) is not None]
+    found = {"abstained": fmean(reward.final_reward is None for reward in rewards)}
+    if right:
+        found["accuracy"] = fmean(right)
+    scored = [reward for reward in rewards if reward.final_reward is not None]
+    totals = [reward.final_reward or 0.0 for reward in scored]
+    variance = _covariance(totals, totals)
+    if variance > 1e-12:
+        for name in COMPONENTS:
+            parts = [_contribution(reward, name) for reward in scored]
+            if any(parts):
+                found[f"component/{name}"] = _covariance(parts, totals) / variance
+    return found
+
+
+def _contribution(reward: Reward, name: str) -> float:
+    weights: Mapping[str, float] = reward.weights
+    return weights.get(name, 0.0) * (reward.findings[name].value or 0.0)
+
+
+def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
+    if not first:
+        return 0.0
+    mean_first, mean_second = fmean(first), fmean(second)
+    return fmean((a - mean_first) * (b - mean_second) for a, b in zip(first, second, strict=True))

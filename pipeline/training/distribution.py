@@ -1,0 +1,194 @@
+"""How a training is spread over processes: what accelerate is told, and the proof that it listened.
+
+Owns accelerate's settings for DDP, FSDP2 and ZeRO, as its launcher's environment and as its configuration file.
+Refuses to start processes (gang.py) and to choose a precision (fit.py).
+
+They travel as environment, not as TrainingArguments(fsdp=..., deepspeed=...): accelerate opens the gloo group that
+FSDP2 needs beside NCCL, to offload and to gather a full state dict, only when the variables say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipeline.recipe import Distribution
+from pipeline.training.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def check_world(plan: TrainingPlan, environ: Mapping[str, str]) -> None:
+    """Raise ValueError unless the ranks that a launcher handed out are those of the plan.
+
+    An environment without RANK and WORLD_SIZE is no worker's: there is nothing to compare.
+    """
+    if "RANK" not in environ and "WORLD_SIZE" not in environ:
+        return
+    sizes = {"WORLD_SIZE": plan.world_size, "LOCAL_WORLD_SIZE": plan.processes}
+    bounds = {"RANK": plan.world_size, "LOCAL_RANK": plan.processes}
+    wrong = [f"{name} must be {size}" for name, size in sizes.items() if environ.get(name) != str(size)]
+    wrong += [
+        f"{name} must be one of 0 to {bound - 1}"
+        for name, bound in bounds.items()
+        if environ.get(name) not in {str(rank) for rank in range(bound)}
+    ]
+    if plan.world_size > 1:
+        wrong += [f"{name} must be set" for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if wrong:
+        found = ", ".join(f"{name}={environ.get(name, 'unset')}" for name in (*sizes, *bounds))
+        raise ValueError(
+            f"The plan is for {plan.nodes} nodes x {plan.processes} processes, but the environment says {found}: "
+            f"{'; '.join(wrong)}. Start it with torchrun --nnodes {plan.nodes} --nproc-per-node {plan.processes}, "
+            "unset these variables, or change compute.nodes and compute.processes and plan again."
+        )
+
+
+def accelerate_config(distribution: Distribution, nodes: int, processes: int, *, on_gpu: bool) -> dict[str, Any]:
+    """The file of `accelerate launch --config_file`. `processes`: on each node, one for each GPU."""
+    world_size = nodes * processes
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": _distributed_type(distribution, world_size, on_gpu),
+        "mixed_precision": "bf16" if on_gpu else "no",
+        "use_cpu": not on_gpu,
+        "num_machines": nodes,
+        "num_processes": world_size,
+        "machine_rank": 0,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "main_training_function": "main",
+        "debug": False,
+    }
+    if distribution.strategy == "fsdp2":
+        config["fsdp_config"] = _fsdp2(distribution)
+    elif distribution.strategy != "ddp":
+        config["deepspeed_config"] = _zero(distribution)
+    return config
+
+
+def environment(distribution: Distribution, *, on_gpu: bool) -> dict[str, str]:
+    """What accelerate's launcher would export for this strategy: to be set before TRL's config is constructed."""
+    if distribution.strategy == "fsdp2":
+        settings = {name.upper(): value for name, value in _fsdp2(distribution).items()}
+        found: dict[str, Any] = {"ACCELERATE_USE_FSDP": True, **settings}
+    elif distribution.strategy == "ddp":
+        found = {}
+    else:
+        names = {"zero_stage": "ZERO_STAGE", "zero3_init_flag": "ZERO3_INIT"}
+        settings = {names.get(name, name.upper()): value for name, value in _zero(distribution).items()}
+        settings.pop("DEEPSPEED_MULTINODE_LAUNCHER")
+        found = {"ACCELERATE_USE_DEEPSPEED": True, **{f"ACCELERATE_DEEPSPEED_{n}": v for n, v in settings.items()}}
+    found["ACCELERATE_USE_CPU"] = not on_gpu
+    if not on_gpu:  # accelerate says cpu:<rank>, where torch can't restore an optimizer's state to
+        found["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
+
+
+def trainer_arguments(world_size: int, *, on_gpu: bool) -> dict[str, Any]:
+    """What both TRL configs need to know of several processes; the rest is `environment`. Nothing for one process.
+
+    Activation checkpointing stays their `gradient_checkpointing`, one switch for every strategy.
+    """
+    if world_size == 1:
+        return {}
+    return {
+        "ddp_find_unused_parameters": False,  # every trained weight takes part in every step
+        "ddp_backend": None if on_gpu else "gloo",
+    }
+
+
+class Spread(NamedTuple):
+    """A strategy as it runs. `offloaded`: what lies in the host's memory."""
+
+    strategy: str
+    offloaded: frozenset[str]
+    processes: int
+
+    def __str__(self) -> str:
+        where = f", {' and '.join(sorted(self.offloaded))} offloaded" if self.offloaded else ""
+        return f"{self.strategy} over {self.processes} processes{where}"
+
+
+def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
+    """Raise ValueError unless accelerate runs what the plan says.
+
+    Where it can't (FSDP2 without a GPU, settings that came too late) it trains as plain DDP and says nothing.
+    """
+    wanted, found = _planned(plan), _running(accelerator)
+    if wanted != found:
+        raise ValueError(
+            f"The plan says {wanted}, but accelerate runs {found} on {accelerator.device.type}. fsdp2, zero2 and zero3 "
+            f"need one GPU for each of the {plan.world_size} processes: give them, or set "
+            "training.distribution.strategy to ddp and plan again."
+        )
+
+
+def _planned(plan: TrainingPlan) -> Spread:
+    distribution = plan.training.distribution
+    offloaded = {"ddp": (), "zero2": ("optimizer",)}.get(distribution.strategy, ("optimizer", "weights"))
+    return Spread(
+        strategy=distribution.strategy,
+        offloaded=frozenset(offloaded if distribution.cpu_offload else ()),
+        processes=plan.world_size,
+    )
+
+
+def _running(accelerator: Accelerator) -> Spread:
+    from accelerate.utils import DistributedType
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    kind, state = accelerator.distributed_type, accelerator.state
+    offloaded: set[str] = set()
+    if kind == DistributedType.FSDP:
+        assert state.fsdp_plugin is not None, "accelerate sets it with this type"
+        strategy = f"fsdp{state.fsdp_plugin.fsdp_version}"
+        if isinstance(state.fsdp_plugin.cpu_offload, CPUOffloadPolicy):
+            offloaded = {"optimizer", "weights"}
+    elif kind == DistributedType.DEEPSPEED:
+        plugin = state.deepspeed_plugin
+        assert plugin is not None, "accelerate sets it with this type"
+        strategy = f"zero{plugin.zero_stage}"
+        devices = {"optimizer": plugin.offload_optimizer_device, "weights": plugin.offload_param_device}
+        offloaded = {what for what, device in devices.items() if device == "cpu"}
+    elif kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
+        strategy = "ddp"
+    else:
+        strategy = str(kind.value)
+    return Spread(strategy, frozenset(offloaded), accelerator.num_processes)
+
+
+def _distributed_type(distribution: Distribution, world_size: int, on_gpu: bool) -> str:
+    if distribution.strategy == "fsdp2":
+        return "FSDP"
+    if distribution.strategy != "ddp":
+        return "DEEPSPEED"
+    return "NO" if world_size == 1 else "MULTI_GPU" if on_gpu else "MULTI_CPU"
+
+
+def _fsdp2(distribution: Distribution) -> dict[str, Any]:
+    """Without a class name to wrap, accelerate takes the model's own decoder layers, through PEFT as well."""
+    return {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_reshard_after_forward": True,
+        "fsdp_offload_params": distribution.cpu_offload,
+        # Weights and the adapter's random start come from rank 0: the others can't differ.
+        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_state_dict_type": "FULL_STATE_DICT",  # gathered on rank 0, which exports the adapter
+        "fsdp_activation_checkpointing": False,  # the trainer's gradient_checkpointing does it
+    }
+
+
+def _zero(distribution: Distribution) -> dict[str, Any]:
+    stage = {"zero2": 2, "zero3": 3}[distribution.strategy]
+    offload = "cpu" if distribution.cpu_offload else "none"
+    return {
+        "deepspeed_multinode_launcher": "standard",
+        "zero_stage": stage,
+        "offload_optimizer_device": offload,
+        "offload_param_device": offload if stage == 3 else "none",
+        "zero3_init_flag": stage == 3,
+        "zero3_save_16bit_model": stage == 3,  # gathered on rank 0, which exports the adapter
+    }

@@ -1,0 +1,104 @@
+"""From a checkpoint of NeMo RL to what a training leaves: a model directory, and the adapter where there is one.
+
+LoRA is saved as PEFT's own files and merged here, as the other engine does; NeMo RL's converters merge Megatron
+checkpoints only. A model trained whole is saved as torch's distributed checkpoint, which NeMo RL's converter makes
+Hugging Face's; it is read back strictly and written as safetensors. What is missing or not finite is an error: the
+libraries fill a gap with the base model, or with noise, and warn at most.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
+from pipeline.training.nemo.read import ADAPTER, WEIGHTS, Saved
+from pipeline.training.nemo.render import conversion
+from pipeline.training.plan import TrainingPlan
+
+
+def export(
+    plan: TrainingPlan, saved: Saved, folder: Path, step: int, checkout: Path, python: Sequence[str]
+) -> CheckpointRef:
+    """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both.
+
+    `step`: in optimizer steps. Raises RuntimeError when the conversion fails, ValueError for weights that don't fit.
+    """
+    if plan.training.lora is None:
+        model = _publish(folder / "model", lambda staging: _converted(plan, saved, staging, checkout, python))
+        return CheckpointRef(adapter=model, model=model, step=step)
+    source = saved.folder / WEIGHTS
+    return CheckpointRef(
+        adapter=_publish(folder / "adapter", lambda staging: _adapter(plan, source, staging)),
+        model=_publish(folder / "model", lambda staging: _merged(plan, source, staging)),
+        step=step,
+    )
+
+
+def _publish(final: Path, make: Callable[[Path], None]) -> ModelRef:
+    staging = final.with_name(f".{final.name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    shutil.rmtree(final, ignore_errors=True)  # of an attempt that was killed before its result
+    staging.mkdir(parents=True)
+    make(staging)
+    publish_dir(staging, final)
+    return ModelRef(uri=str(final), digest=digest_dir(final))
+
+
+def _adapter(plan: TrainingPlan, source: Path, staging: Path) -> None:
+    for name in ADAPTER:
+        shutil.copy2(source / name, staging)
+    _tokenizer(plan).save_pretrained(staging)
+
+
+def _merged(plan: TrainingPlan, source: Path, staging: Path) -> None:
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype="auto")
+    model: Any = get_peft_model(base, PeftConfig.from_pretrained(str(source)))
+    loaded: Any = set_peft_model_state_dict(model, load_file(source / ADAPTER[1]))
+    missing = [name for name in loaded.missing_keys if "lora_" in name]
+    _refuse_gaps(source, missing, loaded.unexpected_keys)
+    _save(plan, model.merge_and_unload(), source, staging)
+
+
+def _converted(plan: TrainingPlan, saved: Saved, staging: Path, checkout: Path, python: Sequence[str]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    out = staging.with_name(".hf")
+    shutil.rmtree(out, ignore_errors=True)  # the converter refuses to replace one
+    command = conversion(plan, str(saved.folder), str(out), python)
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}. Its last lines:\n{tail}")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(out, dtype="auto", output_loading_info=True)
+    model, found = loaded
+    _refuse_gaps(out, found["missing_keys"], found["unexpected_keys"])
+    _save(plan, model, out, staging)
+    shutil.rmtree(out)
+
+
+def _refuse_gaps(source: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
+    gaps = {"are missing": sorted(missing), "don't belong": sorted(unexpected)}
+    if said := [f"{len(names)} {what}, such as {names[0]}" for what, names in gaps.items() if names]:
+        raise ValueError(f"The weights in {source} are not the model's: {'; '.join(said)}. Train on the same base.")
+
+
+def _save(plan: TrainingPlan, model: Any, source: Path, staging: Path) -> None:
+    broken = next((name for name, value in model.state_dict().items() if not bool(value.isfinite().all())), None)
+    if broken is not None:
+        raise ValueError(f"{broken} in {source} is not finite: the training diverged. Lower the learning rate.")
+    model.save_pretrained(staging)
+    _tokenizer(plan).save_pretrained(staging)
+
+
+def _tokenizer(plan: TrainingPlan) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(plan.base.uri)

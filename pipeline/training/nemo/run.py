@@ -1,0 +1,219 @@
+"""A training by NeMo RL, from the plan to its result: `run` is what the entry point calls for this engine.
+
+NeMo RL resumes by itself from its newest checkpoint, so running again is all that a retry takes. The sentinel looks at
+each row as it is printed and ends a training that went wrong; then the best checkpoint is what is left. The caller
+holds the writer's lock and knows the exit codes: ValueError for what no retry mends (64), SystemExit(143) after a
+pre-emption, RuntimeError for a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.recipe import GRPO
+from pipeline.storage import write_atomically
+from pipeline.training import sentinel
+from pipeline.training.exits import PREEMPTED
+from pipeline.training.goodput import account, interruptions
+from pipeline.training.journal import Journal, read_journal
+from pipeline.training.nemo import data
+from pipeline.training.nemo.export import export
+from pipeline.training.nemo.follow import Process
+from pipeline.training.nemo.limits import batches
+from pipeline.training.nemo.output import Output, Row, begins
+from pipeline.training.nemo.read import Saved, Say, best, set_aside, whole
+from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, unknown_keys, workspace
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import Health, TrainingResult
+
+SHOWN = {
+    "reward": "reward",
+    "rewards/accuracies": "pairs ranked right",
+    "loss": "loss",
+    "held_out/accuracy": "held out",
+}
+
+
+def run(plan: TrainingPlan, folder: Path, checkout: Path, say: Say, python: Sequence[str] = PYTHON) -> TrainingResult:
+    """Train in `folder` with the NeMo RL in `checkout`, resuming what earlier attempts left; publish the weights.
+
+    Raises ValueError, RuntimeError or SystemExit as the module says.
+    """
+    folder, checkout = folder.absolute(), checkout.absolute()
+    config = prepare(plan, folder, checkout)
+    attempt = _Attempt(plan, folder, say)
+    if attempt.unfinished:
+        attempt.train(command(plan, str(config), python), checkout)
+    saved = attempt.outcome()
+    checkpoint = export(plan, saved, folder, attempt.ours(saved.step), checkout, python)
+    attempt.journal.add("ended", attempt.ours(attempt.reached), why="stopped" if attempt.stopped else "done")
+    events = read_journal(folder / "journal.jsonl")
+    starts = [event.step for event in events if event.kind == "started"]
+    return TrainingResult(
+        iteration=plan.iteration,
+        plan_digest=plan.digest(),
+        checkpoint=checkpoint,
+        metrics=tuple(attempt.rows),
+        seconds=sum(row.get("seconds/step", 0.0) for row in attempt.rows),
+        attempts=len(starts),
+        resumed_from=tuple(step for step in starts if step > 0),
+        health=attempt.health,
+        goodput=account(events),
+        preemptions=interruptions(events),
+        engine="nemo_rl",
+    )
+
+
+def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
+    """Write configuration and data; returns the configuration's path. Raises ValueError for what will never run."""
+    examples = [_example(checkout, name) for name in EXAMPLES.values()]
+    space = Path(workspace(plan, str(folder)))
+    tree = configuration(plan, str(folder), str(checkout), max_tokens=data.write(plan, space))
+    if unknown := unknown_keys(tree, examples):
+        raise ValueError(
+            f"The NeMo RL in {checkout} does not know {', '.join(unknown)}: its examples have no such key. Mend "
+            "trainer_args, or check out another release."
+        )
+    path = space / "config.yaml"
+    write_atomically(path, yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def _example(checkout: Path, name: str) -> dict[str, Any]:
+    path = checkout / "examples" / "configs" / name
+    if not path.is_file():
+        raise ValueError(f"No NeMo RL in {checkout}: {path} is missing. Give the path of a checkout of NVIDIA-NeMo/RL.")
+    return yaml.safe_load(path.read_text())
+
+
+class _Attempt:
+    """What one run of NeMo RL finds and leaves: checkpoints, rows, journal, health. Its steps are batches."""
+
+    def __init__(self, plan: TrainingPlan, folder: Path, say: Say) -> None:
+        self._plan, self._say = plan, say
+        space = Path(workspace(plan, str(folder)))
+        self._root, self._metrics = space / "checkpoints", space / "metrics.jsonl"
+        self._lora = plan.training.lora is not None
+        self._steps = batches(plan.algorithm.steps, plan.algorithm)
+        set_aside(self._root, self._lora, say)
+        self._saved = whole(self._root, self._lora, say)
+        self.reached = self._saved[0].step if self._saved else 0
+        self.journal = Journal(folder / "journal.jsonl")
+        self.journal.add("started", self.ours(self.reached))
+        if self.reached:
+            say(f"resuming at step {self.ours(self.reached)}")
+        self.rows = self._read_rows()
+        self._watch, self.health = sentinel.Watch(plan.training.sentinel), Health()
+        for row in self.rows:
+            self.health = sentinel.remember(self.health, self._watch.add(row))
+        self._output = Output(self.reached)
+        self._begun = self._preempted = False
+        self._process: Process | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.health.verdict == "STOP"
+
+    @property
+    def unfinished(self) -> bool:
+        return self.reached < self._steps and not self.stopped
+
+    def ours(self, step: int) -> int:
+        """A step of NeMo RL in optimizer steps."""
+        algorithm = self._plan.algorithm
+        return step * (algorithm.updates_per_batch if isinstance(algorithm, GRPO) else 1)
+
+    def train(self, line: Sequence[str], checkout: Path) -> None:
+        """Run NeMo RL to its end, or to ours."""
+        self._process = Process(line, checkout, self._root, self._plan.training.grace_s)
+        before = signal.signal(signal.SIGTERM, self._terminate)
+        try:
+            code = self._process.follow(self._take)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        self._keep(self._output.flush())
+        if self.stopped:
+            return
+        if self._preempted or code in (PREEMPTED, -signal.SIGTERM):
+            self._say(f"pre-empted after step {self.ours(self.reached)}, the last checkpoint stands")
+            sys.exit(PREEMPTED)
+        if code:
+            tail = "\n".join(self._process.tail)
+            raise RuntimeError(f"NeMo RL ended with {code}. Run it again to resume. Its last lines:\n{tail}")
+
+    def outcome(self) -> Saved:
+        """The checkpoint that the training ends with: the last one, or the best one of a training that was stopped."""
+        self._saved = whole(self._root, self._lora, self._say)
+        if self.stopped:
+            if (found := best(self._saved)) is None:
+                raise ValueError(
+                    f"{self.health.findings[-1].reason}: stopped at step {self.ours(self.reached)}, before the first "
+                    "checkpoint. Change the settings, and start a new iteration."
+                )
+            return found
+        if not self._saved or self._saved[0].step != self._steps:
+            there = self._saved[0].step if self._saved else "none"
+            raise RuntimeError(
+                f"NeMo RL ended as if all were well, and its checkpoint of step {self._steps} is not there (newest: "
+                f"{there}). Look at its output, and run it again."
+            )
+        return self._saved[0]
+
+    def _terminate(self, *_: Any) -> None:
+        self._preempted = True
+        self.journal.add("stopping", self.ours(self._output.step), why="SIGTERM")
+        assert self._process is not None
+        self._process.end_after_save()
+
+    def _take(self, line: str) -> None:
+        if not self._begun and begins(line):
+            self._begun = True
+            self.journal.add("ready", self.ours(self.reached))
+        self._keep(self._output.read(line))
+
+    def _keep(self, row: Row | None) -> None:
+        if row is None:
+            return
+        self.reached = int(row["step"])
+        row["step"] = step = self.ours(self.reached)
+        if (seconds := row.pop("seconds/validation", None)) is not None:
+            self.journal.add("validated", step, {"validation": seconds})
+        if (seconds := row.pop("seconds/save", None)) is not None:
+            self.journal.add("saved", step, {"save": seconds})
+        spent = {name.removeprefix("seconds/"): value for name, value in row.items() if name.startswith("seconds/")}
+        if spent:
+            self.journal.add("step", step, spent)
+        self.rows.append(row)
+        with self._metrics.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        self._say(
+            f"step {step}/{self._plan.algorithm.steps}  "
+            + "  ".join(f"{name} {row[key]:.3f}" for key, name in SHOWN.items() if key in row)
+        )
+        found = self._watch.add(row)
+        self.health = sentinel.remember(self.health, found)
+        for finding in found:
+            self._say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
+        if self.stopped and self._process is not None:
+            self._process.end()
+
+    def _read_rows(self) -> list[Row]:
+        """Rows of earlier attempts that the checkpoint has gone through; the file is left with just these."""
+        lines = self._metrics.read_text().splitlines() if self._metrics.is_file() else []
+        rows: dict[float, Row] = {}
+        for line in lines:
+            try:
+                row: Row = json.loads(line)
+                rows[row["step"]] = row
+            except (ValueError, KeyError):  # cut by a kill
+                continue
+        kept = [row for step, row in sorted(rows.items()) if step <= self.ours(self.reached)]
+        write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        return kept

@@ -1,0 +1,66 @@
+"""Tokens and operations of the running trainer's steps, counted for `throughput.step_rates`.
+
+Ranks do the same number of completions each, so the first rank counts its own and multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.throughput import Shape, Tokens, peak_tflops, step_rates
+
+
+class Rates:
+    """Called once a step with its metrics and its seconds by name."""
+
+    def __init__(self, plan: TrainingPlan, trainer: Trainer) -> None:
+        self._plan, self._trainer = plan, trainer
+        self._shape = shape_of(trainer.accelerator.unwrap_model(trainer.model))
+        self._peak = None
+        if torch.cuda.is_available():
+            self._peak = peak_tflops(torch.cuda.get_device_name()) or plan.peak_tflops
+        self._seen: float | None = None
+
+    def __call__(self, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
+        tokens = self._of_groups() if self._plan.algorithm.kind == "grpo" else self._of_pairs(metrics)
+        if tokens is None:
+            return {}
+        return step_rates(tokens, seconds, self._shape, self._plan.world_size, self._peak)
+
+    def _of_groups(self) -> Tokens:
+        """What the GroupTrainer counted on this rank, over all ranks."""
+        counted: dict[str, float] = self._trainer.take_counted()  # type: ignore[attr-defined]
+        everywhere = {name: round(value * self._plan.world_size) for name, value in counted.items() if name != "length"}
+        return Tokens(**everywhere, length=counted["length"])
+
+    def _of_pairs(self, metrics: Mapping[str, float]) -> Tokens | None:
+        """TRL's count of both sides of all pairs, gathered; the reference's pass scores each of them once."""
+        now, before = metrics.get("num_tokens", 0.0), self._seen
+        self._seen = now
+        if before is None and metrics.get("step") != 1.0:
+            return None  # resumed: what this step saw is not known
+        new = now - (before or 0.0)
+        algorithm = self._plan.algorithm
+        assert algorithm.kind == "dpo"
+        return Tokens(generated=0, trained=round(new), scored=round(new), length=new / (2 * algorithm.batch_size))
+
+
+def shape_of(model: Any) -> Shape:
+    """What decides the operations of a token, read from a Hugging Face model, with its adapters or without."""
+    config = model.config
+    embedding = model.get_input_embeddings().weight.numel()
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    adapters = sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)
+    whole = sum(p.numel() for p in model.parameters()) - adapters
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Shape(
+        parameters=whole - (0 if tied else embedding),
+        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        layers=config.num_hidden_layers,
+        attention_width=config.num_attention_heads * head,
+    )

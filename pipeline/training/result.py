@@ -1,0 +1,67 @@
+"""What a training leaves: its weights, its metrics by step, its health and where its time went."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pipeline.storage import CheckpointRef, Record
+
+Verdict = Literal["PASS", "HOLD", "STOP"]
+CAUSES = ("start", "save", "validation", "lost", "waiting", "end")
+"""Where time goes that trains nothing: processes and models that start, checkpoints, held-out answers, steps that were
+computed again after a kill, nobody running, and the export."""
+
+
+class Finding(Record):
+    """A rule that spoke. `step`: the last one of the window that it looked at."""
+
+    verdict: Verdict
+    rule: str
+    step: int
+    reason: str
+
+
+class Health(Record):
+    """The sentinel's verdict on a training: the worst of its findings, the first of each rule kept."""
+
+    verdict: Verdict = "PASS"
+    findings: tuple[Finding, ...] = ()
+
+
+class Goodput(Record):
+    """Seconds of a training by cause, over all its attempts, from the first one's start to the last one's end."""
+
+    total_s: float
+    productive_s: float
+    """Steps that the final weights went through, each counted once."""
+    badput_s: dict[str, float]
+    """By cause, of `CAUSES`; with `productive_s` they sum to `total_s`."""
+
+    @property
+    def share(self) -> float:
+        return self.productive_s / self.total_s if self.total_s else 0.0
+
+
+class Preemption(Record):
+    """One interruption: the signal or `killed`, the step that was reached, and the steps that were lost."""
+
+    cause: str
+    step: int
+    lost_steps: int
+
+
+class TrainingResult(Record):
+    """What one training left. `metrics` holds a row per logged step; `seconds` is compute time over all attempts."""
+
+    iteration: str
+    plan_digest: str
+    checkpoint: CheckpointRef
+    metrics: tuple[dict[str, float], ...]
+    seconds: float
+    attempts: int
+    resumed_from: tuple[int, ...]
+    """Steps that an attempt resumed at, in order; empty for an undisturbed run."""
+    health: Health
+    goodput: Goodput
+    preemptions: tuple[Preemption, ...]
+    engine: str

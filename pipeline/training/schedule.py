@@ -1,0 +1,87 @@
+"""The rows of a training, in the order of its steps: one epoch without shuffling resumes exactly, whatever is kept.
+
+TRL's RepeatSampler restarts at its first epoch when a training resumes; here several passes over the data are rows of
+one file, so there is no epoch to restart at.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.iteration import Iteration
+from pipeline.recipe import DPO, GRPO, Validation
+from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.storage import DatasetRef, Store, digest_file
+
+Row = dict[str, Any]
+
+
+def schedule(
+    store: Store,
+    iteration: Iteration,
+    dataset: PreferenceDataset,
+    algorithm: GRPO | DPO,
+    seed: int,
+    agreed: Collection[str],
+) -> tuple[DatasetRef, int]:
+    """Write the rows of every step in order; returns them, and how many were left out for want of consent.
+
+    Prompts come with the most instructive first: GRPO takes as many of these as its steps ask for. Raises ValueError
+    when no row is left.
+    """
+    grpo = isinstance(algorithm, GRPO)
+    source, schema = (dataset.prompts, PROMPTS) if grpo else (dataset.pairs, PAIRS)
+    wanted = (
+        algorithm.batches * algorithm.prompts_per_step
+        if isinstance(algorithm, GRPO)
+        else algorithm.steps * algorithm.batch_size
+    )
+    built: list[Row] = pq.read_table(source.uri).to_pylist()
+    assert built, "choose() never picks a method without material"
+    rows = [row for row in built if _may_be_used(row, agreed)]
+    if not rows:
+        raise ValueError(
+            f"Consent to all {len(built)} rows was withdrawn since they were selected. Remove the iteration's "
+            "preference_dataset.json and launch from there: dagster job launch -j preference_tuning "
+            "-o 'preference_dataset*'"
+        )
+    dropped = len(built) - len(rows)
+    dice = random.Random(seed)
+    rows = rows[:wanted] if grpo else rows
+    dice.shuffle(rows)
+    order: list[Row] = []
+    while len(order) < wanted:
+        order += dice.sample(rows, len(rows))
+    return _write(store, iteration.path("training", "data.parquet"), order[:wanted], schema), dropped
+
+
+def held_out_rows(
+    store: Store, iteration: Iteration, dataset: PreferenceDataset, validation: Validation, agreed: Collection[str]
+) -> DatasetRef | None:
+    """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most."""
+    if not validation.every_steps:
+        return None
+    rows: list[Row] = pq.read_table(dataset.held_out_prompts.uri).to_pylist()
+    rows = [row for row in rows if _may_be_used(row, agreed)][: validation.prompts]
+    return _write(store, iteration.path("training", "held_out.parquet"), rows, PROMPTS) if rows else None
+
+
+def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> DatasetRef:
+    path = store.path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_suffix(".staged")
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), staged)
+    staged.replace(path)
+    return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
+
+
+def _may_be_used(row: Mapping[str, Any], agreed: Collection[str]) -> bool:
+    """A prompt while anybody who asked it agrees, a pair while both of its sides do."""
+    if "trace_ids" in row:
+        return any(trace in agreed for trace in row["trace_ids"])
+    return row["chosen_trace"] in agreed and row["rejected_trace"] in agreed

@@ -1,0 +1,269 @@
+"""Whether a training is healthy: PASS, HOLD (a person should look) or STOP (the best checkpoint stands), and why.
+
+The rules, over the metrics of the steps so far; each compares the mean of the last few steps, or validations, with a
+limit or with the first ones, and is silent where its metric is absent.
+- STOP by themselves: loss, gradient norm or reward that is no finite number, and a step without any reward; loss and
+  gradient exactly 0 for a whole window while accuracy is no better than at first (TRL trains on, to the end); accuracy
+  under half of the first; KL to the base over 0.5 a token.
+- HOLD, and STOP once accuracy has fallen as well: KL over 0.1 (limits of seed 000); entropy under 30% of the first,
+  never an absolute threshold (entropy collapse, arXiv 2505.22617); length grown or shrunk by 30% (arXiv 2310.03716);
+  openings shared across prompts, bigrams less varied (arXiv 1510.03055), refusals, missing answers, truncation, all of
+  which a collapsed template or a fooled reward shows; gradient norm over 10 throughout a window (seed 000); one
+  component other than correctness that makes 70% of the reward's variance; groups without a gradient over 80% (arXiv
+  2503.14476); completions without a reward.
+- Reward up while accuracy falls is over-optimisation (arXiv 2210.10760): HOLD at half of the fall that counts, STOP at
+  all of it.
+Departures: openings, refusals and missing answers count from where the base model started, because many an honest model
+opens every solution alike; and a sign that honest learning shows too, such as longer answers, never stops by itself.
+Accuracy is that of held-out prompts or of the step's own, whichever fell further.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pipeline.recipe.sentinel import Sentinel
+from pipeline.training.result import Finding, Health, Verdict
+
+Row = Mapping[str, float]
+Said = tuple[Verdict, str] | None
+
+VALIDATIONS = 2
+"""Held-out figures that are averaged: each is a mean over many answers already."""
+_HELD_OUT = "held_out/"
+_COMPONENT = "component/"
+_SEVERITY: dict[Verdict, int] = {"PASS": 0, "HOLD": 1, "STOP": 2}
+
+
+class Change(NamedTuple):
+    """A metric's mean at first and at last."""
+
+    name: str
+    first: float
+    last: float
+
+    @property
+    def fall(self) -> float:
+        """As a share of what it was; 0 for what was nothing."""
+        return (self.first - self.last) / self.first if self.first > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.name} went from {self.first:.3g} to {self.last:.3g}"
+
+
+class Watch:
+    """The sentinel over a training as it goes: give it each row once. A row costs the same in a long history."""
+
+    def __init__(self, settings: Sentinel) -> None:
+        self.settings = settings
+        self.row: Row = {}
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
+        self._rows = 0
+
+    def add(self, row: Row) -> tuple[Finding, ...]:
+        """What the rules say at this row."""
+        self.row, self._rows = row, self._rows + 1
+        for name, value in row.items():
+            if math.isfinite(value):
+                self._values[name].append(value)
+        step = int(row.get("step", self._rows))
+        rules = RULES if self._rows > self.settings.warm_up else (not_finite,)
+        said = ((rule.__name__, rule(self)) for rule in rules)
+        return tuple(Finding(verdict=it[0], rule=name, step=step, reason=it[1]) for name, it in said if it)
+
+    def first(self, name: str) -> float | None:
+        """Mean of the first window's values; of held-out metrics the first one, which is the base model's."""
+        values = self._values.get(name, [])
+        if name.startswith(_HELD_OUT):
+            return values[0] if values else None
+        return _mean(values[: self.settings.window]) if len(values) >= self.settings.window else None
+
+    def last(self, name: str) -> float | None:
+        """Mean of the last window's values, none of them among the first ones; None while they are few."""
+        values, window = self._values.get(name, []), self.settings.window
+        if name.startswith(_HELD_OUT):
+            return _mean(values[max(1, len(values) - VALIDATIONS) :]) if len(values) > 1 else None
+        enough = len(values) >= window + (window + 1) // 2
+        return _mean(values[max(window, len(values) - window) :]) if enough else None
+
+    def recent(self, name: str) -> list[float]:
+        """A whole window of the last values, the first ones too; none while they are fewer."""
+        values = self._values.get(name, [])
+        return values[-self.settings.window :] if len(values) >= self.settings.window else []
+
+    def latest(self, name: str) -> float | None:
+        return self._values[name][-1] if self._values.get(name) else None
+
+    def level(self, name: str) -> float | None:
+        """Mean of the last values, for a metric with a limit of its own."""
+        if name.startswith(_HELD_OUT):
+            return self.last(name)
+        values = self.recent(name)
+        return _mean(values) if values else None
+
+    def changes(self, *names: str) -> list[Change]:
+        """Of these metrics, those whose first and last values are known."""
+        known = ((name, self.first(name), self.last(name)) for name in names)
+        return [Change(name, first, last) for name, first, last in known if first is not None and last is not None]
+
+    def components(self) -> list[str]:
+        return [name for name in self._values if name.startswith(_COMPONENT) and name != f"{_COMPONENT}correct"]
+
+
+def check(history: Sequence[Row], settings: Sentinel) -> tuple[Finding, ...]:
+    """What the rules say at the last row of a history. Raises nothing, whatever metrics there are."""
+    watch, found = Watch(settings), tuple[Finding, ...]()
+    for row in history:
+        found = watch.add(row)
+    return found
+
+
+def review(history: Sequence[Row], settings: Sentinel) -> Health:
+    """What the rules said at any row: the first finding of each rule and verdict, and the worst verdict."""
+    watch, health = Watch(settings), Health()
+    for row in history:
+        health = remember(health, watch.add(row))
+    return health
+
+
+def remember(health: Health, found: Sequence[Finding]) -> Health:
+    """The health with what was found since."""
+    known = {(finding.rule, finding.verdict) for finding in health.findings}
+    new = tuple(finding for finding in found if (finding.rule, finding.verdict) not in known)
+    if not new:
+        return health
+    findings = (*health.findings, *new)
+    worst = max(findings, key=lambda finding: _SEVERITY[finding.verdict])
+    return Health(verdict=worst.verdict, findings=findings)
+
+
+Rule = Callable[[Watch], Said]
+
+
+def not_finite(watch: Watch) -> Said:
+    for name in ("loss", "grad_norm", "reward"):
+        value = watch.row.get(name, 0.0)
+        if not math.isfinite(value):
+            return "STOP", f"{name} is {value}"
+    return None
+
+
+def unscored(watch: Watch) -> Said:
+    if watch.row.get("abstained") == 1.0:
+        return "STOP", "no completion of the step has a reward"
+    return _over(watch, watch.settings.abstained, "abstained")
+
+
+def no_gradient(watch: Watch) -> Said:
+    losses, norms, accuracy = watch.recent("loss"), watch.recent("grad_norm"), _accuracy(watch)
+    if not losses or not norms or any(losses) or any(norms) or (accuracy and accuracy.fall < 0):
+        return None
+    return "STOP", f"loss and gradient were exactly 0 for {len(norms)} steps"
+
+
+def accuracy_collapse(watch: Watch) -> Said:
+    accuracy = _fallen(watch, 1 - watch.settings.accuracy_floor, watch.settings.accuracy_noise)
+    return ("STOP", str(accuracy)) if accuracy else None
+
+
+def reward_diverges(watch: Watch) -> Said:
+    enough = watch.settings.reward_rise * (watch.first("reward_std") or 0.0)
+    rose = [change for change in watch.changes("reward") if change.last - change.first > enough]
+    accuracy = _fallen(watch, watch.settings.accuracy_fall / 2, watch.settings.accuracy_noise / 2)
+    return _suspect(watch, f"{rose[0]} while {accuracy}") if rose and accuracy else None
+
+
+def kl(watch: Watch) -> Said:
+    for name in ("held_out/kl", "kl"):
+        far = watch.latest(name) if name.startswith(_HELD_OUT) else watch.level(name)
+        if far is not None and far > watch.settings.kl_hold:
+            reason = f"{name} is {far:.2f} a token from the base model"
+            return ("STOP", reason) if far > watch.settings.kl_stop else _suspect(watch, reason)
+    return None
+
+
+def entropy(watch: Watch) -> Said:
+    low, high = watch.settings.entropy_floor, watch.settings.entropy_ceiling
+    changes = watch.changes("entropy")
+    return _first_suspect(watch, (c for c in changes if not low * c.first <= c.last <= high * c.first))
+
+
+def length(watch: Watch) -> Said:
+    changes = watch.changes("held_out/length", "completions/mean_length")
+    return _first_suspect(watch, (c for c in changes if abs(c.last - c.first) > watch.settings.length_drift * c.first))
+
+
+def template(watch: Watch) -> Said:
+    shared = watch.changes("held_out/prefix_share", "text/prefix_share")
+    varied = watch.changes("held_out/distinct_2", "text/distinct_2")
+    found = [change for change in shared if change.last - change.first > watch.settings.prefix_share]
+    found += [change for change in varied if change.fall > 1 - watch.settings.distinct_floor]
+    return _first_suspect(watch, found)
+
+
+def unanswered(watch: Watch) -> Said:
+    answered = watch.changes("held_out/answered", "text/answered")
+    refused = watch.changes("held_out/refusals", "text/refusals")
+    found = [change for change in answered if change.first - change.last > watch.settings.unanswered]
+    found += [change for change in refused if change.last - change.first > watch.settings.unanswered]
+    return _first_suspect(watch, found)
+
+
+def truncated(watch: Watch) -> Said:
+    return _over(watch, watch.settings.truncated, "completions/clipped_ratio", "held_out/truncated")
+
+
+def zero_variance(watch: Watch) -> Said:
+    return _over(watch, watch.settings.zero_variance, "frac_reward_zero_std")
+
+
+def grad_norm(watch: Watch) -> Said:
+    values, limit = watch.recent("grad_norm"), watch.settings.grad_norm
+    return _suspect(watch, f"grad_norm was over {limit:g} all the time") if values and min(values) > limit else None
+
+
+def one_component(watch: Watch) -> Said:
+    return _over(watch, watch.settings.component_share, *watch.components())
+
+
+RULES: tuple[Rule, ...] = (
+    not_finite, unscored, no_gradient, accuracy_collapse, reward_diverges, kl, entropy, length, template, unanswered,
+    truncated, zero_variance, grad_norm, one_component,
+)  # fmt: skip
+
+
+def _over(watch: Watch, limit: float, *names: str) -> Said:
+    levels = ((name, watch.level(name)) for name in names)
+    over = [f"{name} is {level:.2f}" for name, level in levels if level is not None and level > limit]
+    return _suspect(watch, over[0]) if over else None
+
+
+def _first_suspect(watch: Watch, changes: Iterable[Change]) -> Said:
+    return next((_suspect(watch, str(change)) for change in changes), None)
+
+
+def _suspect(watch: Watch, reason: str) -> Said:
+    """HOLD, or STOP once accuracy has fallen too."""
+    accuracy = _fallen(watch, watch.settings.accuracy_fall, watch.settings.accuracy_noise)
+    return ("STOP", f"{reason}, and {accuracy}") if accuracy else ("HOLD", reason)
+
+
+def _fallen(watch: Watch, share: float, noise: float) -> Change | None:
+    """Accuracy, if it lost more than this share of its first value, and more than noise."""
+    accuracy = _accuracy(watch)
+    if accuracy is None or accuracy.fall <= share or accuracy.first - accuracy.last <= noise:
+        return None
+    return accuracy
+
+
+def _accuracy(watch: Watch) -> Change | None:
+    """On held-out prompts or on the step's own, whichever fell further."""
+    return max(watch.changes("held_out/accuracy", "accuracy"), key=lambda change: change.fall, default=None)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Unlike `fmean` it raises nothing on numbers near the largest."""
+    return sum(values) / len(values)

@@ -1,0 +1,110 @@
+"""Tokens a second and the share of the devices' peak that a training uses (MFU). Numbers only, no torch.
+
+Operations a token, after PaLM's appendix B (arXiv 2204.02311) for N weights, L layers, W = heads x head size and
+sequences of T tokens: 2 N + 4 L W T forward and twice that backward, so 6 N + 12 L W T to train. Departures: a frozen
+weight needs no gradient of its own, so the 2 N of weight gradients are 2 times the weights that are trained (LoRA: 4 N
+and a little in all); and forward-only passes count. As in PaLM, attention is not halved for the causal mask, and
+recomputed activations count as time, not as work.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    """What decides the operations of one token."""
+
+    parameters: int
+    """Weights that a token is multiplied with; an input embedding counts only where it is the output's as well."""
+    trainable: int
+    """... and of them, or of the adapters on them, those with a gradient."""
+    layers: int
+    attention_width: int
+    """Heads x head size."""
+
+
+class Tokens(NamedTuple):
+    """Of one step, over all devices; prompts count where they are computed, padding never."""
+
+    generated: int
+    trained: int
+    """Prompts and completions in the update."""
+    scored: int = 0
+    """Prompts and completions in forward passes for old and reference log-probabilities, once for each pass."""
+    length: float = 0.0
+    """Mean tokens of a sequence, prompt and completion."""
+
+
+def forward_flops(shape: Shape, length: float) -> float:
+    """Operations of a token's forward pass in sequences of `length` tokens."""
+    return 2 * shape.parameters + 4 * shape.layers * shape.attention_width * length
+
+
+def training_flops(shape: Shape, length: float) -> float:
+    """Operations of a token's forward and backward pass; 6 N + 12 L W T where every weight is trained."""
+    attention = 12 * shape.layers * shape.attention_width * length
+    return 4 * shape.parameters + 2 * shape.trainable + attention
+
+
+def step_rates(
+    tokens: Tokens, seconds: Mapping[str, float], shape: Shape, devices: int, peak_tflops: float | None
+) -> dict[str, float]:
+    """Metrics of one step. `seconds` by name as in the journal: `step`, `generate`, `logprobs`, `update`.
+
+    `tokens_per_s`: trained tokens over the whole step. `generate_tokens_per_s`: generated tokens over the generation.
+    `mfu`: operations of the update and of the log-probabilities over their seconds, all devices at their peak (dense,
+    in the training's own precision). A rate whose time was not measured, or without tokens, is absent.
+    """
+    found: dict[str, float] = {}
+    if tokens.trained and (step_s := seconds.get("step", 0.0)) > 0:
+        found["tokens_per_s"] = tokens.trained / step_s
+        found["tokens_per_s_per_device"] = tokens.trained / step_s / devices
+    if tokens.generated and (generate_s := seconds.get("generate", 0.0)) > 0:
+        found["generate_tokens_per_s"] = tokens.generated / generate_s
+    if tokens.trained and peak_tflops and (update_s := seconds.get("update", 0.0)) > 0:
+        done = tokens.trained * training_flops(shape, tokens.length)
+        if tokens.scored and (scored_s := seconds.get("logprobs", 0.0)) > 0:
+            done += tokens.scored * forward_flops(shape, tokens.length)
+            update_s += scored_s
+        found["mfu"] = done / (update_s * peak_tflops * 1e12 * devices)
+    return found
+
+
+def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of a whole training's rows: the median of each rate and of a step's seconds, and the most memory."""
+    found: dict[str, float] = {}
+    for name in ("seconds/step", "tokens_per_s", "tokens_per_s_per_device", "generate_tokens_per_s", "mfu"):
+        values = [row[name] for row in metrics if name in row and math.isfinite(row[name])]
+        if values:
+            found[name] = statistics.median(values)
+    memory = [row["memory_mb"] for row in metrics if "memory_mb" in row]
+    return {**found, "memory_mb": max(memory)} if memory else found
+
+
+PEAK_TFLOPS = (
+    (("B200",), 2250.0),
+    (("H200", "NVL"), 835.0),
+    (("H200",), 989.0),
+    (("H100", "PCIe"), 756.0),
+    (("H100", "NVL"), 835.0),
+    (("H100",), 989.0),
+    (("A100",), 312.0),
+    (("L40S",), 362.0),
+    (("L4",), 121.0),
+    (("A10G",), 70.0),
+)
+"""Dense bf16 of one device by the words of its CUDA name, from NVIDIA's data sheets; they often print twice as much,
+which is with sparsity."""
+
+
+def peak_tflops(device_name: str) -> float | None:
+    """Of a device by torch.cuda.get_device_name; None for one that is not in the table, and for a slice of one."""
+    words = {word.upper() for word in re.split(r"[^A-Za-z0-9]+", device_name)}
+    if "MIG" in words:
+        return None
+    return next((peak for named, peak in PEAK_TFLOPS if words.issuperset(map(str.upper, named))), None)

@@ -1,0 +1,187 @@
+"""Held-out prompts, answered by the policy during training: what its progress and its health are judged by.
+
+Owns how they are asked: sampled at temperature 1 with the same seed each time, graded by the pipeline's verifier, and
+compared with the base model token by token. Leaves the training untouched: its random state is set aside meanwhile.
+The ranks share the prompts; every rank generates equally often, for a sharded model needs all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import torch
+from accelerate.utils import gather_object
+from transformers import GenerationConfig, Trainer
+from trl.models.utils import unwrap_model_for_generation
+
+from pipeline.recipe import Validation
+from pipeline.recipe.rewards import VerifierKind
+from pipeline.rewards.verifiers import Check, Grader
+from pipeline.training.texts import completion_statistics
+
+BATCH = 128
+"""Completions generated at once."""
+_GATHER: Any = gather_object  # typed as never returning
+MICRO_BATCH = 16
+"""Completions whose log-probabilities are taken at once: their logits are tokens x vocabulary."""
+
+
+class HeldOut(NamedTuple):
+    """A prompt that is not trained on."""
+
+    prompt: list[dict[str, str]]
+    reference: str
+    verifier: VerifierKind
+
+
+class Answer(NamedTuple):
+    """One completion, graded. `right` is None where the check could not tell; `kl` is summed over its tokens."""
+
+    prompt: str
+    text: str
+    right: float | None
+    tokens: int
+    finished: bool
+    kl: float | None
+
+
+def read_held_out(path: str | Path) -> list[HeldOut]:
+    rows = pq.read_table(path, columns=["prompt", "reference", "verifier"]).to_pylist()
+    return [HeldOut(row["prompt"], row["reference"], row["verifier"]) for row in rows]
+
+
+class Validator:
+    """Asks the same held-out prompts whenever it is called. `check` grades with the verifier of the rewards."""
+
+    def __init__(self, rows: Sequence[HeldOut], check: Grader, settings: Validation, tokenizer: Any) -> None:
+        self._rows = [row for row in rows[: settings.prompts] for _ in range(settings.samples)]
+        self._check, self._settings, self._tokenizer = check, settings, tokenizer
+
+    def __call__(self, trainer: Trainer) -> dict[str, float]:
+        """Metrics named `held_out/...`; what could not be measured is absent."""
+        rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        mine = self._rows[rank::world]
+        asked = mine
+        if len(mine) * world < len(self._rows) or not mine:  # as many on every rank: one answers a prompt for nothing
+            asked = [*mine, self._rows[0]]
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        model: Any = trainer.model
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.random.fork_rng(devices=devices), torch.no_grad():
+                torch.manual_seed(self._settings.seed + rank)
+                answers = self._answer(trainer, asked)[: len(mine)]
+        finally:
+            model.train(was_training)
+        return measured(_GATHER(answers))
+
+    def _answer(self, trainer: Trainer, rows: Sequence[HeldOut]) -> list[Answer]:
+        answers: list[Answer] = []
+        for first in range(0, len(rows), BATCH):
+            batch = rows[first : first + BATCH]
+            prompts, completions = self._generate(trainer, [row.prompt for row in batch])
+            texts: list[str] = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
+            stops = _stops(trainer.accelerator.unwrap_model(trainer.model), self._tokenizer)
+            kl = self._kl(trainer, prompts, completions)
+            checks = [Check(text, row.reference, row.verifier) for text, row in zip(texts, batch, strict=True)]
+            for row, text, tokens, grade, far in zip(batch, texts, completions, self._check(checks), kl, strict=True):
+                finished = bool(tokens) and tokens[-1] in stops
+                answers.append(Answer(str(row.prompt), text, grade.outcome.score, len(tokens), finished, far))
+        return answers
+
+    def _generate(
+        self, trainer: Trainer, prompts: Sequence[list[dict[str, str]]]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Token ids of the prompts, and of one completion of each up to its end-of-text."""
+        texts = [self._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+        inputs = self._tokenizer(
+            texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
+        ).to(trainer.accelerator.device)
+        with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
+            stops = sorted(_stops(model, self._tokenizer))
+            config = GenerationConfig(
+                max_new_tokens=self._settings.max_completion_tokens,
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                pad_token_id=self._tokenizer.pad_token_id,
+                eos_token_id=stops,
+            )
+            output: Any = model.generate(**inputs, generation_config=config)
+        width = inputs["input_ids"].shape[1]
+        asked = [
+            ids[mask.bool()].tolist() for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
+        ]
+        return asked, [_until_end(row, set(stops)) for row in output[:, width:].tolist()]
+
+    def _kl(
+        self, trainer: Trainer, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
+    ) -> list[float | None]:
+        """Summed k3 estimate (http://joschu.net/blog/kl-approx.html) of KL(policy, base) over each completion.
+
+        The base is the policy with its adapter off; None for a policy that has no adapter.
+        """
+        model: Any = trainer.accelerator.unwrap_model(trainer.model)
+        if not hasattr(model, "disable_adapter"):
+            return [None] * len(completions)
+        found: list[float | None] = []
+        for first in range(0, len(completions), MICRO_BATCH):
+            asked, said = prompts[first : first + MICRO_BATCH], completions[first : first + MICRO_BATCH]
+            policy = _log_probabilities(model, asked, said, self._tokenizer.pad_token_id)
+            with model.disable_adapter():
+                base = _log_probabilities(model, asked, said, self._tokenizer.pad_token_id)
+            for mine, theirs in zip(policy, base, strict=True):
+                gap = theirs - mine
+                found.append(float((gap.exp() - 1 - gap).sum()))
+        return found
+
+
+def measured(answers: Sequence[Answer]) -> dict[str, float]:
+    """The metrics of graded answers. `held_out/kl` is per token."""
+    tokens = sum(answer.tokens for answer in answers)
+    graded = [answer.right for answer in answers if answer.right is not None]
+    apart = [answer.kl for answer in answers if answer.kl is not None]
+    found = {
+        "length": tokens / len(answers),
+        "truncated": sum(not answer.finished for answer in answers) / len(answers),
+        **{
+            name.removeprefix("text/"): value
+            for name, value in completion_statistics([a.text for a in answers], [a.prompt for a in answers]).items()
+        },
+    }
+    if graded:
+        found["accuracy"] = sum(graded) / len(graded)
+    if apart and tokens:
+        found["kl"] = sum(apart) / tokens
+    return {f"held_out/{name}": value for name, value in found.items() if not math.isnan(value)}
+
+
+def _log_probabilities(
+    model: Any, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad: int
+) -> list[torch.Tensor]:
+    """float32 log-probabilities of every completion's tokens."""
+    rows = [[*asked, *said] for asked, said in zip(prompts, completions, strict=True)]
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
+    logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float()
+    taken = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    return [row[len(row) - len(said) :] for row, said in zip(taken, completions, strict=True)]
+
+
+def _stops(model: Any, tokenizer: Any) -> set[int]:
+    eos = model.generation_config.eos_token_id
+    stops = set(eos) if isinstance(eos, list) else {eos}
+    return {stop for stop in {*stops, tokenizer.eos_token_id} if stop is not None}
+
+
+def _until_end(row: list[int], stops: set[int]) -> list[int]:
+    """The tokens up to the first end-of-text, it included."""
+    end = next((place for place, token in enumerate(row) if token in stops), len(row) - 1)
+    return row[: end + 1]

@@ -1,0 +1,47 @@
+"""One training process: all of a training, or one rank of it. Imports torch; `__main__` decides who comes here."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import closing, nullcontext
+from pathlib import Path
+
+import torch
+from transformers.utils import logging
+
+from pipeline.recipe import GRPO
+from pipeline.rewards.verifiers import grader_of
+from pipeline.storage import write_atomically
+from pipeline.training import dpo, fit, grpo
+from pipeline.training.checkpoints import only_writer
+from pipeline.training.composite import Composite
+from pipeline.training.distribution import check_world, environment
+from pipeline.training.exits import Unfit
+from pipeline.training.lines import say
+from pipeline.training.plan import TrainingPlan
+
+
+def work(plan: TrainingPlan, folder: Path, started_at: float) -> None:
+    """Train in `folder` and write `result.json` there (rank 0). Raises Unfit; exits with 143 when it is pre-empted."""
+    warnings.filterwarnings("ignore")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(plan.training.threads)
+    algorithm = plan.algorithm
+    writer = only_writer(folder) if os.environ.get("RANK", "0") == "0" else nullcontext()
+    with writer, closing(grader_of(plan.rewards.verifier)) as check:
+        try:
+            check_world(plan, os.environ)
+            os.environ.update(environment(plan.training.distribution, on_gpu=torch.cuda.is_available()))
+            fit.load_tokenizer(plan)
+            if isinstance(algorithm, GRPO):
+                build = grpo.builder(plan, algorithm, folder, Composite(plan.rewards, check))
+            else:
+                build = dpo.builder(plan, algorithm, folder)
+        except (TypeError, ValueError) as error:  # TRL's and our own words on settings, before any weight is loaded
+            raise Unfit(f"{type(error).__name__}: {error}") from error
+        say(f"{algorithm.kind.upper()} of {plan.base.uri}, {algorithm.steps} steps, {plan.world_size} process(es)")
+        result = fit.run(plan, folder, build, check, started_at)
+        if result is not None:
+            write_atomically(folder / "result.json", result.model_dump_json(indent=2))

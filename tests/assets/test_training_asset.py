@@ -1,0 +1,223 @@
+"""What Dagster and MLflow show of a training that went well, of one on HOLD and of one that stopped itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.outcome import outcome
+from assets.resources import LATEST, Deployment, Records
+from evals.gate import GateVerdict, Verdict
+from jobs.definitions import ASSETS
+from jobs.summary import TELLERS
+from pipeline.demo import MODEL_DIR
+from pipeline.estimate import UNKNOWN
+from pipeline.iteration import Iteration
+from pipeline.recipe import Rewards, Training
+from pipeline.registry import versions
+from pipeline.registry.record import ModelVersion, read_state
+from pipeline.rewards.records import RewardLabels
+from pipeline.rewards.trust import HumanAgreement
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
+from pipeline.traces.records import DayReport, GovernedTraces
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import CAUSES, Finding, Goodput, Health, Preemption, TrainingResult
+from tests.pipeline.selection.test_choose import decide
+
+EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
+KL = Finding(verdict="HOLD", rule="kl", step=7, reason="KL of 0.13 per token to the base is above 0.1")
+DEAD = Finding(verdict="STOP", rule="dead", step=9, reason="loss and gradient are exactly 0")
+PASS, HOLD = Health(), Health(verdict="HOLD", findings=(KL,))
+STOP = Health(verdict="STOP", findings=(KL, DEAD))
+METRICS = tuple(
+    {"step": float(step), "accuracy": step / 20, "reward": step / 25, "grad_norm": 0.5, "seconds/step": 2.0 + step,
+     "tokens_per_s": 100.0, "memory_mb": 900.0 + step, "held_out/accuracy": 0.4 + step / 50}
+    for step in range(1, 11)
+)  # fmt: skip
+NOWHERE = DatasetRef(uri="d", rows=1, digest="d", snapshot="s1")
+ID = "0123456789ab"
+
+Lay = Callable[..., Deployment]
+
+
+@pytest.fixture(scope="module")
+def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One database for the file: making it takes MLflow longer than all else here."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def lay(tmp_path: Path, tracking_uri: str, monkeypatch: pytest.MonkeyPatch) -> Lay:
+    """Everything that the stages around a training of this health would have left."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
+
+    def lay(health: Health = PASS, *overrides: str, method: str = "grpo") -> Deployment:
+        root = tmp_path / "data"
+        overrides = (
+            f"data_root={root}",
+            f"base_model.uri={MODEL_DIR}",
+            "compute.accelerator.usd_per_hour=3",
+            *overrides,
+        )
+        settings = Deployment(recipe_path=str(EMBEDDED), overrides=list(overrides))
+        store = settings.store()
+        if store.path(LATEST).exists():
+            return settings
+        champion = ModelRef(uri=str(MODEL_DIR), digest=digest_dir(MODEL_DIR))
+        iteration = Iteration(
+            id=ID, number=0, model_name="arithmetic", champion=champion, dataset=NOWHERE, recipe_digest="r"
+        )
+        for name, record in records(store, iteration, health, method).items():
+            store.write(iteration.path(name), record)
+        store.write(LATEST, iteration)
+        return settings
+
+    return lay
+
+
+def records(store: Store, iteration: Iteration, health: Health, method: str) -> dict[str, Any]:
+    day = DayReport(day="2026-01-05", rules="r", digest="d", files=(), seen=0, admitted=0, rejected={})
+    labels = RewardLabels(
+        iteration=ID, dataset=NOWHERE, labelled=1, coverage=1.0, unlabelled={}, outcomes={}, profiles={},
+        mean_reward=0.5, histogram=(1,) * 20, components={}, agreement=(), judge=None, drift=None, set_aside={},
+        humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0), checked=0, remembered=0, tokens=0,
+        usd=0.0,
+    )  # fmt: skip
+    decision = decide().model_copy(update={"method": method, "reasons": ("because",)})
+    plan = TrainingPlan(
+        iteration=ID, decision=decision, base=iteration.champion, data=NOWHERE, held_out=None, without_consent=0,
+        training=Training(), rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
+    )  # fmt: skip
+    laid = {
+        "traces.json": GovernedTraces(iteration=iteration, source="s", days=(day,), seen=0, admitted=0, rejected={}),
+        "reward_labels.json": labels,
+        "training/plan.json": plan,
+    }
+    if method == "none":
+        return laid
+    adapter, model = (left(store.path(iteration.path("training", name))) for name in ("adapter", "model"))
+    goodput = Goodput(total_s=100.0, productive_s=60.0, badput_s={**dict.fromkeys(CAUSES, 5.0), "waiting": 15.0})
+    result = TrainingResult(
+        iteration=ID, plan_digest="p", checkpoint=CheckpointRef(adapter=adapter, model=model, step=10),
+        metrics=METRICS, seconds=60.0, attempts=2, resumed_from=(4,), health=health, goodput=goodput,
+        preemptions=(Preemption(cause="SIGTERM", step=5, lost_steps=1),), engine="trl",
+    )  # fmt: skip
+    version = ModelVersion(name="arithmetic", version=1, run_id="r", model=model, adapter=adapter, iteration=ID)
+    verdict = GateVerdict(
+        iteration=ID, verdict=Verdict.PASS, reasons=(), champion=iteration.champion, candidate=model, protocol="p",
+        report_digest="r", bundle_digest="b",
+    )  # fmt: skip
+    return {**laid, "training/result.json": result, "model_version.json": version, "gate_verdict.json": verdict}
+
+
+def left(folder: Path) -> ModelRef:
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_text(folder.name)
+    return ModelRef(uri=str(folder), digest=digest_dir(folder))
+
+
+def run(settings: Deployment, *assets: str) -> dg.ExecuteInProcessResult:
+    resources = {"deployment": settings, "io_manager": Records(deployment=settings)}
+    return dg.materialize(ASSETS, selection=list(assets), resources=resources)
+
+
+def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (event,) = result.get_asset_materialization_events()
+    return {name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()}
+
+
+def test_a_training_is_shown_with_its_health_its_time_and_its_cost(lay: Lay) -> None:
+    result = run(lay(), "policy_checkpoint")
+    (check,) = result.get_asset_check_evaluations()
+    assert (check.check_name, check.passed) == ("healthy", True)
+    shown = metadata(result)
+    for picture in ("curve", "health by step", "step time", "time"):
+        assert shown[picture].startswith("![")
+        assert "data:image/png;base64," in shown[picture]
+    assert shown["health"] == "PASS"
+    assert shown["goodput"] == pytest.approx(0.6)
+    assert shown["seconds a step"] == pytest.approx(7.5)
+    assert (shown["tokens a second"], shown["peak memory in MB"]) == (100.0, 910.0)
+    assert "MFU" not in shown, "no step has measured it"
+    assert shown["device hours"] == pytest.approx(4 * 85 / 3600)
+    assert shown["cost in USD"] == pytest.approx(3 * 4 * 85 / 3600)
+    assert "| SIGTERM | 5 | 1 |" in shown["interruptions"]
+
+
+def test_without_a_plan_to_train_there_is_nothing_to_be_unhealthy(lay: Lay) -> None:
+    settings = lay(method="none")
+    result = run(settings, "policy_checkpoint", "eval_report")
+    assert result.success
+    assert result.get_asset_materialization_events() == []
+    assert [check.passed for check in result.get_asset_check_evaluations()] == [True]
+    ended = outcome(settings.store(), settings.latest())
+    assert (ended and ended.ending, ended and ended.detail) == ("not trained", "because")
+
+
+@pytest.mark.slow  # MLflow makes its database
+def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
+    settings = lay(STOP)
+    for _ in range(2):  # the second time changes nothing
+        result = run(settings, "policy_checkpoint", "eval_report")
+        assert result.success
+        assert result.get_asset_materialization_events() == []
+        (check,) = result.get_asset_check_evaluations()
+        assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.ERROR)
+        assert DEAD.reason in (check.description or "")
+        (event,) = result.get_asset_observation_events()
+        seen = event.asset_observation_data.asset_observation.metadata
+        assert {"adapter", "curve", "time", "steps"} <= set(seen)
+        assert f"| STOP | dead | 9 | {DEAD.reason} |" in str(seen["findings"].value)
+        ended = outcome(settings.store(), settings.latest())
+        assert ended is not None
+        assert ended.ending == "stopped"
+        assert DEAD.reason in ended.detail
+    client = versions._client(settings.tracking_uri())
+    (found,) = client.search_runs([client.get_experiment_by_name("arithmetic").experiment_id])
+    tags = {"health": "STOP", "verdict": "STOP", "health.dead": f"STOP at step 9: {DEAD.reason}"}
+    assert tags.items() <= found.data.tags.items()
+    assert found.data.metrics["goodput/share"] == pytest.approx(0.6)
+    assert found.data.metrics["badput/waiting_s"] == 15.0
+    assert len(client.get_metric_history(found.info.run_id, "held_out/accuracy")) == 10
+    plots = {Path(each.path).stem for each in client.list_artifacts(found.info.run_id, "plots")}
+    assert plots == {"gates", "rewards", "training", "health", "step_time", "goodput"}
+    assert client.search_model_versions("name='arithmetic'") == []
+
+
+def test_a_candidate_on_hold_waits_for_a_person_who_names_its_iteration(lay: Lay) -> None:
+    settings = lay(HOLD)
+    shown = run(settings, "policy_checkpoint")
+    (check,) = shown.get_asset_check_evaluations()
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert metadata(shown)["health"] == "HOLD"
+    for overrides in ([], ["rollout.accept_hold=another"]):
+        waiting = run(lay(HOLD, *overrides), "canary")
+        assert waiting.success
+        assert waiting.get_asset_materialization_events() == []
+        ended = outcome(settings.store(), settings.latest())
+        assert ended is not None
+        assert ended.ending == "held"
+        assert KL.reason in ended.detail
+        assert f"set rollout.accept_hold to '{ID}' in the recipe" in ended.detail
+        assert not read_state(settings.store(), "arithmetic").active
+    accepted = lay(HOLD, f"rollout.accept_hold='{ID}'")
+    assert accepted.recipe().digest() == settings.recipe().digest()
+    assert len(run(accepted, "canary").get_asset_materialization_events()) == 1
+    state = read_state(settings.store(), "arithmetic")
+    assert state.active
+    assert state.rollout == digest_json(["arithmetic", ID, state.proposal.version.model.digest])[:12]
+    ended = outcome(settings.store(), settings.latest())
+    assert ended is not None
+    assert ended.ending == "rollout"
+
+
+def test_the_summary_has_a_line_for_health_goodput_and_progress(lay: Lay) -> None:
+    store = lay(HOLD).store()
+    result = store.read(f"iterations/{ID}/training/result.json", TrainingResult)
+    assert result is not None
+    told = "\n".join(TELLERS["policy_checkpoint"](result))
+    for words in ("10 steps in 100 s, goodput 60%, 2 attempt(s)", "HOLD at step 7: KL of", "42% -> 60%"):
+        assert words in told
+    assert "training" in "\n".join(TELLERS["policy_checkpoint"](result.model_copy(update={"metrics": ()})))

@@ -1,0 +1,299 @@
+"""The recipes that are the seeds' systems: each says what it takes, carries the seed's figures, and can be built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.recipe import DPO, GRPO, Recipe, load
+from pipeline.selection.cost import expect
+from pipeline.selection.evidence import Evidence
+from pipeline.storage import Store
+from pipeline.training.distribution import accelerate_config
+from pipeline.training.nemo.render import configuration, unknown_keys
+from pipeline.training.plan import TrainingPlan
+from tests.pipeline.training.plans import make_plan
+
+ROOT = Path(__file__).parent.parent.parent
+FILES = sorted((ROOT / "jobs" / "recipes").glob("*.yaml"))
+NAMES = [file.stem for file in FILES]
+SEEDS = [name for name in NAMES if name != "embedded"]
+
+
+def recipe(name: str, *overrides: str) -> Recipe:
+    return load(ROOT / "jobs" / "recipes" / f"{name}.yaml", list(overrides))
+
+
+def head(name: str) -> str:
+    """The comment above the first key, as one line."""
+    text = (ROOT / "jobs" / "recipes" / f"{name}.yaml").read_text()
+    return " ".join(re.sub(r"(?m)^# *", "", text[: text.index("\nname:")]).split())
+
+
+def at(tree: Any, path: str) -> Any:
+    return reduce(lambda node, key: node[key] if isinstance(node, dict) else getattr(node, key), path.split("."), tree)
+
+
+def method(name: str) -> GRPO | DPO:
+    chosen = recipe(name)
+    return chosen.training.dpo if chosen.selection.method == "dpo" else chosen.training.grpo
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Store, TrainingPlan]]:
+    return {kind: make_plan(tmp_path_factory.mktemp(kind), kind) for kind in ("grpo", "dpo")}
+
+
+@pytest.fixture
+def plan(name: str, demo: dict[str, tuple[Store, TrainingPlan]]) -> TrainingPlan:
+    """The recipe's training over the embedded model and problems."""
+    chosen = recipe(name)
+    _, plan = demo[method(name).kind]
+    return plan.model_copy(
+        update={
+            "training": chosen.training,
+            "rewards": chosen.rewards,
+            "nodes": chosen.compute.nodes,
+            "processes": chosen.compute.processes,
+            "held_out": plan.data if chosen.training.validation.every_steps else None,
+        }
+    )
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """A process group of one: a config for several processes looks for its group."""
+    import torch.distributed
+    from accelerate.state import AcceleratorState
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_head_says_what_it_takes(name: str) -> None:
+    for what in ("hardware", "duration", "cost"):
+        assert re.search(rf"{what}: \S+", head(name)), f"{name} does not say its {what}"
+    if name in SEEDS:
+        assert "seed 00" in head(name)
+        assert "Sources:" in head(name)
+        assert recipe(name).compute.accelerator.name in head(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_digest_survives_its_dump_and_another_place(name: str) -> None:
+    digest = recipe(name).digest()
+    assert Recipe.model_validate_json(recipe(name).model_dump_json()).digest() == digest
+    assert recipe(name, "data_root=/elsewhere", "compute.nodes=7", "rollout.alpha=0.01").digest() == digest
+    assert recipe(name, "training.seed=99").digest() != digest
+
+
+def test_each_is_another_training_and_in_the_docs() -> None:
+    assert len({recipe(name).digest() for name in NAMES}) == len(NAMES)
+    listed = (ROOT / "docs" / "recipes.md").read_text()
+    assert [name for name in NAMES if f"| `{name}` |" not in listed] == []
+
+
+EKS, GSM8K, SPOT, GKE, FSDP = "eks_workshop", "gsm8k_8gb", "spot_h200", "gke_deepscaler", "fsdp_2gpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        (
+            EKS,
+            {
+                "training.engine": "nemo_rl", "training.seed": 42, "training.sentinel.kl_stop": 0.5,
+                "training.sentinel.grad_norm": 10.0, "training.checkpoints.every_steps": 10,
+                "rewards.verifier.workers": 8, "compute.nodes": 2, "compute.processes": 8,
+            },
+        ),
+        (
+            GSM8K,
+            {
+                "training.engine": "trl", "training.lora.r": 16, "training.lora.alpha": 32,
+                "training.lora.dropout": 0.05, "training.distribution.strategy": "zero2",
+                "training.distribution.cpu_offload": True, "training.grpo.max_completion_tokens": 256,
+                "training.grpo.temperature": 0.7, "rewards.verified.correct": 1.0, "rewards.verified.format": 0.1,
+                "rewards.verified.length": 0.05, "rewards.rules.min_chars": 50, "rewards.rules.max_chars": 500,
+                "compute.devices": 1,
+            },
+        ),
+        (
+            f"{SPOT}_dpo",
+            {
+                "training.engine": "trl", "training.lora": None, "training.dpo.beta": 0.1,
+                "training.dpo.learning_rate": 5e-7, "training.dpo.max_tokens": 4096, "selection.chosen_min": 0.7,
+                "selection.rejected_max": 0.5, "compute.nodes": 3, "compute.devices": 24,
+            },
+        ),
+        (
+            f"{SPOT}_grpo",
+            {
+                "training.engine": "nemo_rl", "training.grpo.steps": 1000, "training.grpo.prompts_per_step": 32,
+                "training.grpo.learning_rate": 1e-5, "training.grpo.beta": 0.1, "training.grpo.epsilon": 0.2,
+                "compute.nodes": 3, "compute.devices": 24,
+            },
+        ),
+        (GKE, {"training.engine": "nemo_rl", "training.lora": None, "compute.nodes": 2, "compute.devices": 16}),
+        (
+            FSDP,
+            {
+                "training.engine": "trl", "training.lora": None, "training.grpo.steps": 200,
+                "training.grpo.num_generations": 8, "training.grpo.learning_rate": 1e-5,
+                "training.grpo.temperature": 1.0, "training.distribution.strategy": "fsdp2",
+                "training.validation.prompts": 1000, "compute.devices": 2,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_it_carries_the_figures_of_its_seed(name: str, figures: dict[str, Any]) -> None:
+    assert {path: at(recipe(name), path) for path in figures} == figures
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_step_splits_over_the_devices(name: str) -> None:
+    settings, devices = method(name), recipe(name).compute.devices
+    if isinstance(settings, GRPO):
+        assert settings.prompts_per_step * settings.num_generations // settings.num_minibatches % devices == 0
+    else:
+        assert settings.batch_size % devices == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        (
+            GSM8K,
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "num_generations": 4, "beta": 0.0,
+             "learning_rate": 5e-5, "max_grad_norm": 1.0, "loss_type": "dr_grpo", "num_iterations": 1},
+        ),
+        (
+            f"{SPOT}_dpo",
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "learning_rate": 5e-7, "beta": 0.1,
+             "max_length": 4096},
+        ),
+        (
+            FSDP,
+            {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 8, "use_vllm": True,
+             "vllm_mode": "colocate", "num_generations": 8},
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("one_rank")
+def test_trl_takes_it(name: str, figures: dict[str, Any], plan: TrainingPlan, tmp_path: Path) -> None:
+    from pipeline.training import dpo, grpo
+
+    settings = method(name)
+    built: Any = (
+        grpo.config(plan, settings, tmp_path) if isinstance(settings, GRPO) else dpo.config(plan, settings, tmp_path)
+    )
+    assert {key: getattr(built, key) for key in figures} == figures
+
+
+@pytest.mark.parametrize(("name", "kind"), [(GSM8K, "DEEPSPEED"), (f"{SPOT}_dpo", "FSDP"), (FSDP, "FSDP")])
+def test_accelerate_is_told_how_to_spread_it(name: str, kind: str) -> None:
+    spread, compute = recipe(name).training.distribution, recipe(name).compute
+    told = accelerate_config(spread, compute.nodes, compute.processes, on_gpu=True)
+    found = [told[key] for key in ("distributed_type", "num_machines", "num_processes")]
+    assert found == [kind, compute.nodes, compute.devices]
+
+
+NEMO: list[tuple[str, dict[str, Any]]] = [
+    (
+        EKS,
+        {
+            "grpo.num_prompts_per_step": 32, "grpo.num_generations_per_prompt": 16, "grpo.max_num_steps": 100,
+            "grpo.normalize_rewards": True, "grpo.use_leave_one_out_baseline": True, "grpo.seed": 42,
+            "loss_fn.reference_policy_kl_penalty": 0.01, "loss_fn.reference_policy_kl_type": "k3",
+            "loss_fn.ratio_clip_min": 0.2, "loss_fn.ratio_clip_max": 0.2, "loss_fn.token_level_loss": True,
+            "policy.train_global_batch_size": 512, "policy.train_micro_batch_size": 4, "policy.max_grad_norm": 1.0,
+            "policy.dtensor_cfg.lora_cfg.enabled": True, "policy.dtensor_cfg.lora_cfg.dim": 8,
+            "policy.dtensor_cfg.lora_cfg.alpha": 32, "policy.generation.max_new_tokens": 512,
+            "policy.generation.temperature": 1.0, "policy.generation.colocated.enabled": True,
+            "policy.generation.vllm_cfg.gpu_memory_utilization": 0.6, "policy.optimizer.kwargs.lr": 5e-6,
+            "checkpointing.save_period": 10, "checkpointing.keep_top_k": 5, "cluster.num_nodes": 2,
+            "cluster.gpus_per_node": 8,
+        },
+    ),
+    (
+        f"{SPOT}_grpo",
+        {
+            "grpo.num_prompts_per_step": 32, "grpo.max_num_steps": 1000, "loss_fn.reference_policy_kl_penalty": 0.1,
+            "loss_fn.ratio_clip_min": 0.2, "policy.optimizer.kwargs.lr": 1e-5, "cluster.num_nodes": 3,
+            "cluster.gpus_per_node": 8,
+        },
+    ),
+    (
+        GKE,
+        {
+            "grpo.num_prompts_per_step": 64, "grpo.num_generations_per_prompt": 32, "grpo.max_num_steps": 100,
+            "grpo.max_val_samples": 256, "grpo.val_period": 10, "loss_fn.reference_policy_kl_penalty": 0.01,
+            "loss_fn.ratio_clip_max": 0.2, "policy.train_global_batch_size": 512, "policy.train_micro_batch_size": 1,
+            "policy.logprob_batch_size": 2, "policy.generation.max_new_tokens": 4096,
+            "policy.dtensor_cfg.lora_cfg.enabled": False, "checkpointing.save_period": 10,
+            "checkpointing.keep_top_k": 3, "cluster.num_nodes": 2, "cluster.gpus_per_node": 8,
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "figures"), NEMO)
+def test_nemo_rl_is_told_what_the_seed_tells_it(name: str, figures: dict[str, Any], plan: TrainingPlan) -> None:
+    held_out = plan.held_out and plan.held_out.model_copy(update={"rows": 256})
+    tree = configuration(plan.model_copy(update={"held_out": held_out}), "/run", "/nemo", 5000)
+    assert {path: at(tree, path) for path in figures} == figures
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", [name for name, _ in NEMO])
+def test_nemo_rl_has_every_key_that_it_is_told(name: str, plan: TrainingPlan, shared_data: Path) -> None:
+    examples = [
+        yaml.safe_load((shared_data / "nemo-rl" / f"grpo_math_{size}.yaml").read_text()) for size in ("1B", "8B")
+    ]
+    assert unknown_keys(configuration(plan, "/run", "/nemo", 5000), examples) == []
+
+
+def test_dynamic_sampling_can_be_switched_on_from_the_environment() -> None:
+    sampling = recipe(EKS, "training.grpo.dynamic_sampling.max_batches=10").training.grpo.dynamic_sampling
+    assert sampling is not None
+    assert sampling.max_batches == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "prompt", "completion", "says"),
+    [
+        (EKS, 7.6, 120, 512, "a step of 512 tokens is {step_s:.0f} s"),
+        (GSM8K, 1.54, 120, 200, "{step_s:.0f} s a step"),
+        (GSM8K, 1.54, 120, 200, "about {hours:.0f} hours"),
+        (f"{SPOT}_dpo", 32.5, 400, 600, "these 200 steps is {hours:.1f} hours"),
+        (f"{SPOT}_grpo", 32.5, 400, 600, "these 1,000 steps is {hours:.1f} hours"),
+        pytest.param(
+            GKE,
+            8.03,
+            140,
+            903,
+            "is {step_s:.0f} s)",
+        ),
+    ],
+)
+def test_our_estimates_are_those_of_the_cost_model(
+    name: str, billions: float, prompt: int, completion: int, says: str
+) -> None:
+    chosen, settings = recipe(name), method(name)
+    evidence = Evidence.model_construct(
+        prompt_chars=4.0 * prompt, completion_chars=4.0 * completion, attempts=(), frontier_prompts=0, pairs=0
+    )
+    compute = chosen.compute
+    found = expect(evidence, chosen.training, compute.accelerator, round(billions * 1e9), compute.devices)
+    hours = found[settings.kind].hours
+    batches = settings.batches if isinstance(settings, GRPO) else settings.steps
+    assert says.format(hours=hours, step_s=3600 * hours / batches) in head(name)

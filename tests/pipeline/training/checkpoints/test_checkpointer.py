@@ -1,0 +1,157 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.training.checkpoints import MANIFEST, published
+from pipeline.training.checkpoints.manifest import Origin, read, sealed
+
+from .conftest import FILES, HARMS, PLAN, STATE, WEIGHTS, Run, is_whole, trained
+
+
+def test_a_commit_publishes_whole_and_keeps_the_last_and_the_best(tmp_path: Path) -> None:
+    run = Run(tmp_path, keep_last=2, keep_best=1)
+    for step, score in ((5, 0.2), (10, 0.9), (15, 0.5), (20, None), (25, 0.4)):
+        assert is_whole(run.save(step, score))
+    assert run.there() == ["step-000010", "step-000020", "step-000025"]
+    assert run.newest() == "step-000025"
+    assert run.best() == "step-000010"
+    assert not list((tmp_path / "trl").iterdir())
+    assert run.said == []
+    manifest = json.loads((run.root / "step-000010" / MANIFEST).read_text())["manifest"]
+    assert {key: manifest[key] for key in ("plan_digest", "step", "world_size", "score", "attempt")} == {
+        "plan_digest": PLAN, "step": 10, "world_size": 1, "score": 0.9, "attempt": 1,
+    }  # fmt: skip
+    assert manifest["files"].keys() == set(FILES)
+
+
+def test_nothing_is_found_before_the_first_commit(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert (run.newest(), run.best(), run.said) == (None, None, [])
+    assert run.checkpoints.drain(0)
+    run.checkpoints.close()
+
+
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path, name: str, harm: str) -> None:
+    Run(tmp_path).save(5)
+    HARMS[harm](Run(tmp_path).save(10) / name)
+    run = Run(tmp_path)
+    assert run.newest() == "step-000005"
+    assert len(run.said) == 1
+    assert "step-000010 is passed over" in run.said[0]
+    assert name in run.said[0]
+
+
+def test_when_every_checkpoint_is_damaged_the_training_begins_anew(tmp_path: Path) -> None:
+    for step in (5, 10):
+        (Run(tmp_path).save(step) / STATE).unlink()
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert [line[11:22] for line in run.said] == ["step-000010", "step-000005"]
+
+
+def test_a_file_that_does_not_belong_is_a_flaw(tmp_path: Path) -> None:
+    (Run(tmp_path).save(5) / "pytorch_model.bin").write_bytes(b"another model")
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert "pytorch_model.bin is not in its manifest" in run.said[0]
+
+
+def test_a_link_does_not_count_as_the_file(tmp_path: Path) -> None:
+    weights = Run(tmp_path).save(5) / WEIGHTS
+    weights.rename(tmp_path / "elsewhere")
+    weights.symlink_to(tmp_path / "elsewhere")
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert f"{WEIGHTS} is missing" in run.said[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"plan": "other"}, "belongs to another plan"),
+        ({"plan": "other", "world_size": 2}, "2 processes saved it, and now there are 1"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_not_resumed(tmp_path: Path, other: dict, reason: str) -> None:
+    Run(tmp_path, **other).save(5)
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert reason in run.said[0]
+
+
+def test_a_renamed_checkpoint_is_not_resumed(tmp_path: Path) -> None:
+    Run(tmp_path).save(5).rename(tmp_path / "checkpoints" / "step-000050")
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert "says step 5" in run.said[0]
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../b", "./a", "", ".", "a//b"])
+def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder = Run(tmp_path).save(5)
+    true = read(folder, Origin(PLAN, 1))
+    files = {name: true.files[WEIGHTS], STATE: true.files[STATE]}
+    (folder / MANIFEST).write_bytes(sealed(true.model_copy(update={"files": files})))
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert f"{name!r}, which is no file inside its folder" in run.said[0]
+
+
+def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(tmp_path: Path) -> None:
+    Run(tmp_path).save(5)
+    (Run(tmp_path).save(10) / STATE).write_bytes(b"")
+    run = Run(tmp_path)
+    run.newest()
+    assert is_whole(run.save(10))
+    assert run.newest() == "step-000010"
+
+
+def test_a_whole_checkpoint_stands_when_its_step_comes_again(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    before = (run.save(5, 0.5) / MANIFEST).stat().st_ino
+    assert (run.save(5, 0.7) / MANIFEST).stat().st_ino == before
+    assert not (tmp_path / "trl" / "checkpoint-5").exists()
+
+
+def test_a_damaged_one_that_was_passed_over_takes_no_good_ones_place(tmp_path: Path) -> None:
+    first = Run(tmp_path, keep_last=2, keep_best=0)
+    first.save(5)
+    (first.save(10) / STATE).unlink()
+    second = Run(tmp_path, keep_last=2, keep_best=0)
+    assert second.newest() == "step-000005"
+    second.save(8)
+    assert second.there() == ["step-000005", "step-000008", "step-000010"]
+    second.save(12)
+    assert second.there() == ["step-000008", "step-000012"]
+
+
+def test_what_a_kill_left_on_its_way_in_or_out_is_cleared(tmp_path: Path) -> None:
+    Run(tmp_path).save(5)
+    for orphan in (".step-000005-removed", ".step-000010-fetched"):
+        trained(tmp_path / "checkpoints" / orphan, 1)
+    assert Run(tmp_path).there() == ["step-000005"]
+
+
+def test_the_best_is_whole_and_not_nan(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    run = Run(tmp_path, keep_last=9)
+    for step, score in ((1, None), (2, 0.5), (3, nan), (4, 0.7), (5, 0.7), (6, inf), (7, None)):
+        run.save(step, score)
+    assert run.best() == "step-000004"  # of equals the earlier
+    HARMS["flip"](run.root / "step-000004" / WEIGHTS)
+    HARMS["flip"](run.root / "step-000005" / WEIGHTS)
+    assert run.best() == "step-000002"
+    assert [line[11:22] for line in run.said] == ["step-000004", "step-000005"]
+    HARMS["flip"](run.root / "step-000002" / WEIGHTS)
+    assert run.best() == "step-000007"  # nothing tells the rest apart: the newest
+
+
+def test_more_digits_than_the_name_has_places(tmp_path: Path) -> None:
+    run = Run(tmp_path, keep_last=2)
+    for step in (999_998, 999_999, 1_000_000):
+        run.save(step)
+    assert [folder.name for folder in published(run.root)] == ["step-1000000", "step-999999"]
+    assert run.newest() == "step-1000000"

@@ -1,0 +1,265 @@
+"""The mirror on a real S3 protocol, and on a file system where that says the same faster."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice, repeat
+from pathlib import Path
+
+import boto3
+import pytest
+
+from pipeline.training.checkpoints import MANIFEST
+from pipeline.training.checkpoints.manifest import Origin, read
+from pipeline.training.checkpoints.mirror import CLAIM, Mirror
+
+from ....servers import unsteady
+from .conftest import FILES, HARMS, PLAN, STATE, WEIGHTS, Run, is_whole, trained
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    """Where the mirror of the plan lies, on a file system."""
+    return tmp_path / "mirror" / PLAN[:12]
+
+
+@pytest.fixture
+def uri(mirror: Path) -> str:
+    return f"file://{mirror.parent}"
+
+
+def attempt(folder: Path, uri: str, number: int = 1, **settings: object) -> Run:
+    return Run(folder, attempt=number, mirror=uri, **settings)
+
+
+def up(run: Run, step: int, score: float | None = None) -> Path:
+    folder = run.save(step, score)
+    assert run.checkpoints.drain(TIMEOUT_S), run.said
+    return folder
+
+
+def test_a_node_without_its_disk_resumes_from_s3(tmp_path: Path, bucket: str) -> None:
+    first = attempt(tmp_path / "first", f"s3://{bucket}/runs", keep_last=2, keep_best=1)
+    for step, score in ((5, 0.9), (10, 0.2), (15, 0.3), (20, 0.1)):
+        up(first, step, score)
+    second = attempt(tmp_path / "second", f"s3://{bucket}/runs")
+    assert second.newest() == "step-000020"
+    assert is_whole(second.root / "step-000020")
+    for name in (*FILES, MANIFEST):
+        assert (second.root / "step-000020" / name).read_bytes() == (first.root / "step-000020" / name).read_bytes()
+    assert second.best() == "step-000005"
+    assert second.there() == ["step-000005", "step-000020"]
+    assert (first.said, second.said) == ([], [])
+    keys = boto3.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
+    folders = {key["Key"].removeprefix(f"runs/{PLAN[:12]}/").split("/")[0] for key in keys}
+    assert folders == {"step-000005", "step-000015", "step-000020", CLAIM}
+
+
+def test_the_disk_is_preferred_to_a_mirror_that_is_not_newer(tmp_path: Path, uri: str, mirror: Path) -> None:
+    run = attempt(tmp_path, uri)
+    up(run, 5)
+    inode = (run.root / "step-000005").stat().st_ino
+    (mirror / "step-000005" / WEIGHTS).write_bytes(b"")  # it would be noticed
+    assert (run.newest(), run.said) == ("step-000005", [])
+    assert (run.root / "step-000005").stat().st_ino == inode
+
+
+def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
+    run = attempt(tmp_path, uri)
+    HARMS["flip"](up(run, 5) / STATE)
+    assert run.newest() == "step-000005"
+    assert is_whole(run.root / "step-000005")
+    assert [line for line in run.said if STATE in line] == run.said != []
+
+
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_checkpoint_in_the_mirror_is_passed_over_by_name(
+    tmp_path: Path, uri: str, mirror: Path, name: str, harm: str
+) -> None:
+    first = attempt(tmp_path / "first", uri)
+    up(first, 5)
+    up(first, 10)
+    HARMS[harm](mirror / "step-000010" / name)
+    second = attempt(tmp_path / "second", uri)
+    assert second.newest() == "step-000005"
+    assert second.there() == ["step-000005"]
+    assert len(second.said) == 1
+    assert "step-000010 in the mirror is passed over" in second.said[0]
+    assert name in second.said[0]
+
+
+def test_a_cut_upload_is_never_trusted_and_is_cleared(tmp_path: Path, uri: str, mirror: Path) -> None:
+    first = attempt(tmp_path / "first", uri)
+    up(first, 5)
+    trained(mirror / "step-000007", 7)
+    trained(mirror / "step-000020", 20)
+    second = attempt(tmp_path / "second", uri)
+    assert second.newest() == "step-000005"
+    assert [line for line in second.said if "its upload was cut" in line] == second.said
+    assert len(second.said) == 2
+    up(second, 10)
+    assert sorted(path.name for path in mirror.glob("step-*")) == ["step-000005", "step-000010", "step-000020"]
+    up(second, 20)
+    assert is_whole(mirror / "step-000020")
+
+
+def test_what_was_not_up_when_the_last_attempt_died_goes_up_at_the_next_start(
+    tmp_path: Path, uri: str, mirror: Path
+) -> None:
+    Run(tmp_path).save(5)  # without a mirror: as good as killed before the upload
+    run = attempt(tmp_path, uri)
+    run.newest()
+    assert run.checkpoints.drain(TIMEOUT_S)
+    assert is_whole(mirror / "step-000005")
+
+
+def test_another_plan_has_another_place(tmp_path: Path, uri: str) -> None:
+    up(attempt(tmp_path / "first", uri), 5)
+    other = Run(tmp_path / "second", plan="q" * 64, mirror=uri)
+    assert (other.newest(), other.said) == (None, [])
+    near = Run(tmp_path / "third", plan=PLAN[:12] + "r" * 52, mirror=uri)
+    assert near.newest() is None
+    assert "belongs to another plan" in near.said[0]
+
+
+@pytest.mark.parametrize("faults", [["500"], ["cut"], ["500", "cut", "", "cut", "500"]])
+def test_a_mirror_that_fails_now_and_then_is_asked_again(
+    tmp_path: Path, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, faults: list[str]
+) -> None:
+    up(attempt(tmp_path / "first", f"s3://{bucket}/runs"), 5)
+    with unsteady(s3_endpoint, iter(faults)) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        second = attempt(tmp_path / "second", f"s3://{bucket}/runs")
+        assert second.newest() == "step-000005"
+    assert is_whole(second.root / "step-000005")
+
+
+@pytest.fixture
+def silent(bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A mirror that answers every request for an object or a listing with 500."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with unsteady(s3_endpoint, repeat("500")) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        yield f"s3://{bucket}/runs"
+
+
+def test_a_silent_mirror_stops_no_training_that_has_a_checkpoint_here(tmp_path: Path, silent: str) -> None:
+    Run(tmp_path).save(5)
+    run = attempt(tmp_path, silent)
+    assert run.newest() == "step-000005"
+    run.save(10)
+    assert run.there() == ["step-000005", "step-000010"]
+    assert not run.checkpoints.drain(TIMEOUT_S)
+    said = "\n".join(run.said)
+    assert f"the mirror {silent} does not answer" in said
+    assert "checkpoint step-000010 is not in the mirror (" in said
+    assert "500" in said or "InternalError" in said
+
+
+def test_a_training_does_not_begin_anew_while_the_mirror_is_silent(tmp_path: Path, silent: str) -> None:
+    with pytest.raises(ConnectionError, match=r"no checkpoint in .* does not answer .*Start again when"):
+        attempt(tmp_path, silent).newest()
+
+
+def test_a_mirror_whose_bodies_are_always_cut(
+    tmp_path: Path, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up(attempt(tmp_path / "first", f"s3://{bucket}/runs"), 5)
+    honest = 3  # the claim, the listing and the manifest arrive whole
+    faults = iter([*islice(repeat(""), honest), *islice(repeat("cut"), 1000)])
+    with unsteady(s3_endpoint, faults) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        second = attempt(tmp_path / "second", f"s3://{bucket}/runs")
+        with pytest.raises(ConnectionError):
+            second.newest()
+    assert second.there() == []
+
+
+def test_an_unknown_kind_of_mirror_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"mirror is 'carrier-pigeon://loft'.*Give s3://"):
+        attempt(tmp_path, "carrier-pigeon://loft")
+
+
+def claimed(mirror: Path) -> int:
+    return json.loads((mirror / CLAIM).read_text())["attempt"]
+
+
+def test_of_two_attempts_the_later_one_writes(tmp_path: Path, uri: str, mirror: Path) -> None:
+    first = attempt(tmp_path / "first", uri)
+    up(first, 5)
+    second = attempt(tmp_path / "second", uri)  # a new disk: it counts from 1 too
+    second.newest()
+    up(second, 10)
+    assert claimed(mirror) == 2
+    first.save(20)
+    assert not first.checkpoints.drain(TIMEOUT_S)
+    first.save(25)
+    assert not first.checkpoints.drain(TIMEOUT_S)
+    assert first.said == [f"another attempt writes to the mirror {uri} now: this one uploads no more"]
+    up(second, 15)
+    assert sorted(path.name for path in mirror.glob("step-*")) == ["step-000010", "step-000015"]
+
+
+def test_an_attempt_is_overtaken_between_its_files_and_its_manifest(tmp_path: Path, uri: str, mirror: Path) -> None:
+    folder = Run(tmp_path).save(5)
+    origin = Origin(PLAN, 1)
+    first, second = Mirror(uri, origin, 1), Mirror(uri, origin, 2)
+    first.claim()
+
+    class Overtaken(Mirror):
+        def _put(self, file: Path, path: str, size: int) -> None:
+            super()._put(file, path, size)
+            second.claim()
+
+    overtaken = Overtaken(uri, origin, 1)
+    overtaken.claim()
+    assert not overtaken.put(folder, read(folder, origin))
+    assert not (mirror / "step-000005" / MANIFEST).exists()
+    assert not first.put(folder, read(folder, origin))
+    assert second.put(folder, read(folder, origin))
+    assert is_whole(mirror / "step-000005")
+
+
+@pytest.mark.parametrize("left", [b"", b'{"attempt":', None])
+def test_a_claim_that_was_lost_is_made_again(tmp_path: Path, uri: str, mirror: Path, left: bytes | None) -> None:
+    run = attempt(tmp_path, uri, number=3)
+    up(run, 5)
+    (mirror / CLAIM).unlink() if left is None else (mirror / CLAIM).write_bytes(left)
+    up(run, 10)
+    assert claimed(mirror) == 3
+
+
+def test_of_two_equal_claims_the_one_that_is_read_back_wins(tmp_path: Path, uri: str) -> None:
+    folder = Run(tmp_path).save(5)
+    origin = Origin(PLAN, 1)
+    first, second = Mirror(uri, origin, 1), Mirror(uri, origin, 1)
+    for each in (first, second):
+        each._claimed = True  # both looked before either wrote
+        each._write_claim()
+    manifest = read(folder, origin)
+    assert (first.put(folder, manifest), second.put(folder, manifest)) == (False, True)
+
+
+def test_an_upload_that_arrives_short_is_not_trusted(tmp_path: Path, uri: str, mirror: Path) -> None:
+    folder = Run(tmp_path).save(5)
+    origin = Origin(PLAN, 1)
+    manifest = read(folder, origin)
+    HARMS["truncate"](folder / STATE)
+    with pytest.raises(OSError, match=rf"{STATE} has \d+ bytes after the upload instead of \d+"):
+        Mirror(uri, origin, 1).put(folder, manifest)
+    assert not (mirror / "step-000005" / MANIFEST).exists()
+
+
+def test_a_checkpoint_whose_files_change_is_not_trusted_meanwhile(tmp_path: Path, uri: str, mirror: Path) -> None:
+    up(attempt(tmp_path / "first", uri), 5)
+    folder = Run(tmp_path / "second", attempt=2).save(5)  # the same step again
+
+    class Cut(Mirror):
+        def _put(self, file: Path, path: str, size: int) -> None:
+            raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        Cut(uri, Origin(PLAN, 1), 2).put(folder, read(folder, Origin(PLAN, 1)))
+    assert not (mirror / "step-000005" / MANIFEST).exists()

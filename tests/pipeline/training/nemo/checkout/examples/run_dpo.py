@@ -1,0 +1,3 @@
+from fake import main
+
+main("dpo")

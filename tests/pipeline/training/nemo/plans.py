@@ -1,0 +1,90 @@
+"""Plans over a few problems of the demo task, for NeMo RL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.task import mistaken_solution, problems
+from pipeline.recipe import DPO, GRPO, Checkpoints, Distribution, Lora, Rewards, Selection, Training, Validation
+from pipeline.recipe.rewards import Weights
+from pipeline.selection.choose import choose
+from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.pairing import pairs as paired
+from pipeline.selection.preferences import PAIRS, PROMPTS
+from pipeline.selection.rows import by_prompt
+from pipeline.storage import DatasetRef, digest_file, model_ref
+from pipeline.training.plan import TrainingPlan
+from tests.pipeline.selection.labelled import row
+
+GRPO_SETTINGS = GRPO(
+    steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, generation="vllm_colocate"
+)
+DPO_SETTINGS = DPO(steps=6, batch_size=8)
+CORRECT = Weights(correct=1.0)
+SECTIONS = {
+    "grpo": GRPO_SETTINGS,
+    "dpo": DPO_SETTINGS,
+    "lora": Lora(r=4),
+    "distribution": Distribution(),
+    "validation": Validation(every_steps=2, max_completion_tokens=32),
+    "checkpoints": Checkpoints(every_steps=2),
+}
+
+
+def make_plan(
+    root: Path, method: str = "grpo", *, held_out: bool | None = None, rows: list[dict[str, Any]] | None = None,
+    rewards: Rewards | None = None, nodes: int = 1, processes: int = 1, **sections: Any,
+) -> TrainingPlan:  # fmt: skip
+    """A plan whose files lie in `root`; GRPO's has held-out prompts unless told otherwise. `sections`: of Training."""
+    root.mkdir(parents=True, exist_ok=True)
+    grpo = method == "grpo"
+    evidence_rows = [row(f"{p.answer}-{reward}", reward, p.prompt) for p in drawn(8) for reward in (0.0, 1.0)]
+    selection = Selection(method=method)  # pyright: ignore[reportArgumentType]
+    evidence = measure(evidence_rows, paired(by_prompt(evidence_rows), selection), Trust(), selection)
+    asked = grpo if held_out is None else held_out
+    wanted = 24 if grpo else 48
+    return TrainingPlan(
+        iteration="a",
+        decision=choose(evidence, selection, 0.0, {}),
+        base=model_ref(MODEL_DIR),
+        data=table(root / "data.parquet", rows or (prompts if grpo else pairs)(wanted), PROMPTS if grpo else PAIRS),
+        held_out=table(root / "held_out.parquet", prompts(6), PROMPTS) if asked else None,
+        without_consent=0,
+        training=Training.model_validate({**SECTIONS, "engine": "nemo_rl", **sections}),
+        rewards=rewards or Rewards(verified=CORRECT),
+        nodes=nodes,
+        processes=processes,
+        peak_tflops=312.0,
+    )
+
+
+def drawn(count: int) -> list[Any]:
+    return problems(3, "train", count)
+
+
+def prompts(count: int) -> list[dict[str, Any]]:
+    return [
+        {"prompt": [{"role": "user", "content": p.prompt}], "reference": p.answer, "verifier": "math"}
+        for p in drawn(count)
+    ]
+
+
+def pairs(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": [{"role": "user", "content": p.prompt}],
+            "chosen": [{"role": "assistant", "content": p.solution}],
+            "rejected": [{"role": "assistant", "content": mistaken_solution(p)}],
+        }
+        for p in drawn(count)
+    ]
+
+
+def table(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))

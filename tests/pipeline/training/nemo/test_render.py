@@ -1,0 +1,270 @@
+"""The configuration: every setting is rendered, refused or without effect, and every key is one of NeMo RL's."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.recipe import DPO, GRPO, Checkpoints, Distribution, Lora, Rewards, Training, Validation
+from pipeline.recipe.rewards import Verifier, Weights
+from pipeline.training.nemo.limits import WITHOUT_EFFECT, refuse
+from pipeline.training.nemo.render import command, configuration, conversion, unknown_keys
+from pipeline.training.plan import TrainingPlan
+
+from .plans import CORRECT, DPO_SETTINGS, SECTIONS, make_plan
+
+Tree = dict[str, Any]
+
+
+def rendered(plan: TrainingPlan) -> Tree:
+    return configuration(plan, "/run", "/nemo", 100)
+
+
+def said(plan: TrainingPlan) -> str:
+    """The configuration apart from the plan's digest, which is in its paths and changes with almost anything."""
+    return json.dumps(rendered(plan)).replace(plan.digest()[:12], "")
+
+
+OTHER: dict[str, dict[str, Any]] = {
+    "grpo": {
+        "steps": 12, "prompts_per_step": 8, "num_generations": 8, "num_minibatches": 2, "num_iterations": 2,
+        "max_completion_tokens": 16, "learning_rate": 0.5, "temperature": 0.7, "beta": 0.2, "epsilon": 0.1,
+        "epsilon_high": 0.28, "loss_type": "grpo", "scale_rewards": "none", "baseline": "leave_one_out",
+        "mask_truncated_completions": True, "dynamic_sampling": {"max_batches": 4}, "generation": "vllm_server",
+        "trainer_args": {"policy.generation.top_p": 0.9},
+    },
+    "dpo": {
+        "steps": 12, "batch_size": 4, "learning_rate": 0.5, "beta": 0.2, "loss_type": ("sft", "sigmoid"),
+        "loss_weights": (1.0, 0.7), "trainer_args": {"policy.max_grad_norm": 0.5},
+    },
+    "lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "q_proj", "quantise": "nf4"},
+    "validation": {"every_steps": 1, "prompts": 5, "samples": 3, "max_completion_tokens": 16, "seed": 3},
+    "checkpoints": {
+        "every_steps": 4, "interruption_every_s": 3600.0, "keep_last": 3, "keep_best": 2, "mirror": "s3://bucket",
+    },
+    "distribution": {"strategy": "zero3", "cpu_offload": True},
+    "training": {
+        "engine": "trl", "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
+        "sentinel": {"window": 3}, "lora": None,
+    },
+}  # fmt: skip
+"""Another value for every setting."""
+MODELS = {
+    "grpo": GRPO, "dpo": DPO, "lora": Lora, "validation": Validation, "checkpoints": Checkpoints,
+    "distribution": Distribution, "training": Training,
+}  # fmt: skip
+ELSEWHERE = {
+    "grpo.kind", "dpo.kind",  # which script, which sections
+    "dpo.max_tokens",  # a limit of the rows: test_data
+    *(f"training.{name}" for name in MODELS if name not in ("lora", "training")),
+}  # fmt: skip
+TOGETHER = {"distribution.cpu_offload": {"strategy": "fsdp2"}}
+"""Settings that are no valid section by themselves."""
+
+
+def test_every_setting_is_in_the_tables_of_this_test() -> None:
+    for section, model in MODELS.items():
+        known = {*OTHER[section], *(name.partition(".")[2] for name in ELSEWHERE if name.startswith(f"{section}."))}
+        assert set(model.model_fields) == known, section
+    assert set(WITHOUT_EFFECT) <= {f"{section}.{field}" for section, fields in OTHER.items() for field in fields}
+
+
+@pytest.mark.parametrize("name", [f"{section}.{field}" for section, fields in OTHER.items() for field in fields])
+def test_every_setting_is_rendered_refused_or_without_effect(name: str, tmp_path: Path) -> None:
+    section, field = name.split(".")
+    method = "dpo" if section == "dpo" else "grpo"
+    before = said(make_plan(tmp_path, method))
+    change = {**TOGETHER.get(name, {}), field: OTHER[section][field]}
+    sections = change if section == "training" else {section: {**SECTIONS[section].model_dump(), **change}}
+    plan = make_plan(tmp_path, method, **sections)
+    try:
+        after = said(plan)
+    except ValueError as error:
+        assert field in str(error), "the refusal names the setting"
+        return
+    assert (after == before) == (name in WITHOUT_EFFECT)
+
+
+def test_without_held_out_prompts_there_is_no_best_checkpoint(tmp_path: Path) -> None:
+    plans = [make_plan(tmp_path, held_out=False, checkpoints={"keep_best": n}) for n in (0, 3)]
+    assert said(plans[0]) == said(plans[1])
+    saved = rendered(plans[0])["checkpointing"]
+    assert saved["metric_name"] is None and saved["keep_top_k"] == 2
+
+
+def test_grpo_says_what_the_plan_says(tmp_path: Path) -> None:
+    grpo = {**SECTIONS["grpo"].model_dump(), "steps": 12, "num_minibatches": 2, "beta": 0.04, "epsilon_high": 0.28}
+    distributed = {"strategy": "fsdp2"}
+    tree = rendered(make_plan(tmp_path, grpo=grpo, nodes=2, processes=2, distribution=distributed))
+    assert tree["grpo"] | {"max_num_steps": 6, "num_prompts_per_step": 4} == tree["grpo"]
+    assert tree["policy"]["train_global_batch_size"] == 4 * 4 // 2
+    assert tree["policy"]["train_micro_batch_size"] == 2, "of each of four devices"
+    assert tree["grpo"]["val_period"] == 1 and tree["checkpointing"]["save_period"] == 1, "in batches of generation"
+    assert tree["loss_fn"] == {
+        "reference_policy_kl_penalty": 0.04,
+        "reference_policy_kl_type": "k3",
+        "ratio_clip_min": 0.2,
+        "ratio_clip_max": 0.28,
+        "token_level_loss": True,
+    }
+    assert tree["grpo"]["max_val_samples"] // tree["grpo"]["val_batch_size"] == 1, "it would ask nobody"
+    assert tree["cluster"] == {"num_nodes": 2, "gpus_per_node": 2}
+    assert tree["policy"]["dtensor_cfg"]["lora_cfg"]["dim"] == 4
+
+
+def test_another_plan_never_finds_these_checkpoints(tmp_path: Path) -> None:
+    folders = {rendered(make_plan(tmp_path, seed=seed))["checkpointing"]["checkpoint_dir"] for seed in (1, 2)}
+    assert len(folders) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # nothing is trained here
+def test_the_schedule_is_linear_to_0_like_the_trainers(tmp_path: Path) -> None:
+    import torch
+
+    *chain, last = rendered(make_plan(tmp_path))["policy"]["scheduler"]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.6)
+    made = [getattr(torch.optim.lr_scheduler, c["name"].split(".")[-1])(optimizer, **c["kwargs"]) for c in chain]
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, made, last["milestones"])
+    rates: list[float] = []
+    for _ in range(6):
+        rates.append(optimizer.param_groups[0]["lr"])
+        schedule.step()
+    assert rates == pytest.approx([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+
+
+def test_the_optimizer_is_the_trainers(tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
+    default = {field.name: field.default for field in fields(TrainingArguments)}
+    policy = rendered(make_plan(tmp_path))["policy"]
+    assert policy["optimizer"]["kwargs"] == {
+        "lr": 1e-5,
+        "weight_decay": default["weight_decay"],
+        "betas": [default["adam_beta1"], default["adam_beta2"]],
+        "eps": default["adam_epsilon"],
+    }
+    assert policy["max_grad_norm"] == default["max_grad_norm"]
+    assert default["lr_scheduler_type"] == "linear" and default["warmup_steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"nodes": 3, "distribution": {"strategy": "fsdp2"}}, "do not split over 3"),
+        ({"processes": 2}, "Set fsdp2"),
+        ({"rewards": Rewards()}, "pays format, length"),
+        ({"rewards": Rewards(verified=Weights(format=1.0))}, "Keep correct alone"),
+        ({"rewards": Rewards(verified=CORRECT, verifier=Verifier(kind="code"))}, "checks with math-verify"),
+        ({"checkpoints": {"every_steps": 3}}, "Set a multiple"),
+        ({"grpo": {**SECTIONS["grpo"].model_dump(), "scale_rewards": "batch"}}, "group or none"),
+        ({"grpo": {**SECTIONS["grpo"].model_dump(), "loss_type": "dr_grpo"}}, "dapo, grpo"),
+        ({"grpo": {**SECTIONS["grpo"].model_dump(), "generation": "transformers"}}, "Set vllm_colocate"),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_express_is_refused(change: dict[str, Any], word: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(word)):
+        refuse(make_plan(tmp_path, **change))
+
+
+def test_every_refusal_is_said_at_once(tmp_path: Path) -> None:
+    lora = {"quantise": "nf4", "target_modules": "q_proj"}
+    with pytest.raises(ValueError, match=r"(?s)quantise.*target_modules.*mirror"):
+        refuse(make_plan(tmp_path, lora=lora, checkpoints={"every_steps": 2, "mirror": "s3://bucket"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"held_out": True}, "held-out pairs"),
+        ({"dpo": {"loss_type": ["ipo"], "loss_weights": [1.0]}}, "loss_type ipo"),
+        ({"dpo": {"loss_type": ["sft"], "loss_weights": [1.0]}}, "Add sigmoid"),
+        ({"nodes": 3, "distribution": {"strategy": "fsdp2"}, "dpo": {"batch_size": 8}}, "does not split over 3"),
+    ],
+)
+def test_what_it_cannot_express_of_dpo_is_refused(change: dict[str, Any], word: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(word)):
+        refuse(make_plan(tmp_path, "dpo", **change))
+
+
+def test_dpo_weighs_its_losses(tmp_path: Path) -> None:
+    settings = {**DPO_SETTINGS.model_dump(), "loss_type": ("sft", "sigmoid"), "loss_weights": (0.3, 1.0), "beta": 0.2}
+    section = rendered(make_plan(tmp_path, "dpo", dpo=settings))["dpo"]
+    assert (section["preference_loss_weight"], section["sft_loss_weight"]) == (1.0, 0.3)
+    assert section["reference_policy_kl_penalty"] == 0.2 and section["val_period"] == 0
+
+
+def test_trainer_args_reach_keys_of_nemo_rl(tmp_path: Path) -> None:
+    args = {"policy.generation.vllm_cfg.gpu_memory_utilization": 0.5, "policy.dtensor_cfg.tensor_parallel_size": 2}
+    grpo = {**SECTIONS["grpo"].model_dump(), "trainer_args": args}
+    tree = rendered(make_plan(tmp_path, grpo=grpo))
+    assert tree["policy"]["generation"]["vllm_cfg"] == {"gpu_memory_utilization": 0.5}
+    assert tree["policy"]["dtensor_cfg"]["lora_cfg"]["use_triton"] is False
+
+
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [("loss_fn.reference_policy_kl_penalty", "decided by the recipe"), ("grpo.seed.deep", "is a value")],
+)
+def test_trainer_args_do_not_contradict_the_recipe(key: str, word: str, tmp_path: Path) -> None:
+    grpo = {**SECTIONS["grpo"].model_dump(), "trainer_args": {key: 1}}
+    with pytest.raises(ValueError, match=word):
+        rendered(make_plan(tmp_path, grpo=grpo))
+
+
+def test_the_commands_are_nemo_rls(tmp_path: Path) -> None:
+    assert command(make_plan(tmp_path), "/c.yaml") == [
+        "uv", "run", "python", "-u", "examples/run_grpo.py", "--config", "/c.yaml",
+    ]  # fmt: skip
+    assert command(make_plan(tmp_path, "dpo"), "/c.yaml", ["python"])[1] == "examples/run_dpo.py"
+    assert conversion(make_plan(tmp_path, lora=None), "/run/step_6", "/out", ["python"]) == [
+        "python", "examples/converters/convert_dcp_to_hf.py", "--config", "/run/step_6/config.yaml",
+        "--dcp-ckpt-path", "/run/step_6/policy/weights", "--hf-ckpt-path", "/out",
+    ]  # fmt: skip
+
+
+def test_the_configuration_survives_safe_yaml(tmp_path: Path) -> None:
+    for method in ("grpo", "dpo"):
+        tree = rendered(make_plan(tmp_path, method))
+        assert yaml.safe_load(yaml.safe_dump(tree)) == tree
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("method", ["grpo", "dpo"])
+def test_every_key_exists_in_nemo_rls_own_examples(method: str, shared_data: Path, tmp_path: Path) -> None:
+    texts = [(shared_data / "nemo-rl" / name).read_text() for name in ("grpo_math_1B.yaml", "dpo.yaml")]
+    examples = [yaml.safe_load(text) for text in texts]
+    grpo = {**SECTIONS["grpo"].model_dump(), "dynamic_sampling": {"max_batches": 4}}
+    tree = rendered(make_plan(tmp_path, method, grpo=grpo))
+    assert not unknown_keys(tree, examples)
+    commented = set(re.findall(r"^\s*#?\s*(\w+):", "\n".join(texts), re.MULTILINE))
+    for part in ("train", "validation", "default"):  # an example shows those of other data sets in comments
+        assert set(tree["data"][part] or ()) <= commented
+    own = examples[0] if method == "grpo" else examples[1]
+    assert set(tree) - {"defaults"} <= set(own), "no section of the other algorithm"
+    assert not unknown_keys({method: tree[method]}, [own])
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("method", "name"), [("grpo", "grpo_math_1B.yaml"), ("dpo", "dpo.yaml")])
+def test_nothing_of_the_examples_own_data_set_is_inherited(
+    method: str, name: str, shared_data: Path, tmp_path: Path
+) -> None:
+    inherited = yaml.safe_load((shared_data / "nemo-rl" / name).read_text())["data"]
+    ours = rendered(make_plan(tmp_path, method))["data"]
+    assert ours["shuffle"] is False, "the rows are in the order of the steps"
+    for part in (part for part in ("train", "validation", "default") if ours[part] is not None):
+        others = set(inherited.get(part) or ()) - set(ours[part])
+        assert others <= {"seed"}, "of a split that is not made"
+    assert ours["train"]["split"] == "train" and ours["default"]["prompt_file"] is None
+
+
+@pytest.mark.shared
+def test_a_key_that_nemo_rl_does_not_have_is_found(shared_data: Path) -> None:
+    example = yaml.safe_load((shared_data / "nemo-rl" / "dpo.yaml").read_text())
+    assert unknown_keys({"dpo": {"beta": 1}, "data": {"train": {"x": 1}}}, [example]) == ["dpo.beta"]

@@ -1,0 +1,222 @@
+"""A training by the second engine, against a stand-in with NeMo RL's layout: interrupted, half-written, gone wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.storage import digest_dir, digest_file
+from pipeline.training.nemo.render import configuration, workspace
+from pipeline.training.nemo.run import run
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import TrainingResult
+
+from .plans import SECTIONS, make_plan
+
+HERE = Path(__file__).parent
+PYTHON = (sys.executable, "-u")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The stand-in. Its examples have the keys that we set; test_render looks at the real ones."""
+    root = tmp_path / "nemo-rl"
+    shutil.copytree(HERE / "checkout", root)
+    configs = root / "examples" / "configs"
+    configs.mkdir()
+    for name, method in (("grpo_math_1B.yaml", "grpo"), ("dpo.yaml", "dpo")):
+        tree = configuration(make_plan(tmp_path / "example", method), "/run", "/nemo", 100)
+        del tree["defaults"]
+        (configs / name).write_text(yaml.safe_dump(tree))
+    behave(root)
+    return root
+
+
+def behave(checkout: Path, **behaviour: Any) -> None:
+    (checkout / "behaviour.json").write_text(json.dumps(behaviour))
+
+
+def trained(plan: TrainingPlan, folder: Path, checkout: Path, said: list[str] | None = None) -> TrainingResult:
+    return run(plan, folder, checkout, (said if said is not None else []).append, PYTHON)
+
+
+def interrupted(plan: TrainingPlan, folder: Path, checkout: Path, when: Callable[[str], bool], number: int) -> int:
+    """The engine as a process that gets a signal once `when` is true of a line; its exit code."""
+    (folder / "plan.json").write_text(plan.model_dump_json())
+    command = [sys.executable, str(HERE / "trainer.py"), str(folder / "plan.json"), str(checkout)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if when(line):
+                process.send_signal(number)
+        return process.wait()
+
+
+def steps(result: TrainingResult) -> list[float]:
+    return [row["step"] for row in result.metrics]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to pass"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_grpo_ends_with_a_merged_model_an_adapter_and_rows(checkout: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    plan = make_plan(tmp_path)
+    result = trained(plan, tmp_path, checkout)
+    assert steps(result) == [0, 1, 2, 3, 4, 5, 6]
+    assert result.metrics[2] | {"reward": 0.5, "loss": 0.5, "held_out/accuracy": 0.5} == result.metrics[2]
+    assert result.metrics[2]["seconds/step"] == pytest.approx(0.5 - 0.1 - 0.05)
+    assert (result.engine, result.attempts, result.resumed_from) == ("nemo_rl", 1, ())
+    assert result.checkpoint.step == 6 and result.health.verdict == "PASS" and not result.preemptions
+    assert result.goodput.productive_s + sum(result.goodput.badput_s.values()) == pytest.approx(result.goodput.total_s)
+    for ref in (result.checkpoint.model, result.checkpoint.adapter):
+        assert digest_dir(Path(ref.uri)) == ref.digest
+    served = AutoModelForCausalLM.from_pretrained(result.checkpoint.model.uri)
+    base = AutoModelForCausalLM.from_pretrained(plan.base.uri)
+    adapted = PeftModel.from_pretrained(base, result.checkpoint.adapter.uri).merge_and_unload()
+    weights = adapted.state_dict()
+    assert all(torch.allclose(value, weights[name], atol=1e-6) for name, value in served.state_dict().items())
+    kept = sorted(path.name for path in Path(workspace(plan, str(tmp_path)), "checkpoints").iterdir())
+    assert kept == ["step_4", "step_6"], "keep_last 2 and keep_best 1, NeMo RL's way"
+
+
+@pytest.mark.slow
+def test_dpo_and_full_weights_are_converted(checkout: Path, tmp_path: Path) -> None:
+    result = trained(make_plan(tmp_path, "dpo", lora=None), tmp_path, checkout)
+    model = Path(result.checkpoint.model.uri)
+    assert result.checkpoint.adapter == result.checkpoint.model and (model / "model.safetensors").is_file()
+    assert (model / "tokenizer.json").is_file() and not list(model.glob("*.bin"))
+    assert digest_file(model / "model.safetensors") != digest_file(
+        Path(make_plan(tmp_path).base.uri, "model.safetensors")
+    )
+    assert result.metrics[0]["rewards/accuracies"] == 0.75 and steps(result) == [1, 2, 3, 4, 5, 6]
+
+
+def test_minibatches_count_in_optimizer_steps(checkout: Path, tmp_path: Path) -> None:
+    grpo = {**SECTIONS["grpo"].model_dump(), "steps": 12, "num_minibatches": 2}
+    result = trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
+    assert steps(result) == [0, 2, 4, 6, 8, 10, 12] and result.checkpoint.step == 12
+
+
+@pytest.mark.slow
+def test_killed_and_terminated_it_ends_with_the_same_weights(checkout: Path, tmp_path: Path) -> None:
+    plan, broken = make_plan(tmp_path / "whole"), make_plan(tmp_path / "broken")
+    whole = trained(plan, tmp_path / "whole", checkout)
+    behave(checkout, pause_at=3)
+    assert interrupted(broken, tmp_path / "broken", checkout, lambda line: "step 3/6" in line, signal.SIGKILL) == -9
+    until(lambda: not runs(int((checkout / "pid").read_text())))  # no orphan writes beside its successor
+    behave(checkout, pause_at=5)
+    assert interrupted(broken, tmp_path / "broken", checkout, lambda line: "step 5/6" in line, signal.SIGTERM) == 143
+    behave(checkout)
+    said: list[str] = []
+    result = trained(broken, tmp_path / "broken", checkout, said)
+    assert result.checkpoint.adapter.digest == whole.checkpoint.adapter.digest
+    assert steps(result) == steps(whole), "each step once"
+    assert result.attempts == 3 and result.resumed_from == (2, 4) and "resuming at step 4" in said
+    assert [(p.cause, p.step, p.lost_steps) for p in result.preemptions] == [("killed", 3, 1), ("SIGTERM", 5, 1)]
+
+
+@pytest.mark.slow
+def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    root = Path(workspace(plan, str(tmp_path)), "checkpoints")
+    behave(checkout, pause_in=4, pause_at=4)
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    command = [sys.executable, str(HERE / "trainer.py"), str(tmp_path / "plan.json"), str(checkout)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until(lambda: (root / "tmp_step_4" / "config.yaml").exists())
+        process.send_signal(signal.SIGTERM)
+        until(lambda: "stopping" in (tmp_path / "journal.jsonl").read_text())
+        (checkout / "finish").touch()
+        assert process.wait() == 143
+    assert (root / "step_4").is_dir() and not list(root.glob("tmp_*"))
+
+
+def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_path: Path) -> None:
+    plan, said = make_plan(tmp_path), list[str]()
+    behave(checkout, torn=4)
+    with pytest.raises(RuntimeError, match=r"(?s)ended with 1.*the machine died"):
+        trained(plan, tmp_path, checkout)
+    (Path(workspace(plan, str(tmp_path))) / "checkpoints" / "tmp_step_5").mkdir()
+    behave(checkout)
+    result = trained(plan, tmp_path, checkout, said)
+    assert result.resumed_from == (2,) and steps(result) == [0, 1, 2, 3, 4, 5, 6]
+    assert any("step_4 is passed over: training_info.json" in line for line in said)
+    assert any("tmp_step_5 was never finished" in line for line in said)
+
+
+def test_an_end_without_the_last_checkpoint_is_an_error(checkout: Path, tmp_path: Path) -> None:
+    grpo = {**SECTIONS["grpo"].model_dump(), "steps": 5}
+    behave(checkout, no_last=True)
+    with pytest.raises(RuntimeError, match=r"step 5 is not there \(newest: 4\)"):
+        trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
+
+
+def test_a_training_that_ended_is_not_trained_again(checkout: Path, tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    first = trained(plan, tmp_path, checkout)
+    (checkout / "examples" / "run_grpo.py").write_text("raise SystemExit('trained again')")
+    again = trained(plan, tmp_path, checkout)  # killed before its result was written
+    assert again.checkpoint == first.checkpoint and steps(again) == steps(first)
+
+
+def test_a_training_that_goes_wrong_is_stopped_and_its_best_checkpoint_stands(checkout: Path, tmp_path: Path) -> None:
+    behave(checkout, loss={"5": math.nan}, pause_at=5, accuracy={"0": 0.1, "2": 0.9, "4": 0.2})
+    result = trained(make_plan(tmp_path, checkpoints={"every_steps": 2, "keep_best": 2}), tmp_path, checkout)
+    assert result.health.verdict == "STOP" and result.health.findings[-1].step == 5
+    assert result.checkpoint.step == 2
+
+
+def test_stopped_before_the_first_checkpoint_nothing_stands(checkout: Path, tmp_path: Path) -> None:
+    behave(checkout, loss={"1": math.nan}, pause_at=1)
+    with pytest.raises(ValueError, match="stopped at step 1, before the first checkpoint"):
+        trained(make_plan(tmp_path), tmp_path, checkout)
+
+
+@pytest.mark.parametrize("what", ["data", "checkout", "key"])
+def test_what_will_never_run_is_64(what: str, checkout: Path, tmp_path: Path) -> None:
+    args = {"policy.generation.vllm_cfg.no_such_key": 1} if what == "key" else {}
+    plan = make_plan(tmp_path, grpo={**SECTIONS["grpo"].model_dump(), "trainer_args": args})
+    if what == "data":
+        with (tmp_path / "data.parquet").open("ab") as stream:
+            stream.write(b"\0")
+    if what == "checkout":
+        (checkout / "examples" / "configs" / "dpo.yaml").unlink()
+    word = {"data": "changed since", "checkout": "No NeMo RL in", "key": "no_such_key"}[what]
+    with pytest.raises(ValueError, match=word):
+        trained(plan, tmp_path, checkout)
+    if what == "data":
+        assert interrupted(plan, tmp_path, checkout, lambda _: False, signal.SIGTERM) == 64
+
+
+def test_a_conversion_that_leaves_a_gap_is_refused(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "gap").touch()
+    with pytest.raises(ValueError, match=r"1 are missing, such as model\.norm\.weight"):
+        trained(make_plan(tmp_path, lora=None), tmp_path, checkout)
+    assert not (tmp_path / "model").exists()

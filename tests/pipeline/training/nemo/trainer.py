@@ -1,0 +1,24 @@
+"""The engine as a process with the exit codes of the contract: `python trainer.py PLAN CHECKOUT`."""
+
+import sys
+from pathlib import Path
+
+from pipeline.training.nemo import data
+from pipeline.training.nemo.run import run
+from pipeline.training.plan import TrainingPlan
+
+data._longest = lambda *_: 100  # the tokenizer's libraries take longer to import than all the rest to run
+
+
+def say(line: str) -> None:
+    print(f"training: {line}", flush=True)
+
+
+path, checkout = Path(sys.argv[1]), Path(sys.argv[2])
+try:
+    plan = TrainingPlan.model_validate_json(path.read_bytes())
+    result = run(plan, path.parent, checkout, say, (sys.executable, "-u"))
+except ValueError as error:
+    print(error, file=sys.stderr)
+    sys.exit(64)
+path.with_name("result.json").write_text(result.model_dump_json())

@@ -1,0 +1,86 @@
+"""A training plan over a few problems of the demo task, as the selection stage would leave it."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.task import mistaken_solution, problems
+from pipeline.iteration import identify
+from pipeline.recipe import DPO, GRPO, Checkpoints, Compute, Rewards, Selection, Training
+from pipeline.selection.contamination import Index
+from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.pairing import pairs as paired
+from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.selection.rows import by_prompt
+from pipeline.storage import DatasetRef, Store, digest_file, model_ref
+from pipeline.training.plan import TrainingPlan, plan_training
+from tests.pipeline.selection.labelled import row
+
+GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
+DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
+
+
+def make_plan(
+    root: Path, method: str = "grpo", withdrawn: int = 0, processes: int = 1, **changes: Any
+) -> tuple[Store, TrainingPlan]:
+    """A plan over a few problems of the demo task, as the selection stage would leave it."""
+    store = Store(root)
+    drawn = problems(3, "train", 48)
+    user = [[{"role": "user", "content": p.prompt}] for p in drawn]
+    prompts = [
+        {"prompt": chat, "reference": p.answer, "verifier": "math", "frontier": True, "trace_ids": [p.prompt]}
+        for chat, p in zip(user, drawn, strict=True)
+    ]
+    pairs = [
+        {
+            "prompt": chat,
+            "chosen": [{"role": "assistant", "content": p.solution}],
+            "rejected": [{"role": "assistant", "content": mistaken_solution(p)}],
+            "chosen_trace": p.prompt,
+            "rejected_trace": p.prompt,
+        }
+        for chat, p in zip(user, drawn, strict=True)
+    ]
+    refs = {name: table(store, name, rows, schema) for name, rows, schema in
+            (("prompts", prompts, PROMPTS), ("pairs", pairs, PAIRS))}  # fmt: skip
+    iteration, selection = identify(0, "m", model_ref(MODEL_DIR), refs["prompts"], ""), Selection(method=method)
+    rows = [row(f"{p.answer}-{reward}", reward, p.prompt) for p in drawn for reward in (0.0, 1.0)]
+    dataset = PreferenceDataset(
+        iteration=iteration.id,
+        **refs,
+        groups=refs["pairs"],
+        held_out_pairs=refs["pairs"],
+        held_out_prompts=refs["prompts"],
+        evidence=measure(rows, paired(by_prompt(rows), selection), Trust(), selection),
+        contamination=Index({}).check(rows)[1],
+        without_consent=0,
+        capped_pairs=0,
+        curriculum={"frontier": 48},
+        clusters=48,
+        held_out_clusters=0,
+    )
+    training = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "checkpoints": Checkpoints(every_steps=2), **changes}
+    settings = Training(**training)
+    agreed = frozenset((p.prompt, "") for p in drawn[withdrawn:])
+    rewards = Rewards(min_coverage=0)
+    return store, plan_training(
+        store, iteration, dataset, selection, settings, rewards, Compute(processes=processes), {}, lambda: agreed
+    )
+
+
+def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
+    path = store.path(f"{name}.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
+
+
+def folder(store: Store, plan: TrainingPlan) -> Path:
+    return store.path("iterations", plan.iteration, "training")
+
+
+def adapter(store: Store, plan: TrainingPlan) -> str:
+    return digest_file(folder(store, plan) / "adapter" / "adapter_model.safetensors")

@@ -1,0 +1,254 @@
+"""What accelerate, its launcher and DeepSpeed make of the settings, and that no strategy fails quietly."""
+
+import itertools
+import os
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin
+from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType
+from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
+from accelerate.utils.launch import (
+    prepare_deepspeed_cmd_env,
+    prepare_multi_gpu_env,
+    prepare_simple_launcher_cmd_env,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.demo import MODEL_DIR
+from pipeline.recipe import Distribution, Training
+from pipeline.training import gang
+from pipeline.training.distribution import (
+    accelerate_config,
+    assert_distribution,
+    check_world,
+    environment,
+    trainer_arguments,
+)
+from pipeline.training.plan import TrainingPlan
+
+DDP = Distribution()
+SHARDED = [
+    Distribution(strategy=strategy, cpu_offload=offload)
+    for strategy, offload in itertools.product(("fsdp2", "zero2", "zero3"), (False, True))
+]
+KINDS = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
+
+WORKER = """
+import os
+import sys
+
+from pipeline.recipe import Distribution, Training
+from pipeline.training.distribution import assert_distribution, check_world, environment, trainer_arguments
+from pipeline.training.plan import TrainingPlan
+
+
+def plan(strategy, processes=2):
+    training = Training(distribution=Distribution(strategy=strategy))
+    return TrainingPlan.model_construct(nodes=1, processes=processes, training=training)
+
+
+check_world(plan("ddp"), os.environ)
+os.environ.update(environment(Distribution(strategy="fsdp2"), on_gpu=False))
+from transformers import TrainingArguments
+
+arguments = TrainingArguments(sys.argv[1] + ".trl", use_cpu=True, **trainer_arguments(2, on_gpu=False))
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+assert accelerator.num_processes == 2 and accelerator.state.backend == "gloo", accelerator.state
+assert_distribution(accelerator, plan("ddp"))
+assert str(arguments.device) == "cpu", "an optimizer's state can't be restored to cpu:0"
+for other in (plan("fsdp2"), plan("ddp", processes=4)):
+    try:
+        assert_distribution(accelerator, other)
+    except ValueError as error:
+        print(error)
+    else:
+        raise SystemExit("trained as plain DDP")
+"""
+
+
+def plan(distribution: Distribution, nodes: int = 1, processes: int = 2) -> TrainingPlan:
+    """As much of a plan as a distribution looks at."""
+    training = Training(distribution=distribution)
+    return TrainingPlan.model_construct(iteration="it-1", nodes=nodes, processes=processes, training=training)
+
+
+def described(distribution: Distribution) -> str:
+    return f"{distribution.strategy}{'-offload' * distribution.cpu_offload}"
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The environment with nothing of accelerate's in it, to be filled."""
+    for name in [*os.environ]:
+        if name.startswith(("ACCELERATE_", "FSDP_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")  # a plugin sets it; it goes again
+
+    def export(distribution: Distribution) -> None:
+        for name, value in environment(distribution, on_gpu=True).items():
+            monkeypatch.setenv(name, value)
+
+    return export
+
+
+@pytest.mark.parametrize("distribution", [DDP, *SHARDED], ids=described)
+@pytest.mark.parametrize(("nodes", "processes"), [(1, 8), (2, 4)])
+def test_accelerates_launcher_reads_the_file_and_exports_the_same_environment(
+    distribution: Distribution, nodes: int, processes: int, tmp_path: Path, exported: Any
+) -> None:
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(accelerate_config(distribution, nodes, processes, on_gpu=True)))
+    config = load_config_from_file(str(file))
+    assert isinstance(config, ClusterConfig)
+    assert config.distributed_type == DistributedType(KINDS[distribution.strategy])
+    assert (config.num_machines, config.num_processes) == (nodes, 8)
+
+    arguments = ["--config_file", str(file), "--main_process_ip", "127.0.0.1", "--main_process_port", "0", "train.py"]
+    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(arguments))
+    args.deepspeed_fields_from_accelerate_config = ",".join(config.deepspeed_config)  # as launch_command does
+    launched = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
+    ours = environment(distribution, on_gpu=True)
+    assert {name: launched.get(name, "false") for name in ours} == ours
+    assert launched["ACCELERATE_MIXED_PRECISION"] == "bf16"
+
+
+def test_on_cpu_accelerates_launcher_reads_the_file(tmp_path: Path, exported: Any) -> None:
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(accelerate_config(DDP, 1, 2, on_gpu=False)))
+    args, config, _ = _validate_launch_command(
+        launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
+    )
+    assert config.distributed_type == DistributedType.MULTI_CPU
+    assert prepare_simple_launcher_cmd_env(args)[1]["ACCELERATE_USE_CPU"].lower() == "true"
+    assert environment(DDP, on_gpu=False)["ACCELERATE_USE_CPU"] == "true"
+
+
+def accelerator(world_size: int = 2) -> Any:
+    """An Accelerator as it would be with GPUs: the plugins are real and read the environment."""
+    plugins: dict[str, Any] = {}
+    kind = DistributedType.MULTI_GPU
+    if os.environ.get("ACCELERATE_USE_FSDP"):
+        plugins, kind = {"fsdp_plugin": FullyShardedDataParallelPlugin()}, DistributedType.FSDP
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED"):
+        plugins, kind = {"deepspeed_plugin": DeepSpeedPlugin()}, DistributedType.DEEPSPEED
+    state, device = SimpleNamespace(**plugins), SimpleNamespace(type="cuda")
+    return SimpleNamespace(distributed_type=kind, state=state, num_processes=world_size, device=device)
+
+
+@pytest.mark.parametrize("distribution", [DDP, *SHARDED], ids=described)
+def test_what_accelerate_makes_of_the_environment_is_accepted_for_this_plan_alone(
+    distribution: Distribution, exported: Any
+) -> None:
+    exported(distribution)
+    assert_distribution(accelerator(), plan(distribution))
+    for other in (d for d in (DDP, *SHARDED) if d != distribution):
+        with pytest.raises(ValueError, match="but accelerate runs"):
+            assert_distribution(accelerator(), plan(other))
+    with pytest.raises(ValueError, match=r"over 4 processes.* but accelerate runs .* over 2 processes"):
+        assert_distribution(accelerator(), plan(distribution, processes=4))
+
+
+def test_the_first_version_of_fsdp_is_refused(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported(SHARDED[0])
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
+    with pytest.raises(ValueError, match="runs fsdp1"):
+        assert_distribution(accelerator(), plan(SHARDED[0]))
+
+
+@pytest.mark.slow
+def test_fsdp_gathers_full_weights_and_wraps_each_decoder_layer_of_a_model_with_an_adapter(exported: Any) -> None:
+    from peft import LoraConfig, get_peft_model
+    from torch.distributed.fsdp import StateDictType
+    from transformers import AutoModelForCausalLM
+
+    exported(Distribution(strategy="fsdp2"))
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.state_dict_type == StateDictType.FULL_STATE_DICT
+    base = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
+    layers = list(base.model.layers)
+    model = get_peft_model(base, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM"))
+    plugin.set_auto_wrap_policy(model)
+    policy = fsdp2_prepare_auto_wrap_policy(plugin, model)
+    assert policy is not None
+    assert [module for module in model.modules() if policy(module)] == layers
+
+
+@pytest.mark.slow
+def test_on_cpu_two_ranks_pass_as_ddp_and_are_refused_as_fsdp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TORCHELASTIC_SIGNALS_TO_HANDLE"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    command = (sys.executable, str(worker))
+    assert gang.run(tmp_path / "plan.json", plan(DDP), max_restarts=0, command=command) == 0
+    said = capfd.readouterr().out
+    assert said.count("The plan says fsdp2 over 2 processes, but accelerate runs ddp over 2 processes on cpu.") == 2
+    assert said.count("The plan says ddp over 4 processes, but accelerate runs ddp over 2 processes on cpu.") == 2
+
+
+worlds = st.tuples(st.integers(1, 4), st.integers(1, 8))
+
+
+def ranked(nodes: int, processes: int, rank: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % processes),
+        "WORLD_SIZE": str(nodes * processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "gang-0-0.gang",
+        "MASTER_PORT": "29500",
+    }
+
+
+@given(worlds, st.data())
+def test_ranks_of_the_plan_pass(world: tuple[int, int], data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, world[0] * world[1] - 1))
+    check_world(plan(DDP, *world), ranked(*world, rank))
+    check_world(plan(DDP, *world), {})
+
+
+@given(worlds, st.sampled_from(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]), st.data())
+def test_ranks_of_another_world_are_refused(world: tuple[int, int], name: str, data: st.DataObject) -> None:
+    environ = ranked(*world, rank=0)
+    value = data.draw(st.none() | st.sampled_from(["", "-1", "x", "1.0", "33"]))
+    if value is None:
+        del environ[name]
+    else:
+        environ[name] = value
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        check_world(plan(DDP, *world), environ)
+
+
+@pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
+def test_several_ranks_need_a_place_to_meet(missing: str) -> None:
+    environ = ranked(1, 2, rank=1)
+    del environ[missing]
+    with pytest.raises(ValueError, match=f"{missing} must be set"):
+        check_world(plan(DDP), environ)
+
+
+def test_a_pod_that_counts_nodes_as_ranks_is_told_how_to_start() -> None:
+    with pytest.raises(ValueError, match=r"2 nodes x 8 processes.* WORLD_SIZE=2.*torchrun --nnodes 2"):
+        check_world(plan(DDP, nodes=2, processes=8), {"RANK": "0", "WORLD_SIZE": "2"})
+
+
+def test_both_trainers_take_the_arguments_of_several_processes_and_one_needs_none() -> None:
+    from trl import DPOConfig, GRPOConfig
+
+    for config in (DPOConfig, GRPOConfig):
+        assert {field.name for field in fields(config)} >= set(trainer_arguments(2, on_gpu=False))
+    assert trainer_arguments(1, on_gpu=False) == {}

@@ -1,0 +1,82 @@
+"""Whatever the schedule of kills, a training ends with the bits of the undisturbed one."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kills import Zygote, adapter_of, result_of, survive
+from pipeline.recipe import DPO, GRPO, Checkpoints, DynamicSampling, Validation
+from tests.pipeline.training.plans import folder, make_plan
+
+pytestmark = pytest.mark.slow
+
+SAVED = Checkpoints(every_steps=2)
+ASKED = Validation(every_steps=4, prompts=8, samples=1, max_completion_tokens=32)
+SMALL = {"prompts_per_step": 4, "num_generations": 4, "max_completion_tokens": 32, "learning_rate": 1e-3}
+OFF_POLICY = GRPO(
+    **SMALL,
+    steps=8,
+    num_minibatches=2,
+    num_iterations=2,  # a batch of generation serves four steps
+    beta=0.05,
+    epsilon_high=0.28,
+    scale_rewards="none",
+    baseline="leave_one_out",
+    dynamic_sampling=DynamicSampling(max_batches=2),
+    trainer_args={"per_device_train_batch_size": 4},  # two micro-batches a step
+)
+SEVERAL_EPOCHS = GRPO(**{**SMALL, "prompts_per_step": 16, "num_generations": 2}, steps=6)  # 96 prompts of 48
+PAIRS = DPO(steps=8, batch_size=16, learning_rate=3e-4, beta=0.3, trainer_args={"per_device_train_batch_size": 8})
+CASES = {
+    "several iterations": ("grpo", {"grpo": OFF_POLICY}),
+    "several epochs": ("grpo", {"grpo": SEVERAL_EPOCHS}),
+    "pairs": ("dpo", {"dpo": PAIRS}),
+}
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    with Zygote(tmp_path_factory.mktemp("zygote") / "output.log") as found:
+        yield found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_schedule_of_kills_ends_with_the_same_bits(case: str, tmp_path: Path, zygote: Zygote) -> None:
+    method, settings = CASES[case]
+
+    def plan(name: str) -> Path:
+        store, made = make_plan(tmp_path / name, method, **settings, checkpoints=SAVED, validation=ASKED)
+        return folder(store, made) / "plan.json"
+
+    undisturbed = plan("undisturbed")
+    zygote.attempt(undisturbed)
+    whole, bits = result_of(undisturbed), adapter_of(undisturbed)
+    interrupted = 0
+    for seed in range(6):
+        if interrupted >= 3:
+            break
+        broken = plan(f"broken-{seed}")
+        attempts = survive(zygote, broken, random.Random(f"{case}/{seed}"), 3, whole.goodput.total_s)
+        interrupted += len(attempts) - 1
+        again = result_of(broken)
+        assert adapter_of(broken) == bits, attempts
+        assert again.checkpoint.model.digest == whole.checkpoint.model.digest
+        held_out = [[row.get("held_out/accuracy") for row in found.metrics] for found in (whole, again)]
+        assert held_out[0] == held_out[1], "what was measured is the same too"
+        assert len(again.preemptions) <= len([a for a in attempts if a.code != 0]), "some were killed before they began"
+    assert interrupted, "no kill hit a running training"
+
+
+def test_asking_held_out_prompts_leaves_the_training_as_it_is(tmp_path: Path, zygote: Zygote) -> None:
+    bits: set[str] = set()
+    for every in (0, 1):
+        store, made = make_plan(
+            tmp_path / str(every), "grpo", validation=ASKED.model_copy(update={"every_steps": every})
+        )
+        path = folder(store, made) / "plan.json"
+        assert zygote.attempt(path).code == 0
+        bits.add(adapter_of(path))
+        assert ("held_out/kl" in result_of(path).metrics[-1]) == bool(every)
+    assert len(bits) == 1

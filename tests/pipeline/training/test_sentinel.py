@@ -1,0 +1,188 @@
+"""Each rule on a history that breaks it and on its neighbour that doesn't, what holds for any history, a real run."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.recipe.sentinel import Sentinel
+from pipeline.training.sentinel import RULES, check, review
+
+Row = dict[str, float]
+Shape = Callable[[int], float]
+STEPS = 20
+SETTINGS = Sentinel()
+
+HEALTHY: Row = {
+    "loss": -0.05, "grad_norm": 0.4, "reward": 0.5, "reward_std": 0.4, "frac_reward_zero_std": 0.4, "entropy": 0.5,
+    "kl": 0.02, "completions/mean_length": 100.0, "completions/clipped_ratio": 0.02, "accuracy": 0.5, "abstained": 0.0,
+    "component/correct": 0.95, "component/format": 0.05, "text/prefix_share": 0.1, "text/distinct_2": 0.6,
+    "text/refusals": 0.0, "text/answered": 0.95,
+}  # fmt: skip
+VALIDATED: Row = {
+    "held_out/accuracy": 0.5, "held_out/answered": 0.95, "held_out/length": 100.0, "held_out/truncated": 0.02,
+    "held_out/kl": 0.02, "held_out/prefix_share": 0.1, "held_out/distinct_2": 0.6,
+}  # fmt: skip
+
+
+def history(changed: Mapping[str, float | Shape] | None = None, steps: int = STEPS) -> list[Row]:
+    """A healthy training, validated first and every five steps, but for the metrics given: a value or f(step)."""
+    rows: list[Row] = []
+    for step in range(1, steps + 1):
+        row = HEALTHY | (VALIDATED if step == 1 or step % 5 == 0 else {})
+        for name, value in (changed or {}).items():
+            if name in row:
+                row[name] = value(step) if callable(value) else value
+        rows.append({"step": float(step), **row})
+    return rows
+
+
+def to(first: float, last: float) -> Shape:
+    """`first` for six steps, then `last`."""
+    return lambda step: first if step <= 6 else last
+
+
+def found(rows: list[Row], settings: Sentinel = SETTINGS) -> dict[str, str]:
+    return {finding.rule: finding.verdict for finding in check(rows, settings)}
+
+
+def test_a_healthy_training_passes() -> None:
+    assert check(history(), SETTINGS) == ()
+    assert review(history(), SETTINGS).verdict == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdict", "broken", "clean"),
+    [
+        ("not_finite", "STOP", {"loss": math.nan}, {"loss": 1e6}),
+        ("not_finite", "STOP", {"grad_norm": math.inf}, {"grad_norm": 9.0}),
+        ("not_finite", "STOP", {"reward": math.nan}, {"reward": 0.0}),
+        ("unscored", "STOP", {"abstained": 1.0}, {"abstained": 0.1}),
+        ("unscored", "HOLD", {"abstained": 0.3}, {"abstained": 0.19}),
+        ("no_gradient", "STOP", {"loss": 0.0, "grad_norm": 0.0}, {"loss": 0.0, "grad_norm": 1e-6}),
+        ("no_gradient", "STOP", {"loss": to(1, 0), "grad_norm": to(1, 0)}, {"loss": to(1, 0)}),
+        ("accuracy_collapse", "STOP", {"held_out/accuracy": to(0.5, 0.2)}, {"held_out/accuracy": to(0.5, 0.3)}),
+        ("accuracy_collapse", "STOP", {"accuracy": to(0.5, 0.2)}, {"accuracy": to(0.5, 0.3)}),
+        ("accuracy_collapse", "STOP", {"accuracy": to(0.12, 0.0)}, {"accuracy": to(0.09, 0.0)}),  # the fall is noise
+        ("reward_diverges", "HOLD", {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.5, 0.42)},
+         {"reward": to(0.5, 0.55), "held_out/accuracy": to(0.5, 0.42)}),
+        ("reward_diverges", "STOP", {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.5, 0.38)},
+         {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.5, 0.6)}),
+        ("kl", "HOLD", {"held_out/kl": to(0, 0.2)}, {"held_out/kl": to(0, 0.09)}),
+        ("kl", "STOP", {"held_out/kl": to(0, 0.6)}, {"held_out/kl": to(0, 0.02)}),
+        ("kl", "STOP", {"kl": to(0, 0.6)}, {"kl": to(0, 0.09)}),
+        ("kl", "STOP", {"kl": to(0, 0.2), "accuracy": to(0.5, 0.38)}, {"accuracy": to(0.5, 0.38)}),
+        ("entropy", "HOLD", {"entropy": to(0.5, 0.1)}, {"entropy": to(0.5, 0.2)}),
+        ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {"entropy": to(0.5, 1.4)}),
+        ("length", "HOLD", {"completions/mean_length": to(100, 140)}, {"completions/mean_length": to(100, 125)}),
+        ("length", "HOLD", {"held_out/length": to(100, 60)}, {"held_out/length": to(100, 75)}),
+        ("template", "HOLD", {"text/prefix_share": to(0.1, 0.4)}, {"text/prefix_share": 0.4}),
+        ("template", "HOLD", {"held_out/distinct_2": to(0.6, 0.2)}, {"held_out/distinct_2": to(0.6, 0.4)}),
+        ("template", "STOP", {"text/distinct_2": to(0.6, 0.2), "accuracy": to(0.5, 0.3)},
+         {"text/distinct_2": to(0.6, 0.4), "accuracy": to(0.5, 0.3)}),
+        ("unanswered", "HOLD", {"text/answered": to(0.95, 0.6)}, {"text/answered": 0.6}),
+        ("unanswered", "HOLD", {"text/refusals": to(0, 0.3)}, {"text/refusals": to(0, 0.1)}),
+        ("truncated", "HOLD", {"completions/clipped_ratio": 0.3}, {"completions/clipped_ratio": 0.15}),
+        ("truncated", "HOLD", {"held_out/truncated": 0.3}, {"held_out/truncated": 0.15}),
+        ("zero_variance", "HOLD", {"frac_reward_zero_std": 0.9}, {"frac_reward_zero_std": 0.75}),
+        ("grad_norm", "HOLD", {"grad_norm": to(1, 12)}, {"grad_norm": lambda step: 30.0 if step % 3 else 1.0}),
+        ("one_component", "HOLD", {"component/format": 0.8, "component/correct": 0.2}, {"component/format": 0.6}),
+    ],
+)  # fmt: skip
+def test_a_rule_speaks_and_stays_silent_next_door(
+    rule: str, verdict: str, broken: dict[str, Any], clean: dict[str, Any]
+) -> None:
+    assert found(history(broken))[rule] == verdict
+    assert rule not in found(history(clean))
+
+
+def test_every_rule_is_tried() -> None:
+    mark = next(m for m in test_a_rule_speaks_and_stays_silent_next_door.pytestmark if m.name == "parametrize")
+    assert {case[0] for case in mark.args[1]} == {rule.__name__ for rule in RULES}
+
+
+def test_one_bad_batch_stops_nothing() -> None:
+    bad = {"accuracy": 0.0, "entropy": 3.0, "grad_norm": 50.0, "completions/mean_length": 300.0, "text/answered": 0.0}
+    for name, value in bad.items():
+        rows = history({name: lambda step, name=name, value=value: value if step == 9 else HEALTHY[name]})
+        assert review(rows, SETTINGS).verdict != "STOP", name
+
+
+def test_learning_is_no_failure() -> None:
+    learning = {
+        "accuracy": lambda step: 0.4 + 0.02 * step,
+        "held_out/accuracy": lambda step: 0.4 + 0.02 * step,
+        "reward": lambda step: 0.4 + 0.02 * step,
+        "entropy": lambda step: 0.5 - 0.01 * step,
+        "held_out/kl": lambda step: 0.004 * step,
+    }
+    assert review(history(learning), SETTINGS).verdict == "PASS"
+
+
+def test_a_solved_task_without_gradient_is_not_stopped() -> None:
+    solved = {"loss": to(1, 0), "grad_norm": to(1, 0), "accuracy": to(0.5, 1), "held_out/accuracy": to(0.5, 0.9)}
+    assert review(history(solved), SETTINGS).verdict == "PASS"
+
+
+def test_not_a_number_stops_at_once_even_in_the_warm_up() -> None:
+    rows = history({"loss": math.nan, "held_out/kl": 3.0}, steps=1)
+    assert found(rows, Sentinel(warm_up=10)) == {"not_finite": "STOP"}
+
+
+def test_other_rules_wait_for_the_warm_up() -> None:
+    rows = history({"held_out/kl": 3.0})
+    assert "kl" not in found(rows[:10], Sentinel(warm_up=10))
+    assert found(rows[:11], Sentinel(warm_up=10))["kl"] == "STOP"
+
+
+def test_the_first_finding_of_each_rule_and_verdict_is_kept() -> None:
+    health = review(history({"held_out/kl": lambda step: 0.03 * step}), SETTINGS)
+    assert [(f.rule, f.verdict, f.step) for f in health.findings] == [("kl", "HOLD", 5), ("kl", "STOP", 20)]
+    assert health.verdict == "STOP"
+
+
+NAMES = sorted(HEALTHY | VALIDATED)
+VALUES = st.one_of(st.floats(0, 1), st.floats(-100, 100), st.just(0.0), st.floats())
+ROWS = st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8), max_size=24)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ROWS, st.integers(1, 4))
+def test_what_was_found_stays_and_is_what_check_says_at_each_step(rows: list[Row], window: int) -> None:
+    """Any metrics may be missing, any value may be out of range or no number: nothing raises."""
+    limits, kept = Sentinel(window=window), []
+    for end in range(len(rows) + 1):
+        said = check(rows[:end], limits)
+        kept += [f for f in said if (f.rule, f.verdict) not in {(k.rule, k.verdict) for k in kept}]
+        health = review(rows[:end], limits)
+        assert list(health.findings) == kept
+        assert health.verdict == max((f.verdict for f in kept), key=["PASS", "HOLD", "STOP"].index, default="PASS")
+
+
+@settings(max_examples=50, deadline=None)
+@given(ROWS, st.integers(1, 40))
+def test_clean_rows_remove_no_finding(rows: list[Row], more: int) -> None:
+    before = review(rows, SETTINGS).findings
+    assert review([*rows, *history(steps=more)], SETTINGS).findings[: len(before)] == before
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.sampled_from(NAMES)))
+def test_a_metric_that_is_absent_makes_no_finding(absent: set[str]) -> None:
+    rows = [{name: value for name, value in row.items() if name not in absent} for row in history()]
+    assert check(rows, SETTINGS) == ()
+
+
+@pytest.mark.slow
+def test_a_real_training_that_goes_wrong_is_stopped_and_one_that_does_not_is_not() -> None:
+    from benchmarks.sentinel import Job, judge, verdict
+    from benchmarks.sentinel_plants import CLEAN, PLANTS, train
+
+    plants = {plant.name: plant for plant in (*PLANTS, *CLEAN)}
+    wrong = train(plants["DPO collapse"], 1, lambda rows: len(rows) >= 15 or verdict(rows) == "STOP")
+    assert judge(Job("DPO collapse", 1), wrong).stopped_at
+    right = train(plants["DPO, 60 steps"], 1, lambda rows: len(rows) >= 10)
+    assert judge(Job("DPO, 60 steps", 1), right).held_at is None

@@ -1,0 +1,82 @@
+"""Which earlier training a step's time is taken from: the newest that did the same work on the same devices."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.demo import MODEL_DIR
+from pipeline.iteration import Iteration
+from pipeline.recipe import DPO, GRPO, Accelerator, Compute, Lora, Rewards, Training
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import Goodput, Health, TrainingResult
+from pipeline.training.step_times import measured_step_s
+from tests.pipeline.selection.test_choose import decide
+
+BASE = ModelRef(uri=str(MODEL_DIR), digest="b")
+DATA = DatasetRef(uri="d", rows=1, digest="d")
+NOW = Iteration(id="now", number=0, model_name="m", champion=BASE, dataset=DATA, recipe_digest="r")
+TRAINING, COMPUTE = Training(), Compute(nodes=2, processes=8)
+
+
+def leave(store: Store, id: str, step_s: float, method: str = "grpo", at: int = 0, **change: Any) -> Path:
+    """The records of a training whose steps took `step_s`, but for a slow first one."""
+    plan = TrainingPlan(
+        iteration=id, decision=decide().model_copy(update={"method": method}), base=BASE, data=DATA, held_out=None,
+        without_consent=0, training=TRAINING, rewards=Rewards(), nodes=2, processes=8, peak_tflops=989.0,
+    ).model_copy(update=change)  # fmt: skip
+    model = CheckpointRef(adapter=BASE, model=BASE, step=3)
+    result = TrainingResult(
+        iteration=id, plan_digest="p", checkpoint=model, seconds=1.0, attempts=1, resumed_from=(), health=Health(),
+        metrics=tuple({"step": float(n), "seconds/step": s} for n, s in enumerate((9 * step_s, step_s, step_s))),
+        goodput=Goodput(total_s=1.0, productive_s=1.0, badput_s={}), preemptions=(), engine="trl",
+    )  # fmt: skip
+    store.write(f"iterations/{id}/training/plan.json", plan)
+    path = store.write(f"iterations/{id}/training/result.json", result)
+    os.utime(path, (at, at))
+    return path
+
+
+def test_the_newest_of_each_method_counts(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert measured_step_s(store, NOW, TRAINING, COMPUTE) == {}
+    leave(store, "a", 40.0, at=1)
+    leave(store, "b", 50.0, at=3)
+    leave(store, "c", 60.0, at=2)
+    leave(store, "d", 7.0, method="dpo", at=1)
+    leave(store, "now", 99.0, at=9)
+    assert measured_step_s(store, NOW, TRAINING, COMPUTE) == {"grpo": 50.0, "dpo": 7.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"processes": 4},
+        {"peak_tflops": 312.0},
+        {"training": Training(lora=Lora(r=64))},
+        {"training": Training(grpo=GRPO(num_generations=16))},
+        {"base": ModelRef(uri="gone", digest="g")},
+        {"method": "none"},
+    ],
+    ids=str,
+)
+def test_other_work_on_other_devices_says_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
+    leave(Store(tmp_path), "a", 40.0, **change)
+    assert measured_step_s(Store(tmp_path), NOW, TRAINING, COMPUTE) == {}
+
+
+def test_steps_and_rates_that_change_no_work_do_not_matter(tmp_path: Path) -> None:
+    leave(Store(tmp_path), "a", 40.0)
+    other = Training(grpo=GRPO(steps=7, learning_rate=1.0), dpo=DPO(batch_size=4))
+    compute = COMPUTE.model_copy(update={"accelerator": Accelerator(usd_per_hour=99)})
+    assert measured_step_s(Store(tmp_path), NOW, other, compute) == {"grpo": 40.0}
+
+
+@pytest.mark.parametrize("name", ["plan.json", "result.json"])
+def test_a_record_that_cannot_be_read_is_passed_over(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path)
+    leave(store, "a", 40.0, at=1)
+    leave(store, "b", 50.0, at=2).with_name(name).write_text("{")
+    assert measured_step_s(store, NOW, TRAINING, COMPUTE) == {"grpo": 40.0}
