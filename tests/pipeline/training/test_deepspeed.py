@@ -32,7 +32,7 @@ config = DeepSpeedConfig(plugin.deepspeed_config)
 zero = config.zero_config
 print(json.dumps({
     "enabled": config.zero_enabled, "stage": zero.stage, "bf16": config.bfloat16_config.enabled,
-    "optimizer": str(zero.offload_optimizer.device.value), "weights": str(zero.offload_param.device.value),
+    "optimizer": str(zero.offload_optimizer.device), "weights": str(zero.offload_param.device),
     "gathers": zero.gather_16bit_weights_on_model_save, "init": plugin.zero3_init_flag,
 }))
 """
