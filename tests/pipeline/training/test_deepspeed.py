@@ -1,6 +1,6 @@
 """DeepSpeed's own configuration object, built from what accelerate hands it.
 
-DeepSpeed is installed beside the environment (`.venv/deepspeed`), not in it: accelerate imports it wherever it finds it.
+DeepSpeed lies beside the environment (`.venv/deepspeed`), not in it: accelerate imports it wherever it finds it.
 """
 
 import json

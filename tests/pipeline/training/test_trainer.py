@@ -87,6 +87,14 @@ def test_a_plan_that_cannot_be_kept_is_never_retried(changes: dict[str, Any], co
 
 
 @pytest.mark.slow
+def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path) -> None:
+    long = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
+    store, plan = make_plan(tmp_path, grpo=long)
+    with pytest.raises(TrainingRefused, match=r"longest prompt has \d+ tokens .* more than the model's context of \d+"):
+        train(store, plan, 600, print)
+
+
+@pytest.mark.slow
 def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path) -> None:
     wrong = GRPO_SETTINGS.model_copy(update={"trainer_args": {"learning_rat": 1.0}})
     store, plan = make_plan(tmp_path)

@@ -1,0 +1,86 @@
+"""Two ranks over gloo: one of them killed, all of them pre-empted, and still the bits of the undisturbed run."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kills import adapter_of, result_of
+from pipeline.recipe import GRPO, Checkpoints, DynamicSampling, Validation
+from tests.pipeline.training.plans import folder, make_plan
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = GRPO(
+    steps=8,
+    prompts_per_step=4,
+    num_generations=4,
+    num_iterations=2,
+    max_completion_tokens=32,
+    learning_rate=1e-3,
+    baseline="leave_one_out",
+    dynamic_sampling=DynamicSampling(max_batches=2),
+    trainer_args={"per_device_train_batch_size": 4},
+)
+
+
+def plan(root: Path) -> Path:
+    asked = Validation(every_steps=4, prompts=5, samples=1, max_completion_tokens=32)  # odd: a rank has one fewer
+    saved = Checkpoints(every_steps=2)
+    store, made = make_plan(root, "grpo", processes=2, grpo=SETTINGS, validation=asked, checkpoints=saved)
+    return folder(store, made) / "plan.json"
+
+
+def lines(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "pipeline.training", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield process, line
+    yield process, "done"
+
+
+def rank_of(gang: int, rank: int) -> int:
+    """The process of a rank below the gang's."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = re.search(r"^PPid:\s+(\d+)", (entry / "status").read_text(), re.MULTILINE)
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parent is not None and int(parent[1]) == gang and f"RANK={rank}".encode() in environment:
+            return int(entry.name)
+    raise AssertionError(f"no rank {rank} below {gang}")
+
+
+def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path) -> None:
+    undisturbed, broken = plan(tmp_path / "undisturbed"), plan(tmp_path / "broken")
+    *_, (process, _) = lines(undisturbed)
+    assert process.returncode == 0
+    whole = result_of(undisturbed)
+    assert [row["step"] for row in whole.metrics] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+    killed = False
+    for process, line in lines(broken):
+        if "step 3/8" in line and not killed:
+            killed = True
+            os.kill(rank_of(process.pid, 1), signal.SIGKILL)  # the gang starts both again, by itself
+        elif "step 5/8" in line:
+            process.send_signal(signal.SIGTERM)
+    assert process.returncode == 143
+    *_, (process, _) = lines(broken)
+    assert process.returncode == 0
+
+    again = result_of(broken)
+    assert adapter_of(broken) == adapter_of(undisturbed)
+    assert again.attempts == 3
+    assert again.resumed_from == (2, 6), "a batch of generation serves two steps: it ends at an even one"
+    held_out = [[row.get("held_out/accuracy") for row in found.metrics] for found in (whole, again)]
+    assert held_out[0] == held_out[1]
