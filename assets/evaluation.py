@@ -17,6 +17,8 @@ from pipeline.training.result import TrainingResult
 @dg.asset(group_name="evaluation", kinds={"python"}, owners=["team:post-training"])
 def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, policy_checkpoint: TrainingResult):
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
+    if policy_checkpoint.health.verdict == "STOP":
+        raise dg.Failure("The training stopped itself: there is no candidate to evaluate.", allow_retries=False)
     recipe = deployment.recipe()
     iteration = deployment.iteration(policy_checkpoint.iteration)
     with closing(grader_of(recipe.rewards.verifier)) as check:

@@ -111,12 +111,15 @@ def on_record(
 
 def on_hold(health: Health, iteration: str, accepted: str) -> str:
     """Why the candidate of a training on HOLD is not rolled out, and how it would be; empty when it may be."""
+    if health.verdict == "STOP":
+        return f"The training stopped itself: {why(health)}. Its candidate is not rolled out. Start a new iteration."
     if health.verdict == "PASS" or accepted == iteration:
         return ""
     return (
         f"The training is on {health.verdict}: {why(health)}. Look at its pictures and completions; to roll the "
         f"candidate out all the same, set rollout.accept_hold to {iteration!r} in the recipe, which starts no other "
-        "iteration, and run: dagster job launch -j preference_tuning -o canary"
+        'iteration, and run: dagster job launch -j preference_tuning -o canary --tags \'{"iteration": '
+        f'"{iteration}"}}\''
     )
 
 

@@ -22,8 +22,9 @@ from jobs.launcher import bury_if_dead, bury_the_dead
 
 HEARTBEAT_S = 60
 """A daemon writes a heartbeat every 30 s; with two of them missing it counts as gone."""
-PATIENCE_S = 60
-"""What a canceled run gets to end by itself, for a trainer's last checkpoint, and an ended one's worker to leave."""
+PATIENCE_S = 115
+"""What a canceled run gets to end by itself, for a trainer's last checkpoint (a little more than the default
+`training.grace_s`), and an ended one's worker to leave."""
 POLL_S = 0.5
 FAULTS = 10
 """How many looks at a run may fail, on a busy database for one, before it counts as lost from sight."""

@@ -3,6 +3,7 @@
 Reads records only. Whatever an iteration does not have yet is left out, not guessed.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,7 @@ def _elapsed(iteration: Iteration) -> Iterator[str]:
 
 def spark(values: Sequence[float], width: int = 40) -> str:
     """A curve of values in [0, 1] as block characters, averaged down to `width` columns."""
+    values = [value for value in values if math.isfinite(value)]
     size = max(1, -(-len(values) // width))
     means = [sum(part) / len(part) for part in (values[i : i + size] for i in range(0, len(values), size))]
     return "".join(BARS[min(len(BARS) - 1, int(mean * len(BARS)))] for mean in means)

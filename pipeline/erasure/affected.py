@@ -112,7 +112,9 @@ def _digests(result: TrainingResult) -> tuple[str, str]:
 
 
 def _checkpoints(store: Store, iteration: Iteration, result: TrainingResult | None) -> list[str]:
-    steps = [folder.name for folder in published(store.path(iteration.path("training", "checkpoints")))]
+    training = store.path(iteration.path("training"))
+    steps = [folder.name for folder in published(training / "checkpoints")]
+    steps += [str(folder.relative_to(training)) for folder in sorted(training.glob("nemo/*/checkpoints/step_*"))]
     final: list[str] = []
     if result is not None:
         adapter, model = _digests(result)

@@ -22,8 +22,8 @@ from pipeline.traces.erased import mark
 
 FOLDERS = ("opinions", "reward_labels", "label_examples", "preference_dataset")
 OF_TRAINING = (
-    *("data.parquet", "data.staged", "held_out.parquet", "held_out.staged"),
-    *("trl", "completions", "nemo"),
+    *("data.parquet", "data.staged", "held_out.parquet", "held_out.staged", "trl", "staging", "completions"),
+    *(f"nemo/*/{name}" for name in ("train.jsonl", "validation.jsonl", "logs", "cache")),
 )
 """What holds prompts and completions; the journal, the plan and the result hold numbers alone."""
 OWN = {"audit", "erasures", "iterations", "lake", "mlflow", "registry", "rewards", "rollout", "traces"}
@@ -38,7 +38,7 @@ def holding_rows(store: Store, iterations: Collection[str], datasets: Collection
     for id in iterations:
         folder = store.path("iterations", id)
         found += [path for name in FOLDERS for path in (folder / name, *folder.glob(f".{name}.*"))]
-        found += [folder / "training" / name for name in OF_TRAINING]
+        found += [path for name in OF_TRAINING for path in (folder / "training").glob(name)]
     found += [store.path("traces", "datasets", f"{digest}.json") for digest in datasets]
     return _there(store, found)
 

@@ -194,9 +194,10 @@ def run(
         sys.exit(PREEMPTED)
     step = trainer.state.global_step
     if progress.stopped:
-        best = _from_first(keeper.best() if keeper else None)
-        step = _take_back(trainer, best)
-    checkpoint = _export(plan, trainer, folder, step)
+        step = _take_back(trainer, _from_first(keeper.best() if keeper else None))
+    checkpoint = CheckpointRef(adapter=plan.base, model=plan.base, step=0) if first else None
+    if step:
+        checkpoint = _export(plan, trainer, folder, step)
     if keeper is None or checkpoint is None:
         return None
     _close(keeper, training.grace_s)
@@ -234,10 +235,10 @@ def _close(keeper: Checkpointer | None, within_s: float) -> None:
 
 
 def _take_back(trainer: Trainer, best: Path | None) -> int:
-    """Put the best checkpoint's weights into the trainer; returns its step. Without one the last weights stay."""
+    """Put the best checkpoint's weights into the trainer; returns its step, 0 for the base model without any."""
     if best is None:
-        say("stopped before any checkpoint: the last weights are kept")
-        return trainer.state.global_step
+        say("stopped before any checkpoint: the base model is the best there is")
+        return 0
     say(f"stopped: the best checkpoint is {best.name}")
     trainer._load_from_checkpoint(str(best))  # type: ignore[reportPrivateUsage]  # what resuming itself uses
     return int(best.name.removeprefix("step-"))

@@ -106,4 +106,23 @@ def plan_training(
         )
 
     with publishing(store):
-        return store.once(iteration.path("training", "plan.json"), TrainingPlan, make)
+        plan = store.once(iteration.path("training", "plan.json"), TrainingPlan, make)
+        placed = _placed(store, iteration, plan, training, compute)
+        if placed != plan:
+            store.write(iteration.path("training", "plan.json"), placed)
+        return placed
+
+
+def _placed(
+    store: Store, iteration: Iteration, plan: TrainingPlan, training: Training, compute: Compute
+) -> TrainingPlan:
+    """The plan with what the recipe says now of where and how safely it runs: that is no part of the iteration.
+
+    The number of processes stays once there is a checkpoint: another one could not resume from it.
+    """
+    kept = training.model_dump(include={"checkpoints", "timeout_s", "grace_s"})
+    now = plan.model_copy(update={"training": Training.model_validate({**plan.training.model_dump(), **kept})})
+    if any(store.path(iteration.path("training", "checkpoints")).glob("step-*")):
+        return now
+    where = {"nodes": compute.nodes, "processes": compute.processes, "peak_tflops": compute.accelerator.peak_tflops}
+    return now.model_copy(update=where)

@@ -61,7 +61,7 @@ class TrainingResult(Record):
     attempts: int
     resumed_from: tuple[int, ...]
     """Steps that an attempt resumed at, in order; empty for an undisturbed run."""
-    health: Health
-    goodput: Goodput
-    preemptions: tuple[Preemption, ...]
-    engine: str
+    health: Health = Health()
+    goodput: Goodput = Goodput(total_s=0.0, productive_s=0.0, badput_s={})
+    preemptions: tuple[Preemption, ...] = ()
+    engine: str = "trl"

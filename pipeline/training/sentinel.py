@@ -31,6 +31,8 @@ from pipeline.training.result import Finding, Health, Verdict
 Row = Mapping[str, float]
 Said = tuple[Verdict, str] | None
 
+SOLVED = 0.9
+"""Accuracy at which groups that are all right are no failure."""
 VALIDATIONS = 2
 """Held-out figures that are averaged: each is a mean over many answers already."""
 _HELD_OUT = "held_out/"
@@ -70,7 +72,7 @@ class Watch:
             if math.isfinite(value):
                 self._values[name].append(value)
         step = int(row.get("step", self._rows))
-        rules = RULES if self._rows > self.settings.warm_up else (not_finite,)
+        rules = RULES if step > self.settings.warm_up else (not_finite,)
         said = ((rule.__name__, rule(self)) for rule in rules)
         return tuple(Finding(verdict=it[0], rule=name, step=step, reason=it[1]) for name, it in said if it)
 
@@ -158,8 +160,11 @@ def unscored(watch: Watch) -> Said:
 
 
 def no_gradient(watch: Watch) -> Said:
-    losses, norms, accuracy = watch.recent("loss"), watch.recent("grad_norm"), _accuracy(watch)
-    if not losses or not norms or any(losses) or any(norms) or (accuracy and accuracy.fall < 0):
+    losses, norms = watch.recent("loss"), watch.recent("grad_norm")
+    if not losses or not norms or any(losses) or any(norms):
+        return None
+    accuracy = next(iter(watch.changes("held_out/accuracy", "accuracy")), None)
+    if accuracy and (accuracy.last > accuracy.first or accuracy.last >= SOLVED):  # nothing is left to learn
         return None
     return "STOP", f"loss and gradient were exactly 0 for {len(norms)} steps"
 

@@ -13,6 +13,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -75,13 +76,46 @@ def step_rates(
     return found
 
 
+def _batches(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
+    """Rows by the generation that they share; each by itself where none generates."""
+    shared = any(row.get("seconds/generate") for row in rows)
+    found: list[list[Mapping[str, float]]] = []
+    for row in rows:
+        if found and shared and not row.get("seconds/generate"):
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
+
+
+RATES = {
+    "tokens_per_s": "seconds/step",
+    "tokens_per_s_per_device": "seconds/step",
+    "generate_tokens_per_s": "seconds/generate",
+    "mfu": "seconds/update",
+}
+"""Each rate, and the seconds that it is over."""
+
+
 def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of a whole training's rows: the median of each rate and of a step's seconds, and the most memory."""
+    """Of a whole training's rows: seconds of an optimizer step, each rate over the time it is of, the most memory.
+
+    The seconds are the median batch of generation's, over its optimizer steps: one of these draws it for all of them,
+    and a row may stand for a whole batch (NeMo RL).
+    """
     found: dict[str, float] = {}
-    for name in ("seconds/step", "tokens_per_s", "tokens_per_s_per_device", "generate_tokens_per_s", "mfu"):
-        values = [row[name] for row in metrics if name in row and math.isfinite(row[name])]
-        if values:
-            found[name] = statistics.median(values)
+    batches = _batches([row for row in metrics if row.get("seconds/step", 0.0) > 0])
+    if batches:
+        begins = [batch[0].get("step", float(number)) for number, batch in enumerate(batches)]
+        updates = [after - before for before, after in pairwise(begins)] or [float(len(batches[0]))]
+        spent = [sum(row["seconds/step"] for row in batch) for batch in batches]
+        found["seconds/step"] = statistics.median(
+            seconds / steps for seconds, steps in zip(spent, [*updates, updates[-1]], strict=False)
+        )
+    for name, of in RATES.items():
+        over = [(row[name], row.get(of, 0.0)) for row in metrics if math.isfinite(row.get(name, math.nan))]
+        if (seconds := sum(each for _, each in over)) > 0:
+            found[name] = sum(rate * each for rate, each in over) / seconds
     memory = [row["memory_mb"] for row in metrics if "memory_mb" in row]
     return {**found, "memory_mb": max(memory)} if memory else found
 

@@ -36,6 +36,10 @@ class Process:
         with subprocess.Popen(
             self._command,
             cwd=self._cwd,
+            env={
+                **os.environ,
+                "HF_DATASETS_CACHE": str(self._root.parent / "cache"),
+            },  # an erasure looks there
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -61,14 +65,15 @@ class Process:
         threading.Thread(target=self._end_after_save, daemon=True).start()
 
     def end(self) -> None:
-        """End the process group, first politely. Nothing happens to one that has ended."""
+        """End the process group, first politely; what its leader left behind goes too."""
         self._over, process = True, self._process
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):  # it may end at any moment
-            os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(min(KILL_AFTER_S, 0.1 * self._grace_s))
+        with contextlib.suppress(ProcessLookupError):  # nobody is left, from any moment on
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(KILL_AFTER_S, 0.1 * self._grace_s))
             os.killpg(process.pid, signal.SIGKILL)
 
     def _end_after_save(self) -> None:

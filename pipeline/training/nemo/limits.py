@@ -18,7 +18,7 @@ WITHOUT_EFFECT = {
     "validation.seed": "completions are drawn by NeMo RL's engine, with the training's seed",
     "training.threads": "of a training on CPU",
     "training.timeout_s": "the launcher's",
-    "training.sentinel": "looks at the rows that come back, whatever engine they are from",
+    "training.sentinel": "looks at the rows that come back; its rules on what NeMo RL does not print are silent",
     "training.grace_s": "read when SIGTERM comes: how long a save under way may take",
     "training.engine": "the choice of this engine",
 }

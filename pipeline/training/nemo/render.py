@@ -113,7 +113,8 @@ def _grpo(plan: TrainingPlan, grpo: GRPO) -> Tree:
         "ratio_clip_max": grpo.epsilon if grpo.epsilon_high is None else grpo.epsilon_high,
         "token_level_loss": LOSSES[grpo.loss_type],
     }
-    return {"grpo": settings, "loss_fn": loss, "env": {"math": {"math_verify_impl": "hf_math_verify"}}}
+    math = {"math_verify_impl": "hf_math_verify", "num_workers": plan.rewards.verifier.workers}
+    return {"grpo": settings, "loss_fn": loss, "env": {"math": math}}
 
 
 def _dpo(plan: TrainingPlan, dpo: DPO) -> Tree:

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from pipeline.recipe import GRPO
-from pipeline.storage import write_atomically
+from pipeline.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.exits import PREEMPTED
 from pipeline.training.goodput import account, interruptions
@@ -52,8 +52,11 @@ def run(plan: TrainingPlan, folder: Path, checkout: Path, say: Say, python: Sequ
     if attempt.unfinished:
         attempt.train(command(plan, str(config), python), checkout)
     saved = attempt.outcome()
-    checkpoint = export(plan, saved, folder, attempt.ours(saved.step), checkout, python)
-    attempt.journal.add("ended", attempt.ours(attempt.reached), why="stopped" if attempt.stopped else "done")
+    step = attempt.ours(saved.step) if saved else 0
+    checkpoint = CheckpointRef(adapter=plan.base, model=plan.base, step=0)  # stopped before it had anything
+    if saved is not None:
+        checkpoint = export(plan, saved, folder, step, checkout, python)
+    attempt.journal.add("ended", step, why="stopped" if attempt.stopped else "done")
     events = read_journal(folder / "journal.jsonl")
     starts = [event.step for event in events if event.kind == "started"]
     return TrainingResult(
@@ -148,16 +151,11 @@ class _Attempt:
             tail = "\n".join(self._process.tail)
             raise RuntimeError(f"NeMo RL ended with {code}. Run it again to resume. Its last lines:\n{tail}")
 
-    def outcome(self) -> Saved:
-        """The checkpoint that the training ends with: the last one, or the best one of a training that was stopped."""
+    def outcome(self) -> Saved | None:
+        """The last checkpoint; of a training that was stopped the best one, None if it came before any."""
         self._saved = whole(self._root, self._lora, self._say)
         if self.stopped:
-            if (found := best(self._saved)) is None:
-                raise ValueError(
-                    f"{self.health.findings[-1].reason}: stopped at step {self.ours(self.reached)}, before the first "
-                    "checkpoint. Change the settings, and start a new iteration."
-                )
-            return found
+            return best(self._saved)
         if not self._saved or self._saved[0].step != self._steps:
             there = self._saved[0].step if self._saved else "none"
             raise RuntimeError(
@@ -214,6 +212,6 @@ class _Attempt:
                 rows[row["step"]] = row
             except (ValueError, KeyError):  # cut by a kill
                 continue
-        kept = [row for step, row in sorted(rows.items()) if step <= self.ours(self.reached)]
+        kept = [row for step, row in sorted(rows.items()) if self.reached and step <= self.ours(self.reached)]
         write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
         return kept

@@ -173,7 +173,7 @@ class Place:
         rows = next(store.path(iteration.path("reward_labels")).glob("*.parquet")).read_bytes()
         for left in (
             *(".reward_labels.0f/half", ".preference_dataset.0f/half", "training/trl/half"),  # of killed attempts
-            *("training/held_out", "training/completions/step-000001", "training/nemo/train"),
+            *("training/held_out", "training/completions/step-000001", "training/nemo/0123ab/cache/train"),
         ):
             path = store.path(iteration.path(f"{left}.parquet"))
             path.parent.mkdir(parents=True, exist_ok=True)

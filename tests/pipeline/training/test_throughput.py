@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.training.throughput import Shape, Tokens, forward_flops, peak_tflops, step_rates, training_flops
+from pipeline.training.throughput import Shape, Tokens, forward_flops, peak_tflops, step_rates, training_flops, typical
 
 PALM = Shape(parameters=540_350_000_000, trainable=540_350_000_000, layers=118, attention_width=48 * 256)
 """Table 1 of arXiv 2204.02311."""
@@ -74,3 +74,14 @@ def test_what_was_not_measured_is_absent(
 )
 def test_a_peak_is_known_or_none(name: str, peak: float | None) -> None:
     assert peak_tflops(name) == peak
+
+
+def test_a_steps_seconds_are_those_of_its_share_of_a_batch() -> None:
+    shared = [  # one step in four draws the batch of generation for all of them
+        {"step": float(n + 1), "seconds/step": 10.0 if n % 4 == 0 else 1.0}
+        | ({"seconds/generate": 9.0} if n % 4 == 0 else {})
+        for n in range(12)
+    ]
+    assert typical(shared)["seconds/step"] == pytest.approx(13 / 4)
+    rows_of_batches = [{"step": 4.0 * n, "seconds/step": 80.0, "seconds/generate": 40.0} for n in range(1, 4)]
+    assert typical(rows_of_batches)["seconds/step"] == pytest.approx(20)

@@ -193,10 +193,12 @@ def test_a_training_that_goes_wrong_is_stopped_and_its_best_checkpoint_stands(ch
     assert result.checkpoint.step == 2
 
 
-def test_stopped_before_the_first_checkpoint_nothing_stands(checkout: Path, tmp_path: Path) -> None:
+def test_stopped_before_the_first_checkpoint_the_base_stands(checkout: Path, tmp_path: Path) -> None:
     behave(checkout, loss={"1": math.nan}, pause_at=1)
-    with pytest.raises(ValueError, match="stopped at step 1, before the first checkpoint"):
-        trained(make_plan(tmp_path), tmp_path, checkout)
+    plan = make_plan(tmp_path)
+    result = trained(plan, tmp_path, checkout)
+    assert result.health.verdict == "STOP" and result.checkpoint.step == 0
+    assert result.checkpoint.model == plan.base
 
 
 @pytest.mark.parametrize("what", ["data", "checkout", "key"])
