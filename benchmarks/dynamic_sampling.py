@@ -45,7 +45,7 @@ def main() -> None:
             for arm, dynamic in ARMS.items():
                 settings = _with(training, dynamic, seed)
                 plan = write_plan(Path(folder, f"{arm}-{seed}"), settings, seed=seed)
-                zygote.attempt(plan)
+                assert zygote.attempt(plan).code == 0, zygote.output.read_text()
                 curve = points(result_of(plan).metrics)
                 found[arm].append(curve)
                 print(
@@ -61,6 +61,7 @@ def main() -> None:
                 "target": round(target, 4),
                 "steps": steps,
                 "generated_tokens": {arm: round(count) for arm, count in tokens.items()},
+                "reached": {arm: sum(point.accuracy >= target for point in each) for arm, each in reached.items()},
                 "step_ratio": round(steps["dynamic"] / steps["plain"], 3),
                 "token_ratio": round(tokens["dynamic"] / tokens["plain"], 3),
                 "final": {arm: [round(curve[-1].accuracy, 3) for curve in curves] for arm, curves in found.items()},

@@ -77,7 +77,7 @@ def kill(folder: Path, method: str, schedules: int, lost: dict[str, list[int]]) 
     settings = Training(grpo=OFF_POLICY, dpo=PAIRS, validation=ASKED, checkpoints=Checkpoints(every_steps=2))
     with Zygote(folder / f"{method}.log") as zygote:
         whole = write_plan(folder / f"{method}-whole", settings, method)
-        zygote.attempt(whole)
+        assert zygote.attempt(whole).code == 0, zygote.output.read_text()
         found, whole_s = [adapter_of(whole)], result_of(whole).goodput.total_s
         for seed in range(schedules):
             plan = write_plan(folder / f"{method}-{seed}", settings, method)
@@ -102,6 +102,7 @@ def preempt(root: Path, training: Training, count: int, lost: dict[str, list[int
                 if due and f"step {due[0]}/" in line:
                     due.pop(0)
                     process.send_signal(signal.SIGTERM)
+        assert process.returncode in (0, 143), process.returncode
     result = result_of(plan)
     (root / "journal").write_bytes(plan.with_name("journal.jsonl").read_bytes())
     badput = "  ".join(f"{cause} {seconds:.1f}" for cause, seconds in result.goodput.badput_s.items() if seconds)

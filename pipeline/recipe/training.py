@@ -28,6 +28,74 @@ class DynamicSampling(Section):
     """Rounds of generation for one step, the first included. Groups still missing then stay as they are."""
 
 
+_DECIDED = frozenset(
+    [
+        "output_dir",
+        "seed",
+        "data_seed",
+        "num_train_epochs",
+        "max_steps",
+        "learning_rate",
+        "beta",
+        "loss_type",
+        "gradient_accumulation_steps",
+        "save_strategy",
+        "save_steps",
+        "save_total_limit",
+        "save_only_model",
+        "load_best_model_at_end",
+        "logging_strategy",
+        "logging_steps",
+        "logging_nan_inf_filter",
+        "report_to",
+        "eval_strategy",
+        "eval_steps",
+        "fsdp",
+        "fsdp_config",
+        "deepspeed",
+        "ddp_backend",
+        "enable_jit_checkpoint",
+        "ignore_data_skip",
+        "resume_from_checkpoint",
+        "push_to_hub",
+        "log_completions",
+    ]
+)
+"""What the recipe's own fields, or what exact resume rests on, decide in both of TRL's configs."""
+_DECIDED_GRPO = _DECIDED | frozenset(
+    [
+        "num_generations",
+        "num_iterations",
+        "steps_per_generation",
+        "generation_batch_size",
+        "max_completion_length",
+        "temperature",
+        "epsilon",
+        "epsilon_high",
+        "scale_rewards",
+        "mask_truncated_completions",
+        "use_vllm",
+        "vllm_mode",
+        "shuffle_dataset",
+    ]
+)
+_DECIDED_DPO = _DECIDED | frozenset(["loss_weights", "max_length", "train_sampling_strategy"])
+
+PreferenceLoss = Literal[
+    "sigmoid", "sft", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
+    "apo_zero", "apo_down", "discopop", "sigmoid_norm",
+]  # fmt: skip
+"""TRL's names."""
+
+
+def _refuse(given: dict[str, Any], decided: frozenset[str]) -> None:
+    if taken := sorted(decided & given.keys()):
+        raise ValueError(
+            f"trainer_args: {', '.join(taken)} would override what the recipe or exact resume decides. Change the "
+            "recipe's own field, and leave them out."
+        )
+
+
 class GRPO(Section):
     """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
 
@@ -79,6 +147,7 @@ class GRPO(Section):
 
     @model_validator(mode="after")
     def _even(self) -> GRPO:
+        _refuse(self.trainer_args, _DECIDED_GRPO)
         if self.prompts_per_step * self.num_generations % self.num_minibatches:
             raise ValueError(
                 f"{self.prompts_per_step} prompts x {self.num_generations} completions do not split into "
@@ -103,7 +172,7 @@ class DPO(Section):
     """Seed 002."""
     beta: PositiveFloat = 0.1
     """Seed 002; lower moves further from the reference."""
-    loss_type: tuple[str, ...] = ("sigmoid", "sft")
+    loss_type: tuple[PreferenceLoss, ...] = ("sigmoid", "sft")
     """The sft term keeps the chosen likelihood from falling together with the rejected one."""
     loss_weights: tuple[float, ...] = (1.0, 0.3)
     max_tokens: PositiveInt | None = None
@@ -113,6 +182,7 @@ class DPO(Section):
 
     @model_validator(mode="after")
     def _weighted(self) -> DPO:
+        _refuse(self.trainer_args, _DECIDED_DPO)
         if len(self.loss_type) != len(self.loss_weights):
             raise ValueError(f"{len(self.loss_type)} loss_type but {len(self.loss_weights)} loss_weights: pair them.")
         return self

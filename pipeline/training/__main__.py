@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,9 +18,10 @@ from pathlib import Path
 from pipeline.processes import die_with_parent
 from pipeline.storage import digest_dir, digest_file, write_atomically
 from pipeline.training.checkpoints import only_writer
-from pipeline.training.exits import NEVER_RETRY, Unfit
+from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
 from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import TrainingResult
 
 NEMO_RL = "/opt/nemo-rl"
 """Where NVIDIA's container has its checkout."""
@@ -30,13 +32,17 @@ MAX_RESTARTS = 2
 def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL) -> int:
     """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes."""
     started_at, path = time.time(), Path(plan_path)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     try:
         plan = TrainingPlan.model_validate_json(path.read_bytes())
         verify_inputs(plan)
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return NEVER_RETRY
+    if "RANK" not in os.environ and finished(plan, path.parent):
+        say("finished before: its result stands")
+        return 0
     if plan.training.engine == "nemo_rl":
         return _with_nemo_rl(plan, path.parent, Path(nemo_rl))
     os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
@@ -52,6 +58,23 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         print(error, file=sys.stderr)
         return NEVER_RETRY
     return 0
+
+
+def finished(plan: TrainingPlan, folder: Path) -> bool:
+    """Whether `result.json` is of this plan and its weights are there to the bit; one that isn't is removed."""
+    path = folder / "result.json"
+    if not path.is_file():
+        return False
+    try:
+        result = TrainingResult.model_validate_json(path.read_bytes())
+        weights = (result.checkpoint.adapter, result.checkpoint.model)
+        if result.plan_digest == plan.digest() and all(digest_dir(Path(w.uri)) == w.digest for w in weights):
+            return True
+    except ValueError:
+        pass
+    with only_writer(folder):
+        path.unlink()
+    return False
 
 
 def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path) -> int:

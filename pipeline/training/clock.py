@@ -11,7 +11,7 @@ class Clock:
     """Adds up seconds by name. `settle` is called at both ends of a span: on a GPU it waits for the work in flight."""
 
     def __init__(self, settle: Callable[[], None] = lambda: None) -> None:
-        self._settle = settle
+        self.settle = settle
         self._spent: dict[str, float] = {}
         self._open: list[str] = []
         self._since = 0.0
@@ -33,7 +33,7 @@ class Clock:
 
     def _turn(self) -> None:
         """Book the time since the last turn to the innermost open span."""
-        self._settle()
+        self.settle()
         now = time.monotonic()
         if self._open:
             name = self._open[-1]

@@ -1,4 +1,4 @@
-"""What GRPO and DPO share inside the training process: loading, resuming, and the export at the end.
+"""What GRPO and DPO share inside the training process: loading, resuming, and the course of a run.
 
 A run that is killed at any instant and run again ends with the same bits on CPU: the plan's rows are one epoch in their
 order, checkpoints lie between batches of generation, and TRL restores the rest.
@@ -17,7 +17,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -30,22 +30,25 @@ from transformers import (
 
 from pipeline.recipe import Lora
 from pipeline.rewards.verifiers import Grader
-from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
+from pipeline.storage import DatasetRef
 from pipeline.training.checkpoints import Checkpointer, room
 from pipeline.training.clock import Clock
 from pipeline.training.distribution import assert_distribution, trainer_arguments
 from pipeline.training.exits import PREEMPTED, Unfit
+from pipeline.training.export import export, take_back
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import Journal, read_journal
 from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import Progress, is_first
+from pipeline.training.progress import Progress
 from pipeline.training.result import TrainingResult
 from pipeline.training.validation import Validator, read_held_out
 
 Build = Callable[[list[TrainerCallback], Clock], Trainer]
 """Makes the trainer with the given callbacks; its steps' spans go to the clock."""
 JOURNAL = "journal.jsonl"
+NO_DISTRIBUTION = "probability tensor contains"
+"""torch's words when it is to sample from numbers that overflowed: finite weights can do that."""
 
 
 def common_args(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def micro_batch(extra: dict[str, Any], examples_per_step: int, world_size: int) 
         )
     local = examples_per_step // world_size
     size = int(extra.get("per_device_train_batch_size", local))
-    if local % size:
+    if size < 1 or local % size:
         raise ValueError(
             f"per_device_train_batch_size {size} does not divide the {local} examples of a process: use a divisor."
         )
@@ -135,13 +138,13 @@ def context_of(plan: TrainingPlan) -> int | None:
     return getattr(AutoConfig.from_pretrained(plan.base.uri), "max_position_embeddings", None)
 
 
-def check_context(plan: TrainingPlan, completion_tokens: int) -> None:
-    """Raise ValueError when a prompt and its completion may be longer than the model's context."""
+def check_context(plan: TrainingPlan, data: DatasetRef, completion_tokens: int) -> None:
+    """Raise ValueError when a prompt of `data` and its completion may be longer than the model's context."""
     context = context_of(plan)
     if context is None:
         return
     tokenizer = load_tokenizer(plan)
-    prompts = {str(prompt): prompt for prompt in read_rows(plan, ["prompt"])["prompt"]}.values()
+    prompts = {str(p): p for p in pq.read_table(data.uri, columns=["prompt"])["prompt"].to_pylist()}.values()
     rendered = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
     longest = max(len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"])
     if longest + completion_tokens > context:
@@ -149,6 +152,23 @@ def check_context(plan: TrainingPlan, completion_tokens: int) -> None:
             f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together more "
             f"than the model's context of {context}. Lower max_completion_tokens or leave long prompts out."
         )
+
+
+def check_rows(plan: TrainingPlan, trainer: Trainer) -> None:
+    """Raise ValueError unless the trainer will see every row: TRL leaves pairs out whose prompt fills max_tokens."""
+    assert plan.data is not None
+    dataset: Any = trainer.train_dataset
+    if len(dataset) < plan.data.rows:
+        raise ValueError(
+            f"TRL leaves {plan.data.rows - len(dataset)} of {plan.data.rows} pairs out: their prompts alone fill "
+            "max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
+        )
+
+
+def check_held_out(plan: TrainingPlan) -> None:
+    """`check_context` for the prompts of the validation."""
+    if plan.held_out is not None:
+        check_context(plan, plan.held_out, plan.training.validation.max_completion_tokens)
 
 
 def run(
@@ -176,33 +196,37 @@ def run(
     clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
     progress = Progress(plan, keeper, journal, clock, validator, folder / "completions")
     set_seed(training.seed)  # the adapter's random start
-    trainer = build([progress], clock)
     try:
+        trainer = build([progress], clock)
         assert_distribution(trainer.accelerator, plan)
-    except ValueError as error:
-        raise Unfit(str(error)) from error
+        check_rows(plan, trainer)
+    except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words on what does not go together
+        raise Unfit(f"{type(error).__name__}: {error}") from error
     trainer.remove_callback(PrinterCallback)  # it prints every metric; Progress says what a person reads
     progress.attach(trainer)
     if resume is not None:
         say(f"resuming at {resume.name}")
-    with room(folder):
-        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    if progress.preempted:
+    try:
+        with room(folder):
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    except RuntimeError as error:
+        if NO_DISTRIBUTION not in str(error):
+            raise
+        progress.collapse("the policy's next-token distribution is not finite")
+    if progress.leaving:
         say(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
         _close(keeper, training.grace_s / 4)
         PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
         sys.exit(PREEMPTED)
-    step = trainer.state.global_step
     if progress.stopped:
-        step = _take_back(trainer, _from_first(keeper.best() if keeper else None))
-    checkpoint = CheckpointRef(adapter=plan.base, model=plan.base, step=0) if first else None
-    if step:
-        checkpoint = _export(plan, trainer, folder, step)
+        checkpoint = take_back(plan, trainer, folder, keeper.best()) if keeper else None
+    else:
+        checkpoint = export(plan, trainer, folder)
     if keeper is None or checkpoint is None:
         return None
     _close(keeper, training.grace_s)
     shutil.rmtree(folder / "trl", ignore_errors=True)
-    journal.add("ended", step, why="stopped" if progress.stopped else "done")
+    journal.add("ended", checkpoint.step, why="stopped" if progress.stopped else "done")
     events = read_journal(folder / JOURNAL)
     attempts = [event.step for event in events if event.kind == "started"]
     history = [row for row in trainer.state.log_history if "seconds/step" in row or "held_out/length" in row]
@@ -232,45 +256,3 @@ def _close(keeper: Checkpointer | None, within_s: float) -> None:
     if keeper is not None:
         keeper.drain(within_s)
         keeper.close()
-
-
-def _take_back(trainer: Trainer, best: Path | None) -> int:
-    """Put the best checkpoint's weights into the trainer; returns its step, 0 for the base model without any."""
-    if best is None:
-        say("stopped before any checkpoint: the base model is the best there is")
-        return 0
-    say(f"stopped: the best checkpoint is {best.name}")
-    trainer._load_from_checkpoint(str(best))  # type: ignore[reportPrivateUsage]  # what resuming itself uses
-    return int(best.name.removeprefix("step-"))
-
-
-def _export(plan: TrainingPlan, trainer: Trainer, folder: Path, step: int) -> CheckpointRef | None:
-    """Publish the adapter, and the model with it merged in: what is evaluated is what will be served.
-
-    Every rank takes part, for a sharded model is gathered; the first one writes and gets the reference. The merge is
-    into a fresh copy of the base, in the training's precision; a training without an adapter has the model in both.
-    """
-    model: Any = trainer.model
-    accelerator: Any = trainer.accelerator
-    state = accelerator.get_state_dict(trainer.model_wrapped)
-    if not is_first(trainer):
-        return None
-
-    def publish(name: str, write: Callable[[Path], None]) -> ModelRef:
-        final, staging = folder / name, folder / f".{name}"
-        shutil.rmtree(staging, ignore_errors=True)
-        write(staging)
-        trainer.processing_class.save_pretrained(staging)  # type: ignore[union-attr]
-        (staging / "README.md").unlink(missing_ok=True)  # an empty model card; ours is in the registry
-        shutil.rmtree(final, ignore_errors=True)  # an attempt that was killed before its result
-        publish_dir(staging, final)
-        return ModelRef(uri=str(final), digest=digest_dir(final))
-
-    trained: Any = accelerator.unwrap_model(model)
-    if plan.training.lora is None:
-        whole = publish("model", lambda to: trained.save_pretrained(to, state_dict=state))
-        return CheckpointRef(adapter=whole, model=whole, step=step)
-    adapter = publish("adapter", lambda to: trained.save_pretrained(to, state_dict=state))
-    base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=next(iter(state.values())).dtype)
-    merged: Any = PeftModel.from_pretrained(base, adapter.uri).merge_and_unload()
-    return CheckpointRef(adapter=adapter, model=publish("model", merged.save_pretrained), step=step)

@@ -50,7 +50,8 @@ def config(plan: TrainingPlan, settings: GRPO, folder: Path) -> GRPOConfig:
 def builder(plan: TrainingPlan, settings: GRPO, folder: Path, reward: RewardFunction) -> Build:
     """Raises ValueError or TypeError for settings that cannot be trained with, before any weight is loaded."""
     args = config(plan, settings, folder)
-    check_context(plan, settings.max_completion_tokens)
+    assert plan.data is not None, "only a plan that trains comes here"
+    check_context(plan, plan.data, settings.max_completion_tokens)
 
     def build(callbacks: list[TrainerCallback], clock: Clock) -> Trainer:
         model, tokenizer = load_base(plan)

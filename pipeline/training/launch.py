@@ -39,12 +39,12 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
     code, tail = _follow(command, timeout_s, plan.training.grace_s, log)
     if code == NEVER_RETRY:
         raise TrainingRefused(f"The trainer refuses the plan:\n{tail}")
+    result = store.read(f"{name}/result.json", TrainingResult)
+    if result is not None:  # also when the signal came after the work was done
+        return result
     if code in (PREEMPTED, -signal.SIGTERM):
         raise RuntimeError("Training was pre-empted after a checkpoint. Run it again: it resumes there.")
-    result = store.read(f"{name}/result.json", TrainingResult)
-    if code != 0 or result is None:
-        raise RuntimeError(f"Training ended with exit code {code}. Run it again to resume. Its last lines:\n{tail}")
-    return result
+    raise RuntimeError(f"Training ended with exit code {code}. Run it again to resume. Its last lines:\n{tail}")
 
 
 def _follow(command: list[str], timeout_s: float, grace_s: float, log: Callable[[str], None]) -> tuple[int, str]:

@@ -64,6 +64,7 @@ class TrainingPlan(Record):
                 "lora": training.lora and training.lora.model_dump(mode="json"),
                 "rewards": self.rewards.model_dump(mode="json"),
                 "seed": training.seed,
+                "threads": training.threads,
                 "engine": training.engine,
                 "distribution": training.distribution.model_dump(mode="json"),
                 "world_size": self.world_size,

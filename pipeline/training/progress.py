@@ -31,7 +31,7 @@ from pipeline.training.journal import Journal
 from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Rates
-from pipeline.training.result import Health
+from pipeline.training.result import Finding, Health
 from pipeline.training.validation import Validator
 
 SHOWN = {
@@ -66,7 +66,9 @@ class Progress(TrainerCallback):
         self._block = algorithm.updates_per_batch if algorithm.kind == "grpo" else 1
         self.health = Health()
         self._watch = sentinel.Watch(plan.training.sentinel)
-        self.preempted = self.stopped = False
+        self.leaving = self.stopped = False
+        """How the training ends, agreed between the ranks: pre-empted with a checkpoint, or stopped by the sentinel."""
+        self._asked_to_leave = False
         self._trainer: Trainer | None = None
         self._rates: Rates | None = None
         self._begun = self._step_begun = self._saved = self._logged = time.monotonic()
@@ -74,7 +76,9 @@ class Progress(TrainerCallback):
         self._longest = self._save_s = 0.0
         self._spent: dict[str, float] = {}
         self._said: dict[str, float] = {}
-        self._score: float | None = None
+        self._scored: tuple[int, float | None] = (-1, None)
+        self._validation_s = 0.0
+        self._loaded = False
         signal.signal(signal.SIGTERM, self._terminate)
 
     def attach(self, trainer: Trainer) -> None:
@@ -82,11 +86,13 @@ class Progress(TrainerCallback):
         self._trainer, self._rates = trainer, Rates(self._plan, trainer)
 
     def _terminate(self, *_: Any) -> None:
-        self.preempted = True
+        self._asked_to_leave = True
         self._journal.add("stopping", self._at, why="SIGTERM")
+        if not self._loaded:
+            self._leave()
         grace = self._plan.training.grace_s
         left = self._longest - (time.monotonic() - self._begun if self._in_block else 0.0)
-        if max(0.0, left) + self._save_s > grace:
+        if max(0.0, left) + self._validation_s + self._save_s > grace:
             self._leave()
         backstop = threading.Timer(0.9 * grace, self._leave)
         backstop.daemon = True
@@ -105,15 +111,17 @@ class Progress(TrainerCallback):
             self._said = {}
         for row in state.log_history:
             self.health = sentinel.remember(self.health, self._watch.add(row))
-        self._saved = time.monotonic()
+        self._saved, self._loaded = time.monotonic(), True
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._clock.settle()
         self._clock.take()
         self._step_begun = time.monotonic()
         if state.global_step % self._block == 0:
             self._begun, self._in_block = self._step_begun, True
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._clock.settle()
         step, now = state.global_step, time.monotonic()
         self._at = step
         whole = now - self._step_begun
@@ -124,23 +132,28 @@ class Progress(TrainerCallback):
         if step % self._block and not last:
             return
         self._longest, self._in_block = max(self._longest, now - self._begun), False
+        if self._agree(not finite(self._trainer))[0]:
+            self._stop(control, Finding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite"))
+            return
         every = self._plan.training.validation.every_steps
         validated = self._validator is not None and (last or step // every > (step - self._block) // every)
         if validated:
             self._validate(step)
         due = self._keeper is not None and self._cadence.due(step, time.monotonic() - self._saved, self._block)
-        self.preempted, due = self._agree(self.preempted, due)
+        asked, due = self._agree(self._asked_to_leave, due)
         control.should_save = not last and (due or (validated and self._plan.training.checkpoints.keep_best > 0))
-        if self.preempted and not last:
-            control.should_save = control.should_training_stop = True
+        if asked and not last:  # the last step has only the export before it
+            self.leaving = control.should_save = control.should_training_stop = True
 
     def _validate(self, step: int) -> None:
         """Ask the held-out prompts; the answers go into the step's row."""
         assert self._validator is not None and self._trainer is not None
         begun = time.monotonic()
         self._said = self._validator(self._trainer)
-        self._score = self._said.get("held_out/accuracy")
-        self._journal.add("validated", step, {"validation": time.monotonic() - begun})
+        self._scored = step, self._said.get("held_out/accuracy")
+        seconds = time.monotonic() - begun
+        self._validation_s = max(self._validation_s, seconds)
+        self._journal.add("validated", step, {"validation": seconds})
 
     def on_log(
         self,
@@ -158,13 +171,9 @@ class Progress(TrainerCallback):
         assert self._rates is not None
         row |= self._rates(row, self._spent) | memory()
         self._said = {}
-        before, found = self.health, self._watch.add(row)
-        self.health = sentinel.remember(before, found)
-        for finding in self.health.findings[len(before.findings) :]:
-            say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
-        if any(finding.verdict == "STOP" for finding in found):
-            self.stopped = control.should_training_stop = True
-            control.should_save = False  # nobody resumes what was stopped
+        before = self.health
+        for finding in self._watch.add(row):
+            self._stop(control, finding) if finding.verdict == "STOP" else self._hear(finding)
         if state.global_step % TABLE_EVERY in (0, 1) or self.health is not before:
             self._table(state.global_step)
         parts = [f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row]
@@ -177,13 +186,30 @@ class Progress(TrainerCallback):
         accelerator: Any = self._trainer.accelerator
         accelerator.wait_for_everyone()  # every rank's random state is in the folder
         if self._keeper is not None:
-            self._keeper.commit(saved, state.global_step, self._score)
+            step, score = self._scored
+            self._keeper.commit(saved, state.global_step, score if step == state.global_step else None)
         accelerator.wait_for_everyone()
         now = time.monotonic()
         seconds = now - self._logged
         self._cadence.saved(seconds)
-        self._save_s, self._saved, self._score = max(self._save_s, seconds), now, None
+        self._save_s, self._saved = max(self._save_s, seconds), now
         self._journal.add("saved", state.global_step, {"save": seconds})
+
+    def _stop(self, control: TrainerControl, finding: Finding) -> None:
+        """End the training; nobody resumes what was stopped."""
+        self._hear(finding)
+        self.stopped = control.should_training_stop = True
+        self.leaving = control.should_save = False
+
+    def collapse(self, reason: str) -> None:
+        """The policy cannot even be sampled from any more: to run again would end here again."""
+        self._hear(Finding(verdict="STOP", rule="not_finite", step=self._at, reason=reason))
+        self.stopped, self.leaving = True, False
+
+    def _hear(self, finding: Finding) -> None:
+        known, self.health = self.health, sentinel.remember(self.health, (finding,))
+        if self.health is not known:
+            say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
 
     def _agree(self, *mine: bool) -> list[bool]:
         """What any rank says."""
@@ -219,6 +245,17 @@ def is_first(trainer: Trainer | None) -> bool:
     assert trainer is not None, "attach() comes before the training"
     accelerator: Any = trainer.accelerator
     return bool(accelerator.is_main_process)
+
+
+def finite(trainer: Trainer | None) -> bool:
+    """Whether every trained weight, or this rank's shard of it, is a finite number."""
+    assert trainer is not None, "attach() comes before the training"
+    model: Any = trainer.model
+    return all(bool(torch.isfinite(_local(p.detach())).all()) for p in model.parameters() if p.requires_grad)
+
+
+def _local(weight: Any) -> torch.Tensor:
+    return weight.to_local() if hasattr(weight, "to_local") else weight
 
 
 def memory() -> dict[str, float]:

@@ -53,14 +53,19 @@ class Rates:
 def shape_of(model: Any) -> Shape:
     """What decides the operations of a token, read from a Hugging Face model, with its adapters or without."""
     config = model.config
-    embedding = model.get_input_embeddings().weight.numel()
+    embedding = _size(model.get_input_embeddings().weight)
     tied = bool(getattr(config, "tie_word_embeddings", False))
-    adapters = sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)
-    whole = sum(p.numel() for p in model.parameters()) - adapters
+    adapters = sum(_size(p) for name, p in model.named_parameters() if "lora_" in name)
+    whole = sum(map(_size, model.parameters())) - adapters
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(
         parameters=whole - (0 if tied else embedding),
-        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        trainable=sum(_size(p) for p in model.parameters() if p.requires_grad),
         layers=config.num_hidden_layers,
         attention_width=config.num_attention_heads * head,
     )
+
+
+def _size(weight: Any) -> int:
+    """Elements: of a ZeRO-3 shard those of the whole, of a 4-bit weight two a byte."""
+    return getattr(weight, "ds_numel", None) or weight.numel() * (2 if type(weight).__name__ == "Params4bit" else 1)

@@ -69,9 +69,8 @@ def step_rates(
         found["generate_tokens_per_s"] = tokens.generated / generate_s
     if tokens.trained and peak_tflops and (update_s := seconds.get("update", 0.0)) > 0:
         done = tokens.trained * training_flops(shape, tokens.length)
-        if tokens.scored and (scored_s := seconds.get("logprobs", 0.0)) > 0:
-            done += tokens.scored * forward_flops(shape, tokens.length)
-            update_s += scored_s
+        done += tokens.scored * forward_flops(shape, tokens.length)
+        update_s += seconds.get("logprobs", 0.0)  # nothing where the update's own time has it, as in DPO
         found["mfu"] = done / (update_s * peak_tflops * 1e12 * devices)
     return found
 

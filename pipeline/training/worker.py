@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging as python_logging
 import os
 import warnings
 from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch
+from jinja2 import TemplateError
 from transformers.utils import logging
 
 from pipeline.recipe import GRPO
@@ -27,6 +29,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float) -> None:
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    python_logging.getLogger("trl").setLevel(python_logging.ERROR)  # its warnings quote prompts and completions
     torch.set_num_threads(plan.training.threads)
     algorithm = plan.algorithm
     writer = only_writer(folder) if os.environ.get("RANK", "0") == "0" else nullcontext()
@@ -39,7 +42,8 @@ def work(plan: TrainingPlan, folder: Path, started_at: float) -> None:
                 build = grpo.builder(plan, algorithm, folder, Composite(plan.rewards, check))
             else:
                 build = dpo.builder(plan, algorithm, folder)
-        except (TypeError, ValueError) as error:  # TRL's and our own words on settings, before any weight is loaded
+            fit.check_held_out(plan)
+        except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
             raise Unfit(f"{type(error).__name__}: {error}") from error
         say(f"{algorithm.kind.upper()} of {plan.base.uri}, {algorithm.steps} steps, {plan.world_size} process(es)")
         result = fit.run(plan, folder, build, check, started_at)

@@ -32,7 +32,9 @@ def test_log_probabilities_count_as_work_and_as_time() -> None:
     assert found["tokens_per_s_per_device"] == 50
     assert found["generate_tokens_per_s"] == 100
     assert found["mfu"] == pytest.approx(8e9 * 1000 / (4.0 * 1e9 * 2))
-    without = step_rates(tokens._replace(scored=0), seconds, shape, 2, 0.001)
+    inside = step_rates(tokens, {"step": 5.0, "update": 4.0}, shape, 2, 0.001)
+    assert inside["mfu"] == found["mfu"], "DPO's reference pass is in its update's time"
+    without = step_rates(tokens._replace(scored=0), {"step": 5.0, "update": 3.0}, shape, 2, 0.001)
     assert without["mfu"] == pytest.approx(6e9 * 1000 / (3.0 * 1e9 * 2))
 
 

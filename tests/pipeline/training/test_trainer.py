@@ -17,7 +17,7 @@ from pipeline.storage import Store, model_ref
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
-from tests.pipeline.training.plans import GRPO_SETTINGS, adapter, folder, make_plan
+from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
 
 
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
@@ -115,3 +115,34 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path) -> None:
     path.write_text(plan.model_copy(update={"base": model_ref(bare)}).model_dump_json())
     with pytest.raises(TrainingRefused, match="no chat template"):
         train(store, plan, 600, print)
+
+
+@pytest.mark.slow
+def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_path: Path) -> None:
+    wild = GRPO_SETTINGS.model_copy(update={"learning_rate": 1e30})
+    store, plan = make_plan(tmp_path, grpo=wild)
+    result = train(store, plan, 600, print)
+    assert result is not None and result.health.verdict == "STOP"
+    assert result.health.findings[-1].rule == "not_finite" and result.health.findings[-1].step == 1
+    assert result.checkpoint.model == plan.base and result.checkpoint.step == 0
+
+
+@pytest.mark.slow
+def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path) -> None:
+    store, plan = make_plan(tmp_path, "dpo", dpo=DPO_SETTINGS.model_copy(update={"max_tokens": 24}))
+    with pytest.raises(TrainingRefused, match=r"TRL leaves \d+ of 48 pairs out"):
+        train(store, plan, 600, print)
+
+
+@pytest.mark.slow
+def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path) -> None:
+    store, plan = make_plan(tmp_path)
+    train(store, plan, 600, print)
+    path = folder(store, plan)
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
+    assert subprocess.run([sys.executable, "-m", "pipeline.training", str(path / "plan.json")]).returncode == 0
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()} == before
+    (path / "model" / "model.safetensors").write_bytes(b"")  # damaged since: it is trained again, from its checkpoints
+    assert subprocess.run([sys.executable, "-m", "pipeline.training", str(path / "plan.json")]).returncode == 0
+    again = TrainingResult.model_validate_json((path / "result.json").read_bytes())
+    assert again.attempts == 2 and (path / "model" / "model.safetensors").stat().st_size > 0

@@ -1,0 +1,73 @@
+"""The weights that a training leaves: an adapter, and the model with it merged in, each published in one step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, Trainer
+
+from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
+from pipeline.training.checkpoints import MANIFEST
+from pipeline.training.lines import say
+from pipeline.training.plan import TrainingPlan
+
+
+def take_back(plan: TrainingPlan, trainer: Trainer, folder: Path, best: Path | None) -> CheckpointRef:
+    """Publish the best checkpoint of a training that was stopped; without any, the base model is the best there is."""
+    if best is None:
+        say("stopped before any checkpoint: the base model stands")
+        return CheckpointRef(adapter=plan.base, model=plan.base, step=0)
+    say(f"stopped: the best checkpoint is {best.name}")
+
+    def copy(to: Path) -> None:
+        to.mkdir(parents=True)
+        for file in [*best.glob("*.safetensors"), *best.glob("*.json")]:
+            if file.name not in ("trainer_state.json", MANIFEST):
+                shutil.copy2(file, to)
+
+    return _publish(plan, trainer, folder, copy, int(best.name.removeprefix("step-")))
+
+
+def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> CheckpointRef | None:
+    """Publish what was trained. Every rank takes part, for a sharded model is gathered; the first has the result."""
+    accelerator: Any = trainer.accelerator
+    state = accelerator.get_state_dict(trainer.model_wrapped)
+    if not accelerator.is_main_process:
+        return None
+    trained: Any = accelerator.unwrap_model(trainer.model)
+    return _publish(
+        plan, trainer, folder, lambda to: trained.save_pretrained(to, state_dict=state), trainer.state.global_step
+    )
+
+
+def _publish(
+    plan: TrainingPlan, trainer: Trainer, folder: Path, write: Callable[[Path], None], step: int
+) -> CheckpointRef:
+    """The adapter, and the model with it merged in: what is evaluated is what will be served.
+
+    The merge is into a fresh copy of the base; a training without an adapter has the model in both.
+    """
+
+    def publish(name: str, write: Callable[[Path], None]) -> ModelRef:
+        final, staging = folder / name, folder / f".{name}"
+        shutil.rmtree(staging, ignore_errors=True)
+        write(staging)
+        trainer.processing_class.save_pretrained(staging)  # type: ignore[union-attr]
+        (staging / "README.md").unlink(missing_ok=True)  # an empty model card; ours is in the registry
+        shutil.rmtree(final, ignore_errors=True)  # an attempt that was killed before its result
+        publish_dir(staging, final)
+        return ModelRef(uri=str(final), digest=digest_dir(final))
+
+    if plan.training.lora is None:
+        whole = publish("model", write)
+        return CheckpointRef(adapter=whole, model=whole, step=step)
+    adapter = publish("adapter", write)
+    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=dtype)
+    merged: Any = PeftModel.from_pretrained(base, adapter.uri).merge_and_unload()
+    return CheckpointRef(adapter=adapter, model=publish("model", merged.save_pretrained), step=step)
