@@ -23,6 +23,7 @@ SHORT = (
     "selection.min_pairs=20",
     "training.grpo.steps=16",
     "training.checkpoints.every_steps=4",
+    "training.validation.every_steps=4",
     "evaluation.items=150",
     "evaluation.samples_per_item=2",
     "evaluation.max_standard_error=0.1",
