@@ -94,17 +94,22 @@ def _shown(result: TrainingResult, accelerator: Accelerator, devices: int) -> di
         "step time": pictures.shown(drawn.step_time(metrics), "Seconds of each step by what they went to"),
         "time": pictures.shown(drawn.goodput_bar(goodput), "Seconds of the training by cause"),
         "steps": result.checkpoint.step,
-        "seconds": goodput.total_s,
-        "goodput": goodput.share,
-        **{label: rates[name] for name, label in RATES.items() if name in rates},
+        "seconds": _legible(goodput.total_s),
+        "goodput": _legible(goodput.share),
+        **{label: _legible(rates[name]) for name, label in RATES.items() if name in rates},
         "attempts": result.attempts,
         "interruptions": pictures.table(["cause", "step reached", "steps lost"], interrupted),
         "resumed from": str(list(result.resumed_from) or "nothing"),
         "devices": f"{devices} x {accelerator.name}",
-        "device hours": hours,
-        "cost in USD": hours * accelerator.usd_per_hour,
+        "device hours": _legible(hours),
+        "cost in USD": _legible(hours * accelerator.usd_per_hour),
         "engine": result.engine,
         "adapter digest": result.checkpoint.adapter.digest,
         "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),
         "model": dg.MetadataValue.path(result.checkpoint.model.uri),
     }
+
+
+def _legible(value: float) -> float:
+    """Four significant digits."""
+    return float(f"{value:.4g}")
