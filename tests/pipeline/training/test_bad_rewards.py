@@ -37,7 +37,7 @@ for name, path in zip(BAD, sys.argv[1:], strict=True):
     try:
         result = fit.run(plan, folder, build, grader_of(plan.rewards.verifier))
         found[name] = [result.health.verdict, result.health.findings[0].step, result.health.findings[0].reason]
-    except Exception as error:
+    except Exception as error:  # the boundary to the broken reward: what it raised is what is looked at
         found[name] = [type(error).__name__, str(error)]
 print(json.dumps(found))
 """
