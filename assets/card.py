@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from evals import report
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
+from k8s.ledger import Ledger
 from pipeline.rewards.records import RewardLabels
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
@@ -21,6 +22,7 @@ class IterationRecords:
     plan: TrainingPlan
     trained: TrainingResult
     report: EvalReport | None = None
+    account: Ledger | None = None
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -52,6 +54,16 @@ class IterationRecords:
             **{f"badput/{cause}_s": seconds for cause, seconds in goodput.badput_s.items()},
             **{f"typical/{name}": value for name, value in typical(self.trained.metrics).items()},
         }
+        if self.account is not None:
+            last |= {
+                "cost/usd_low": self.account.usd.low,
+                "cost/usd_high": self.account.usd.high,
+                "cost/device_hours": self.account.device_hours,
+                "launch/attempts": float(self.account.attempts),
+                "launch/restarts": float(self.account.restarts),
+                "launch/preemptions": float(self.account.preemptions),
+                "launch/lost_steps": float(self.account.lost_steps),
+            }
         compared = self.report.measurement.comparison if self.report else None
         if compared is not None:
             last |= {

@@ -15,6 +15,7 @@ import dagster as dg
 from assets.card import IterationRecords
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
+from k8s.ledger import Ledger
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfusePostgresSource
@@ -32,6 +33,7 @@ from pipeline.training.result import TrainingResult
 
 ITERATION_TAG = "iteration"
 LATEST = "iterations/latest.json"
+LEDGER = "iterations/{iteration}/training/ledger.json"
 
 RECORDS: dict[str, tuple[str, type[Record]]] = {
     "traces": ("traces.json", GovernedTraces),
@@ -73,7 +75,8 @@ class Deployment(dg.ConfigurableResource):
     def records(self, iteration: Iteration) -> IterationRecords:
         """What the stages up to the evaluation left. Raises ValueError naming the first that is missing."""
         names = ("traces", "reward_labels", "training_plan", "policy_checkpoint", "eval_report")
-        return IterationRecords(*(read_record(self.store(), iteration.id, name) for name in names))
+        account = self.store().read(LEDGER.format(iteration=iteration.id), Ledger)
+        return IterationRecords(*(read_record(self.store(), iteration.id, name) for name in names), account=account)
 
     def champion(self) -> ChampionState:
         """The model that serves: the promoted one, else the recipe's base model."""
@@ -121,6 +124,10 @@ class Deployment(dg.ConfigurableResource):
     def code_version(self) -> str:
         """The commit that runs, or the package's version outside a checkout."""
         return os.environ.get("PREFERENCE_TUNING_CODE_VERSION") or _commit() or version("preference-tuning")
+
+    def kubeconfig(self) -> str:
+        """The file that names the cluster: KUBECONFIG; "" in a pod, which has its service account."""
+        return os.environ.get("KUBECONFIG", "")
 
     def tracking_uri(self) -> str:
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""

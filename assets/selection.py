@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets import pictures
+from assets.cluster import launchable
 from assets.pictures import selection as drawn
 from assets.resources import Deployment
 from evals.suites import held_out_texts
@@ -58,7 +59,10 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
     group_name="selection",
     kinds={"python"},
     owners=["team:post-training"],
-    check_specs=[dg.AssetCheckSpec("enough_signal", asset="training_plan")],
+    check_specs=[
+        dg.AssetCheckSpec("enough_signal", asset="training_plan"),
+        dg.AssetCheckSpec("launchable", asset="training_plan", blocking=True),
+    ],
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
     """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
@@ -102,6 +106,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(decision.reasons),
     )
+    yield launchable(recipe, plan, store.path(iteration.path("training", "plan.json")))
 
 
 def trust_in(labels: RewardLabels) -> Trust:

@@ -6,12 +6,13 @@ import dagster as dg
 
 from assets import pictures
 from assets.card import IterationRecords
+from assets.cluster import account_for, train_on_cluster
 from assets.outcome import conclude
 from assets.pictures import training as drawn
 from assets.registry import on_record
 from assets.resources import Deployment, read_record
+from k8s.ledger import Ledger
 from pipeline.recipe import Accelerator
-from pipeline.training.goodput import device_hours
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
@@ -41,7 +42,10 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
     recipe, store = deployment.recipe(), deployment.store()
     iteration = deployment.iteration(training_plan.iteration)
     try:
-        result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
+        if recipe.compute.kubernetes is None:
+            result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
+        else:
+            result = train_on_cluster(context, deployment, training_plan)
     except TrainingRefused as refusal:
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
     if result is None:
@@ -51,10 +55,14 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         return
     context.log.info(f"{result.checkpoint.step} steps in {result.goodput.total_s:.0f} s, {result.attempts} attempt(s)")
     yield _healthy(result.health)
-    metadata = _shown(result, recipe.compute.accelerator, training_plan.world_size)
+    account = account_for(deployment, result)
+    metadata = _shown(result, recipe.compute.accelerator, account)
     if result.health.verdict == "STOP":
         told = IterationRecords(
-            *(read_record(store, iteration.id, name) for name in ("traces", "reward_labels")), training_plan, result
+            *(read_record(store, iteration.id, name) for name in ("traces", "reward_labels")),
+            training_plan,
+            result,
+            account=account,
         )
         run = on_record(deployment, iteration, told).run_id
         context.log.error(f"The training stopped itself: {told.why}. Run {run} in MLflow; nothing downstream runs.")
@@ -81,9 +89,9 @@ def _findings(health: Health) -> dg.MarkdownMetadataValue:
     return pictures.table(["verdict", "rule", "step", "reason"], rows)
 
 
-def _shown(result: TrainingResult, accelerator: Accelerator, devices: int) -> dict[str, Any]:
+def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) -> dict[str, Any]:
     """What a person looks for: was it healthy, did it learn, where did time and money go, what is left."""
-    metrics, goodput, hours = result.metrics, result.goodput, device_hours(result.goodput, devices)
+    metrics, goodput = result.metrics, result.goodput
     rates = typical(metrics)
     interrupted = [(each.cause, each.step, each.lost_steps) for each in result.preemptions]
     return {
@@ -100,9 +108,11 @@ def _shown(result: TrainingResult, accelerator: Accelerator, devices: int) -> di
         "attempts": result.attempts,
         "interruptions": pictures.table(["cause", "step reached", "steps lost"], interrupted),
         "resumed from": str(list(result.resumed_from) or "nothing"),
-        "devices": f"{devices} x {accelerator.name}",
-        "device hours": _legible(hours),
-        "cost in USD": _legible(hours * accelerator.usd_per_hour),
+        "devices": f"{account.devices} x {accelerator.name}",
+        "device hours": _legible(account.device_hours),
+        "cost in USD": _legible(account.usd.high),
+        "cost in USD at least": _legible(account.usd.low),
+        "launches": account.attempts,
         "engine": result.engine,
         "adapter digest": result.checkpoint.adapter.digest,
         "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.rewards import Rewards
 from pipeline.recipe.section import Section, Share
 from pipeline.recipe.selection import Selection
@@ -41,6 +42,7 @@ __all__ = [
     "Distribution",
     "DynamicSampling",
     "Evaluation",
+    "Kubernetes",
     "Lora",
     "Recipe",
     "Rewards",
@@ -98,40 +100,6 @@ class Rollout(Section):
     """Requests that the embedded router replays at each look."""
     accept_hold: str = Field(default="", coerce_numbers_to_str=True)
     """Id of the one iteration whose candidate a person lets into the traffic although its training is on HOLD."""
-
-
-class Accelerator(Section):
-    """The device of a training process, for the estimate of hours and cost and for MFU. The default is an H200."""
-
-    name: str = "H200"
-    peak_tflops: PositiveFloat = 989.0
-    """Dense bf16, of one device (NVIDIA's data sheet)."""
-    utilisation: float = Field(default=0.3, gt=0, le=1)
-    """Of the peak while training; generation counts at a tenth of it, for it waits on memory."""
-    usd_per_hour: float = Field(default=5.0, ge=0)
-    """Of one device: put your own contract's price."""
-
-
-class Compute(Section):
-    """Where the work of a stage runs."""
-
-    data: Literal["local", "ray"] = "local"
-    """Traces and labels: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
-    workers: PositiveInt = 2
-    """Source files read, or files of rows labelled, at once: processes (local) or tasks (ray)."""
-    memory_mb: PositiveInt = 256
-    """What one such process may take to compare a day's rows; beyond it, it spills. Rows on their way through the
-    gates come in blocks of 16 MB, whatever the size of the input."""
-    nodes: PositiveInt = 1
-    """Machines of a training."""
-    processes: PositiveInt = 1
-    """Training processes on each node: one for each GPU; on CPU, DDP over gloo."""
-    accelerator: Accelerator = Accelerator()
-
-    @property
-    def devices(self) -> int:
-        """Of a training, over all nodes."""
-        return self.nodes * self.processes
 
 
 class Recipe(Section):

@@ -51,6 +51,8 @@ class Expected(Record):
     usd: float
     device: str
     basis: str
+    measured: bool = False
+    """By the seconds a step of an earlier iteration, not by an estimate of the compute."""
 
 
 def expect(
@@ -105,6 +107,7 @@ def expect(
             usd=device_hours * accelerator.usd_per_hour,
             device=f"{devices} x {accelerator.name}",
             basis=basis,
+            measured=settings.kind in measured,
         )
 
     return {settings.kind: expected(settings) for settings in (training.grpo, training.dpo)}

@@ -1,4 +1,4 @@
-"""The one entry point of training: `python -m pipeline.training PLAN [--node-rank N --master HOST:PORT]`.
+"""The one entry point of training: `python -m pipeline.training PLAN [--node-rank N --master HOST:PORT --attempt A.R]`.
 
 Starts the processes that the plan asks for on this node, or is one of them when a launcher says so (RANK), or hands the
 plan to NeMo RL. Exit codes:
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from pipeline.processes import die_with_parent
 from pipeline.storage import digest_dir, digest_file, write_atomically
-from pipeline.training.checkpoints import only_writer
+from pipeline.training.checkpoints import Turn, only_writer
+from pipeline.training.checkpoints.turn import parse
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
 from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
@@ -29,31 +30,36 @@ MAX_RESTARTS = 2
 """Of a node's processes after a crash of one, before the launcher hears of it."""
 
 
-def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL) -> int:
-    """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes."""
+def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL, attempt: str = "") -> int:
+    """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes.
+
+    `attempt`: `2.1` is the second attempt of a launcher, started again once; a later one fences this one off.
+    """
     started_at, path = time.time(), Path(plan_path)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     try:
         plan = TrainingPlan.model_validate_json(path.read_bytes())
         verify_inputs(plan)
+        turn = parse(attempt)
     except (FileNotFoundError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return NEVER_RETRY
     if "RANK" not in os.environ and finished(plan, path.parent):
         say("finished before: its result stands")
         return 0
-    if plan.training.engine == "nemo_rl":
-        return _with_nemo_rl(plan, path.parent, Path(nemo_rl))
-    os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
-    from pipeline.training import gang
-
     try:
+        if plan.training.engine == "nemo_rl":
+            return _with_nemo_rl(plan, path.parent, Path(nemo_rl), turn)
+        os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
+        from pipeline.training import gang
+
         if gang.needed(plan) and "RANK" not in os.environ:
-            return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master)
+            command = (*gang.WORKER, "--attempt", attempt) if attempt else gang.WORKER
+            return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master, command=command)
         from pipeline.training.worker import work
 
-        work(plan, path.parent, started_at)
+        work(plan, path.parent, started_at, turn)
     except Unfit as error:
         print(error, file=sys.stderr)
         return NEVER_RETRY
@@ -77,10 +83,10 @@ def finished(plan: TrainingPlan, folder: Path) -> bool:
     return False
 
 
-def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path) -> int:
+def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: Turn | None) -> int:
     from pipeline.training.nemo.run import run
 
-    with only_writer(folder):
+    with only_writer(folder, turn):
         try:
             result = run(plan, folder, checkout, say)
         except ValueError as error:
@@ -108,5 +114,6 @@ if __name__ == "__main__":
     options.add_argument("--node-rank", type=int, default=0)
     options.add_argument("--master", default="", help="host:port of node 0")
     options.add_argument("--nemo-rl", default=NEMO_RL, help="checkout of NeMo RL, for a plan with that engine")
+    options.add_argument("--attempt", default="", help="A.R: the launcher's attempt, and the gang's restart in it")
     given = options.parse_args()
-    sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl))
+    sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt))

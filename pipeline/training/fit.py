@@ -172,11 +172,17 @@ def check_held_out(plan: TrainingPlan) -> None:
 
 
 def run(
-    plan: TrainingPlan, folder: Path, build: Build, check: Grader, started_at: float | None = None
+    plan: TrainingPlan,
+    folder: Path,
+    build: Build,
+    check: Grader,
+    started_at: float | None = None,
+    fence: Callable[[], None] = lambda: None,
 ) -> TrainingResult | None:
     """Train to the end from the newest complete checkpoint, export, and return the result (None on all ranks but 0).
 
-    `started_at`: when this process did, in seconds since the epoch. Exits with 143 after a SIGTERM, a checkpoint saved.
+    `started_at`: when this process did, in seconds since the epoch. `fence` raises for an attempt that was replaced;
+    it is asked before anything is published. Exits with 143 after a SIGTERM, a checkpoint saved.
     """
     training, first = plan.training, PartialState().is_main_process
     journal = Journal(folder / JOURNAL if first else None)
@@ -185,7 +191,7 @@ def run(
         shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
         attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / JOURNAL))
         keeper = Checkpointer(
-            folder / "checkpoints", plan.digest(), plan.world_size, attempt, training.checkpoints, say
+            folder / "checkpoints", plan.digest(), plan.world_size, attempt, training.checkpoints, say, fence
         )
         resume = keeper.newest()
     resume = _from_first(resume)

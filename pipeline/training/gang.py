@@ -21,7 +21,7 @@ from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
 from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
 
-_WORKER = (sys.executable, "-m", "pipeline.training")
+WORKER = (sys.executable, "-m", "pipeline.training")
 
 
 def needed(plan: TrainingPlan) -> bool:
@@ -36,7 +36,7 @@ def run(
     max_restarts: int,
     node_rank: int = 0,
     master: str = "",
-    command: Sequence[str] = _WORKER,
+    command: Sequence[str] = WORKER,
 ) -> int:
     """Run `command` PLAN in `plan.processes` processes with ranks, to the end; returns the node's exit code.
 

@@ -30,7 +30,10 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
     if plan.decision.method == "none":
         return None
     if plan.nodes > 1:
-        raise TrainingRefused(f"The plan has {plan.nodes} nodes, and this launcher starts one. Set compute.nodes to 1.")
+        raise TrainingRefused(
+            f"The plan has {plan.nodes} nodes, and this launcher starts one. Set compute.nodes to 1, or give the recipe a "
+            "compute.kubernetes section."
+        )
     name = f"iterations/{plan.iteration}/training"
     found = store.read(f"{name}/result.json", TrainingResult)
     if found is not None:

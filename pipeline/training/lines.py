@@ -1,13 +1,28 @@
-"""The lines that a training process prints for people; the launcher passes on what starts like them."""
+"""The lines that a training process prints for people; the launcher passes on what starts like them.
+
+Where a Dagster Pipes session is open (its variables are set), they go there too, with nothing but the text of the line.
+"""
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from typing import Any
 
 MARK = "training: "
+PIPES = "DAGSTER_PIPES_CONTEXT"
 
 
 def say(message: str) -> None:
     """One progress line, of the first rank."""
     if os.environ.get("RANK", "0") == "0":
         print(f"{MARK}{message}", flush=True)
+        if PIPES in os.environ:
+            _session().log.info(message)
+
+
+@cache
+def _session() -> Any:
+    from dagster_pipes import open_dagster_pipes
+
+    return open_dagster_pipes()

@@ -142,6 +142,8 @@ class Progress(TrainerCallback):
         due = self._keeper is not None and self._cadence.due(step, time.monotonic() - self._saved, self._block)
         asked, due = self._agree(self._asked_to_leave, due)
         control.should_save = not last and (due or (validated and self._plan.training.checkpoints.keep_best > 0))
+        if asked and not self._asked_to_leave:
+            self._journal.add("stopping", step, why="SIGTERM")  # another rank's: one node goes, all leave
         if asked and not last:  # the last step has only the export before it
             self.leaving = control.should_save = control.should_training_stop = True
 

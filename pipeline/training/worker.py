@@ -16,7 +16,8 @@ from pipeline.recipe import GRPO
 from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import write_atomically
 from pipeline.training import dpo, fit, grpo
-from pipeline.training.checkpoints import only_writer
+from pipeline.training.checkpoints import Turn, only_writer
+from pipeline.training.checkpoints.turn import check as check_turn
 from pipeline.training.composite import Composite
 from pipeline.training.distribution import check_world, environment
 from pipeline.training.exits import Unfit
@@ -24,15 +25,23 @@ from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
 
 
-def work(plan: TrainingPlan, folder: Path, started_at: float) -> None:
-    """Train in `folder` and write `result.json` there (rank 0). Raises Unfit; exits with 143 when it is pre-empted."""
+def work(plan: TrainingPlan, folder: Path, started_at: float, turn: Turn | None = None) -> None:
+    """Train in `folder` and write `result.json` there (rank 0). Raises Unfit; exits with 143 when it is pre-empted.
+
+    `turn`: of a launcher that numbers its attempts; one that was replaced publishes nothing.
+    """
+
+    def fence() -> None:
+        if turn is not None:
+            check_turn(folder, turn)
+
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     python_logging.getLogger("trl").setLevel(python_logging.ERROR)  # its warnings quote prompts and completions
     torch.set_num_threads(plan.training.threads)
     algorithm = plan.algorithm
-    writer = only_writer(folder) if os.environ.get("RANK", "0") == "0" else nullcontext()
+    writer = only_writer(folder, turn) if os.environ.get("RANK", "0") == "0" else nullcontext()
     with writer, closing(grader_of(plan.rewards.verifier)) as check:
         try:
             check_world(plan, os.environ)
@@ -46,6 +55,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float) -> None:
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
             raise Unfit(f"{type(error).__name__}: {error}") from error
         say(f"{algorithm.kind.upper()} of {plan.base.uri}, {algorithm.steps} steps, {plan.world_size} process(es)")
-        result = fit.run(plan, folder, build, check, started_at)
+        result = fit.run(plan, folder, build, check, started_at, fence)
         if result is not None:
+            fence()
             write_atomically(folder / "result.json", result.model_dump_json(indent=2))

@@ -19,6 +19,7 @@ CHECKS = {
     ("reward_labels", "agrees_with_people"),
     ("reward_labels", "distribution_is_stable"),
     ("training_plan", "enough_signal"),
+    ("training_plan", "launchable"),
     ("policy_checkpoint", "healthy"),
     ("gate_verdict", "candidate_is_better"),
 }

@@ -26,7 +26,8 @@ class Checkpointer:
     """Commits, finds and keeps checkpoints under `root`, and copies them to the recipe's mirror.
 
     `say` hears a line for people for each checkpoint that is passed over and each upload that fails; it is called from
-    a thread too. Clears what a killed attempt left unpublished.
+    a thread too. `fence` is called before anything is published, and raises for an attempt that was replaced. Clears
+    what a killed attempt left unpublished.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class Checkpointer:
         attempt: int,
         settings: Checkpoints,
         say: Callable[[str], None],
+        fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._root, self._attempt, self._settings, self._say = root, attempt, settings, say
         self._origin = Origin(plan_digest, world_size)
+        self._fence = fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
         clear_hidden(root)
@@ -104,6 +107,7 @@ class Checkpointer:
             files=measure(saved),
         )
         write_atomically(saved / MANIFEST, sealed(manifest))
+        self._fence()
         remove(final)  # not whole: an attempt passed it over
         published_now = publish_dir(saved, final)
         assert published_now, f"another process writes to {final}"

@@ -6,31 +6,50 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+from pipeline.training.checkpoints.turn import Turn, take
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOTHING = 16 << 20
 """Bytes. A disk with less has no room."""
+GIVES_WAY_S = 300.0
+"""For the locks of a node that died: Lustre takes them back once it has evicted that client, after minutes."""
 
 
 @contextmanager
-def only_writer(root: Path) -> Generator[None]:
+def only_writer(root: Path, turn: Turn | None = None) -> Generator[None]:
     """Hold the directory's writer lock; the kernel frees it when this process ends, however it ends.
 
-    Raises ValueError when another live process holds it.
+    Raises ValueError when another live process holds it; with a `turn`, which the holder has to give way to, only after
+    `GIVES_WAY_S`. Raises Unfit when a later turn has the directory.
     """
     root.mkdir(parents=True, exist_ok=True)
+    if turn is not None:
+        take(root, turn)
     with (root / "writer.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"Another process is training in {root}. Wait for it, or end it, and run again.") from None
+        _lock(lock, root, GIVES_WAY_S if turn else 0.0)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def _lock(lock: IO[str], root: Path, patience_s: float) -> None:
+    waited_since = time.monotonic()
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() - waited_since > patience_s:
+                raise ValueError(
+                    f"Another process is training in {root}. Wait for it, or end it, and run again."
+                ) from None
+            time.sleep(1)
 
 
 @contextmanager

@@ -1,0 +1,115 @@
+"""How the training stage reaches a cluster: the check before a launch, and the launch with its live lines."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from assets import pictures
+from assets.resources import LEDGER, Deployment
+from k8s.attempts import Attempts
+from k8s.client import connect
+from k8s.estimate import estimate_launch, expected_hours, over_budget, paid_devices
+from k8s.gang import gang_of
+from k8s.launch import Hooks, launch
+from k8s.ledger import Ledger, ledger
+from k8s.lint import Finding, lint_gang
+from k8s.render import render
+from pipeline.recipe import Recipe
+from pipeline.training.lines import MARK
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import TrainingResult
+
+
+class PodLines(dg.PipesMessageReader):
+    """Takes the messages of Dagster Pipes out of the first pod's log, line by line as the launcher reads it."""
+
+    def __init__(self) -> None:
+        self._handler: Any = None
+
+    @contextmanager
+    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+        """Messages come by standard output: a pod's log is all that crosses back."""
+        self._handler = handler
+        try:
+            yield {"stdio": "stdout"}
+        finally:
+            self._handler = None
+
+    def no_messages_debug_text(self) -> str:
+        return "No pod of the gang opened its Pipes session: it had not begun, or its log could not be read."
+
+    def take(self, line: str) -> bool:
+        """Whether the line is none for people: a message, or a progress line, which comes as a message too."""
+        if line.startswith(MARK):
+            return True
+        if self._handler is None or "__dagster_pipes_version" not in line:
+            return False
+        try:
+            message = json.loads(line)
+        except ValueError:  # cut in the middle
+            return False
+        self._handler.handle_message(message)
+        return True
+
+
+def train_on_cluster(
+    context: dg.AssetExecutionContext, deployment: Deployment, plan: TrainingPlan
+) -> TrainingResult | None:
+    """Launch the plan's gang, or follow the one that is there, to its result."""
+    settings = deployment.recipe().compute.kubernetes
+    assert settings is not None, "only a recipe with compute.kubernetes comes here"
+    reader = PodLines()
+    hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
+    with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:
+        client = connect(deployment.kubeconfig())
+        return launch(deployment.store(), plan, settings, client, hooks, dict(session.get_bootstrap_env_vars()))
+
+
+def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCheckResult:
+    """Whether the cluster would take the gang and the budget its cost, as far as that can be known beforehand."""
+    settings, name = recipe.compute.kubernetes, "launchable"
+    if plan.data is None:
+        return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
+    findings: list[Finding] = []
+    if settings is not None:
+        gang = gang_of(plan, plan_path, settings)
+        findings = lint_gang(gang, render(gang))
+    expected, timeout_s = plan.decision.expected.get(plan.decision.method), recipe.training.timeout_s
+    hours = expected_hours(expected, timeout_s) if expected else (0.0, timeout_s / 3600)
+    cost = estimate_launch(recipe.compute, hours, recipe.training.checkpoints)
+    refusal = over_budget(cost, recipe.compute.budget_usd)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    reasons = [refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors]
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=not reasons,
+        description="; ".join(reasons) or "Nothing speaks against it.",
+        metadata={
+            "findings": pictures.table(
+                ["severity", "rule", "where", "problem", "fix"],
+                [(each.severity, each.rule, each.where, each.problem, each.fix) for each in findings],
+            ),
+            "hours": f"{cost.hours}, waiting for nodes included; {cost.basis}",
+            "cost in USD": str(cost.usd),
+            "bill": pictures.table(
+                ["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]
+            ),
+        },
+    )
+
+
+def account_for(deployment: Deployment, result: TrainingResult) -> Ledger:
+    """What the training took, over all launches of it; published beside its result."""
+    recipe, store = deployment.recipe(), deployment.store()
+    attempts = Attempts(store, result.iteration).all()
+    account = ledger(attempts, result, recipe.compute, paid_devices(recipe.compute))
+    store.write(LEDGER.format(iteration=result.iteration), account)
+    return account
+
+
+def _cancelled(context: dg.AssetExecutionContext) -> bool:
+    run = context.instance.get_run_by_id(context.run_id)
+    return run is None or run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)

@@ -1,0 +1,138 @@
+"""`python -m k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
+
+`lint RECIPE... --manifests FILE...` judges the gang of each recipe together with static manifests (`-`: standard input,
+as `kubectl kustomize` writes it); the exit code is 0 without errors, 1 with errors, 2 when something cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from k8s.gang import Gang, example
+from k8s.lint import GANG_RULES, RULES, Finding, lint_gang, lint_objects
+from k8s.render import render
+from pipeline.recipe import Recipe, load
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m k8s", description="A recipe's training on a cluster, before it runs."
+    )
+    commands = parser.add_subparsers(required=True)
+    lint = commands.add_parser("lint", help="find mistakes that the API server would take")
+    lint.add_argument("recipes", nargs="*", metavar="RECIPE")
+    lint.add_argument("--manifests", nargs="+", action="extend", default=[], metavar="FILE", help="YAML; - for stdin")
+    lint.set_defaults(run=lambda chosen: _lint(chosen.recipes, chosen.manifests))
+    for name, run, says in (
+        ("render", _render, "print the objects that a launch would apply, for an example iteration"),
+        ("estimate", _estimate, "print what a launch takes and costs"),
+    ):
+        command = commands.add_parser(name, help=says)
+        command.add_argument("recipe", metavar="RECIPE")
+        command.set_defaults(run=lambda chosen, run=run: run(chosen.recipe))
+    chosen = parser.parse_args(arguments)
+    try:
+        return chosen.run(chosen)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def gang_of_recipe(recipe: Recipe) -> Gang:
+    """The gang that the recipe would get for an example iteration.
+
+    Raises ValueError for a recipe that trains without a cluster, or an instance type that is not known.
+    """
+    compute, training = recipe.compute, recipe.training
+    if compute.kubernetes is None:
+        raise ValueError(
+            f"Recipe {recipe.name} trains on the machine of its Dagster step. Add a section compute.kubernetes, as "
+            "jobs/recipes/spot_h200_grpo.yaml has it."
+        )
+    return example(
+        recipe.name, recipe.data_root, compute.nodes, compute.processes, training.engine, training.grace_s,
+        training.timeout_s, compute.kubernetes,
+    )  # fmt: skip
+
+
+def read(file: str) -> list[dict[str, Any]]:
+    """The objects of a file of manifests; `-` is standard input.
+
+    Raises ValueError for what is no file, no YAML, or holds something else than objects.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        documents = list(yaml.safe_load_all(text))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} cannot be read: {error}. Give files of YAML manifests.") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{file} is not YAML: {error}. Mend the line it names.") from error
+    for i, document in enumerate(documents):
+        if document is not None and not (isinstance(document, dict) and isinstance(document.get("kind"), str)):
+            what = type(document).__name__
+            raise ValueError(f"Document {i + 1} of {file} ({what}) is no object: give it a kind, or leave it out.")
+    return [document for document in documents if document is not None]
+
+
+def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
+    if not recipes and not files:
+        raise ValueError("Nothing to lint: give recipes, or --manifests FILE.")
+    manifests = [document for file in files for document in read(file)]
+    given = lint_objects(manifests)
+    found = list(given)
+    for file in recipes:
+        recipe = load(file)
+        if recipe.compute.kubernetes is None:
+            print(f"{file}: trains on the machine of its Dagster step, no cluster\n")
+            continue
+        gang = gang_of_recipe(recipe)
+        # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
+        findings = [f for f in lint_gang(gang, [*render(gang), *manifests]) if f not in given]
+        print(_report(f"{file}: {_about(gang)}", findings))
+        found += findings
+    if files:
+        print(_report(f"{', '.join(files)}: {len(manifests)} objects", given))
+    errors = sum(finding.severity == "error" for finding in found)
+    print(f"errors: {errors}, warnings: {len(found) - errors}, rules: {len(RULES) + len(GANG_RULES)}")
+    return 1 if errors else 0
+
+
+def _render(file: str) -> int:
+    yaml.safe_dump_all(render(gang_of_recipe(load(file))), sys.stdout, sort_keys=False, width=120)
+    return 0
+
+
+def _estimate(file: str) -> int:
+    from k8s.estimate import describe
+
+    print(describe(load(file)))
+    return 0
+
+
+def _about(gang: Gang) -> str:
+    settings = gang.settings
+    nodes = f"{gang.nodes} x {gang.instance.name} ({settings.capacity})"
+    return f"{settings.backend}, {nodes}, {gang.processes} processes each"
+
+
+def _report(title: str, findings: Iterable[Finding]) -> str:
+    lines = [title]
+    for (rule, severity), group in groupby(findings, key=lambda f: (f.rule, f.severity)):
+        same = list(group)
+        lines.append(f"  {severity}: {rule}")
+        lines += [f"    {finding.where}: {finding.problem}" for finding in same]
+        lines += [f"      why: {same[0].reason}", f"      fix: {same[0].fix}"]
+    if len(lines) == 1:
+        lines.append("  nothing to say")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

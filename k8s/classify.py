@@ -1,0 +1,102 @@
+"""What a look at a gang means: go on waiting, or over, and why.
+
+Rule, first match wins. A plan that the trainer refuses (exit 64, in a pod or in what a controller quotes) is refused,
+whatever else ended with it: it would be refused again. Out of memory comes next, then an image that can't be pulled:
+the same would happen again. A disruption (a DisruptionTarget condition, or nothing but exit 143) is a pre-emption. What
+is left of the failures is a crash. Everything else is waiting, for a stated reason.
+
+A crash of one pod takes its peers down with 143, and a pre-emption that takes too long with 137: so the codes of all
+pods are looked at, the most telling first. Exit codes: `pipeline.training.exits`, and `k8s/README.md` for the contract.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from k8s.observe import Observed, PodSeen
+from pipeline.training.exits import NEVER_RETRY, PREEMPTED
+
+Cause = Literal[
+    "succeeded", "queued", "no_capacity", "starting", "image", "running", "restarting", "leaving", "gone", "deleted",
+    "preempted", "refused", "out_of_memory", "timed_out", "crashed", "stuck",
+]  # fmt: skip
+OVER: frozenset[Cause] = frozenset(
+    ("succeeded", "gone", "deleted", "preempted", "refused", "out_of_memory", "timed_out", "crashed", "stuck")
+)
+"""Causes after which nothing more will happen by itself."""
+NOT_STARTED: frozenset[Cause] = frozenset(("queued", "no_capacity", "starting", "restarting", "image"))
+"""Causes that the recipe's `start_timeout_s` is for."""
+UNPULLABLE = frozenset(
+    ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+     "CreateContainerConfigError", "CreateContainerError")
+)  # fmt: skip
+_EXIT = re.compile(r"exit code (\d+)")
+_DISRUPTED = re.compile(r"has condition DisruptionTarget|PodEvicted|[Pp]re-?empt|node .{0,80}(?:lost|shut|deleted)")
+
+
+class Verdict(NamedTuple):
+    cause: Cause
+    why: str
+    """For people."""
+
+
+def classify(observed: Observed) -> Verdict:
+    """The verdict on one look."""
+    if observed.state == "succeeded":
+        return Verdict("succeeded", "every pod ended with exit code 0")
+    if observed.state == "absent":
+        return Verdict("deleted", "the object is gone")
+    if observed.state == "leaving":
+        return Verdict("leaving", "it is being deleted")
+    if observed.state == "failed":
+        return _failure(observed)
+    if observed.state == "suspended":
+        return Verdict("queued", observed.said or "it waits for quota")
+    refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
+    if refused is not None:
+        return Verdict("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
+    unplaced = _first(observed, lambda pod: pod.waiting == "Unschedulable")
+    if unplaced is not None:
+        return Verdict("no_capacity", f"pod {unplaced.name} finds no node: {unplaced.message}")
+    if observed.state == "restarting":
+        return Verdict("restarting", f"the gang starts again (restart {observed.restarts})")
+    if observed.state == "running":
+        return Verdict("running", f"{sum(pod.phase == 'Running' for pod in observed.pods)} pods run")
+    return Verdict("starting", _starting(observed))
+
+
+def _failure(observed: Observed) -> Verdict:
+    quoted = {int(code) for code in _EXIT.findall(observed.said)}
+    codes = {pod.exit_code for pod in observed.pods} - {None, 0} or quoted
+    said = observed.said or "nothing was said of it"
+    if NEVER_RETRY in codes | quoted:
+        return Verdict("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
+    starved = _first(observed, lambda pod: pod.ended == "OOMKilled")
+    if starved is not None:
+        return Verdict("out_of_memory", f"pod {starved.name} took more memory than its limit")
+    refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
+    if refused is not None:
+        return Verdict("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
+    if "DeadlineExceeded" in said:
+        return Verdict("timed_out", said)
+    disrupted = _first(observed, lambda pod: bool(pod.disrupted))
+    if disrupted is not None:
+        return Verdict("preempted", f"pod {disrupted.name} was taken away ({disrupted.disrupted})")
+    if codes == {PREEMPTED} or (not codes and _DISRUPTED.search(said)):  # a crash's peers end with 143 too
+        return Verdict("preempted", said)
+    failed = _first(observed, lambda pod: pod.exit_code not in (None, 0))
+    ended = f"pod {failed.name} ended with exit code {failed.exit_code}; " if failed else ""
+    return Verdict("crashed", ended + said)
+
+
+def _first(observed: Observed, test: Callable[[PodSeen], bool]) -> PodSeen | None:
+    return next(filter(test, observed.pods), None)
+
+
+def _starting(observed: Observed) -> str:
+    waiting = sorted({pod.waiting for pod in observed.pods if pod.waiting})
+    if not observed.pods:
+        return "no pod yet"
+    return f"{len(observed.pods)} pods wait" + (f" ({', '.join(waiting)})" if waiting else "")

@@ -1,0 +1,198 @@
+"""The one client of the Kubernetes API: objects in and out as plain mappings, every refusal with what to do about it.
+
+Owns the requests, their retries and their count. lightkube reads the kubeconfig or the pod's service account and makes
+the authenticated connection; the verbs are ours, because strict validation of fields is not among lightkube's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+MANAGER = "preference-tuning"
+"""Field manager of everything that is applied."""
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Before each further try of a request that got no answer, a 5xx or a 429."""
+TIMEOUT_S = 20.0
+
+Object = dict[str, Any]
+
+
+class Resource(NamedTuple):
+    """Where a kind lives in the API."""
+
+    group: str
+    version: str
+    plural: str
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return "/".join(part for part in (root, "namespaces", namespace, self.plural, name, subresource) if part)
+
+
+RESOURCES = {
+    "JobSet": Resource("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+    "Job": Resource("batch", "v1", "jobs"),
+    "VolcanoJob": Resource("batch.volcano.sh", "v1alpha1", "jobs"),
+    "RayJob": Resource("ray.io", "v1", "rayjobs"),
+    "Service": Resource("", "v1", "services"),
+    "Pod": Resource("", "v1", "pods"),
+    "Event": Resource("", "v1", "events"),
+    "Workload": Resource("kueue.x-k8s.io", "v1beta2", "workloads"),
+}
+
+
+def resource_of(obj: Mapping[str, Any]) -> Resource:
+    """Of an object that the renderers make. Raises ValueError for another kind."""
+    volcano = obj["kind"] == "Job" and obj["apiVersion"].startswith("batch.volcano.sh/")
+    kind = "VolcanoJob" if volcano else obj["kind"]
+    if kind not in RESOURCES:
+        raise ValueError(f"The client knows no {kind}: it knows {', '.join(RESOURCES)}. Render one of them.")
+    return RESOURCES[kind]
+
+
+class Refused(ValueError):
+    """The API server said no, and would again: 400, 401, 403, 404, 409, 422. `code` is its status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unreachable(RuntimeError):
+    """No usable answer after every try: nobody listens, the answer never came, or it was 429 or 5xx throughout."""
+
+
+class Client:
+    """One connection to one cluster. Every method raises Refused or Unreachable; `requests` counts what it costs."""
+
+    def __init__(self, http: Any, pauses_s: tuple[float, ...] = PAUSES_S) -> None:
+        self._http, self.pauses_s = http, pauses_s
+        self.requests = 0
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """The object; None when there is none of that name."""
+        try:
+            return self._ask("GET", resource.path(namespace, name)).json()
+        except Refused as refusal:
+            if refusal.code == 404:
+                return None
+            raise
+
+    def list(self, resource: Resource, namespace: str, labels: str) -> list[Object]:
+        """Every object that the label selector takes."""
+        return self._ask("GET", resource.path(namespace), params={"labelSelector": labels}).json()["items"]
+
+    def events(self, namespace: str, name: str) -> list[Object]:
+        """What the cluster's controllers said of the object of that name."""
+        params = {"fieldSelector": f"involvedObject.name={name}"}
+        return self._ask("GET", RESOURCES["Event"].path(namespace), params=params).json()["items"]
+
+    def apply(self, obj: Mapping[str, Any]) -> Object:
+        """Server-side apply, strict about unknown fields; never takes a field from another manager (409)."""
+        meta = obj["metadata"]
+        path = resource_of(obj).path(meta["namespace"], meta["name"])
+        params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": "false"}
+        headers = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
+        return self._ask("PATCH", path, params=params, json=obj, headers=headers).json()
+
+    def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> None:
+        """Delete in the foreground: the object goes after its pods. Nothing to delete is fine; `uid`: only that one."""
+        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        try:
+            self._ask("DELETE", resource.path(namespace, name), json=options)
+        except Refused as refusal:
+            if refusal.code not in (404, 409):  # 409: it is not that one any more
+                raise
+
+    def log(self, namespace: str, pod: str, container: str, since: str = "") -> list[str]:
+        """The container's lines from `since` (RFC 3339) on, each with its time in front; none before it began.
+
+        Asked once: a node that does not answer must not hold the launcher up.
+        """
+        params = {"container": container, "timestamps": "true", "limitBytes": str(1 << 20)}
+        if since:
+            params["sinceTime"] = since
+        try:
+            path = RESOURCES["Pod"].path(namespace, pod, "log")
+            return self._ask("GET", path, once=True, params=params).text.splitlines()
+        except Refused as refusal:
+            if refusal.code in (400, 404):
+                return []
+            raise
+
+    def _ask(self, method: str, path: str, once: bool = False, **arguments: Any) -> Any:
+        """One request, tried again while that can help: each verb here may be carried out twice without harm."""
+        trouble, pauses_s = "", () if once else self.pauses_s
+        for pause_s in (*pauses_s, None):
+            self.requests += 1
+            try:
+                response = self._http.request(method, path, **arguments)
+            except Exception as error:  # the boundary of the HTTP library: no answer, or none that is HTTP
+                trouble, wanted_s = f"{type(error).__name__}: {error}", 0.0
+            else:
+                if response.status_code < 400:
+                    return response
+                if (code := _refusal(response)) is not None:
+                    raise Refused(code, _advice(code, method, path, response))
+                trouble, wanted_s = f"{response.status_code} {_message(response)}", _retry_after_s(response)
+            if pause_s is not None:
+                time.sleep(max(pause_s, wanted_s))
+        raise Unreachable(
+            f"The API server at {self._http.base_url} gave no usable answer to {method} {path} in "
+            f"{len(pauses_s) + 1} tries ({trouble}). Check that it is up and that this host reaches it."
+        )
+
+
+def connect(kubeconfig: str = "", timeout_s: float = TIMEOUT_S) -> Client:
+    """The cluster of that kubeconfig file; without one, the pod's own, KUBECONFIG's or ~/.kube/config.
+
+    `timeout_s`: for each answer. Raises ValueError when no configuration is found or lightkube is not installed.
+    """
+    try:
+        config: Any = importlib.import_module("lightkube.config.kubeconfig")
+        adapter: Any = importlib.import_module("lightkube.config.client_adapter")
+        transport: Any = importlib.import_module("httpx2")
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is not installed: pip install 'preference-tuning[k8s]'.") from error
+    try:
+        found = config.KubeConfig.from_file(kubeconfig) if kubeconfig else config.KubeConfig.from_env()
+        single = found.get()
+    except Exception as error:  # the boundary of lightkube's configuration: files of any shape
+        raise ValueError(f"There is no usable kubeconfig ({error}). Set KUBECONFIG, or run in a pod.") from error
+    return Client(adapter.Client(single, adapter.ConnectionParams(timeout=transport.Timeout(timeout_s))))
+
+
+def _message(response: Any) -> str:
+    with suppress(ValueError, AttributeError):  # not a Status
+        return str(response.json().get("message", ""))
+    return response.text[:300]
+
+
+def _retry_after_s(response: Any) -> float:
+    value = response.headers.get("Retry-After", "")
+    return min(30.0, float(value)) if value.isdecimal() else 0.0
+
+
+def _refusal(response: Any) -> int | None:
+    """The status of an answer that would be the same again; None for one that time may mend."""
+    if response.status_code == 500 and "field not declared in schema" in _message(response):
+        return 400  # how server-side apply answers an unknown field
+    return response.status_code if response.status_code < 500 and response.status_code != 429 else None
+
+
+def _advice(code: int, method: str, path: str, response: Any) -> str:
+    said = f"{method} {path}: {response.status_code} {_message(response)}"
+    return said + {
+        401: " Log in to the cluster again: the kubeconfig's credentials are not taken.",
+        403: " Give the service account that right: k8s/manifests/bases/rbac lists all that a launch needs.",
+        404: " Install what serves it, or create the namespace (k8s/README.md).",
+        409: " Somebody else manages it: see kubectl get -o yaml --show-managed-fields, and rename or remove it.",
+        422: " The recipe asks for what the cluster does not take: run python -m k8s lint RECIPE.",
+        400: " The manifest does not fit the API that is installed: check the operator's version in k8s/README.md.",
+    }.get(code, "")

@@ -1,0 +1,59 @@
+"""Reading a tree that a person wrote: whatever is missing or of the wrong type reads as empty, never as an error.
+
+Schemas are the API server's business (and the tests'); a rule only asks for what it knows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+Node = dict[str, Any]
+
+_DECIMAL = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
+_UNITS = _DECIMAL | _BINARY
+
+
+def sub(node: object, *keys: str) -> Node:
+    """The mapping at `keys`."""
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else {}
+
+
+def rows(node: object, *keys: str) -> list[Node]:
+    """The mappings in the list at `keys`; what is no mapping stands as an empty one, so that indices hold."""
+    found = sub(node, *keys[:-1]).get(keys[-1])
+    return [row if isinstance(row, dict) else {} for row in found] if isinstance(found, list) else []
+
+
+def texts(node: object, *keys: str) -> list[str]:
+    """The scalars in the list at `keys`, as text."""
+    found = sub(node, *keys[:-1]).get(keys[-1])
+    return [str(row) for row in found if not isinstance(row, dict | list)] if isinstance(found, list) else []
+
+
+def text(node: object, *keys: str) -> str:
+    """The scalar at `keys`; empty without one."""
+    found = sub(node, *keys[:-1]).get(keys[-1])
+    return "" if found is None or isinstance(found, dict | list) else str(found)
+
+
+def whole(node: object, *keys: str, default: int = 0) -> int:
+    """The integer at `keys`; what no field of Kubernetes could hold is none."""
+    found = sub(node, *keys[:-1]).get(keys[-1])
+    return found if isinstance(found, int) and not isinstance(found, bool) and abs(found) < 2**63 else default
+
+
+def labels(node: object, *keys: str) -> dict[str, str]:
+    """The scalars of the mapping at `keys`, as text."""
+    return {str(k): str(v) for k, v in sub(node, *keys).items() if not isinstance(v, dict | list)}
+
+
+def quantity(value: object) -> float:
+    """A Kubernetes quantity (1600Gi, 191450m, 8) in its base unit; 0 for what is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([a-zA-Z]{0,2})", str(value).strip())
+    if match is None or isinstance(value, bool) or match[2] not in _UNITS:
+        return 0.0
+    return min(float(match[1]) * _UNITS[match[2]], 2.0**63)

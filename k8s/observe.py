@@ -1,0 +1,199 @@
+"""What the cluster shows of a gang, in the same words for every backend. Reads; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from k8s.client import RESOURCES, Client, Resource
+from k8s.gang import Gang
+from k8s.names import label_value
+from k8s.render.placement import PLAN, plan_label
+from k8s.render.pod import CONTAINER
+from k8s.render.rayjob import SUBMITTER
+
+ATTEMPT = "preference-tuning/attempt"
+RANK = "batch.kubernetes.io/job-completion-index"
+
+State = Literal["absent", "leaving", "suspended", "pending", "running", "restarting", "succeeded", "failed"]
+KINDS = {"jobset": "JobSet", "indexed_job": "Job", "volcano": "VolcanoJob", "rayjob": "RayJob"}
+
+
+class PodSeen(NamedTuple):
+    name: str
+    rank: int
+    """Of its node in the gang; -1 where the pod does not say."""
+    phase: str
+    exit_code: int | None
+    """Of the trainer; None while it runs or when it never ran."""
+    waiting: str
+    """Why the container does not run yet, such as ImagePullBackOff."""
+    ended: str
+    """Why it ended, such as OOMKilled or Error; or why the pod did, such as Evicted."""
+    disrupted: str
+    """Reason of its DisruptionTarget condition: somebody took the pod away."""
+    message: str
+    attempt: int = 0
+    container: str = CONTAINER
+    """That says how the training goes: Ray's submitter has its output."""
+
+    @property
+    def alive(self) -> bool:
+        return self.phase in ("Pending", "Running", "Unknown")
+
+
+class Observed(NamedTuple):
+    state: State
+    uid: str = ""
+    plan: str = ""
+    """Label of the plan that it trains; "" for an object that is none of ours."""
+    restarts: int = 0
+    said: str = ""
+    """By the controllers, of why it is in this state."""
+    pods: tuple[PodSeen, ...] = ()
+
+
+def resource(gang: Gang) -> Resource:
+    """Of the gang's own object."""
+    return RESOURCES[KINDS[gang.settings.backend]]
+
+
+def observe(client: Client, gang: Gang) -> Observed:
+    """One look: the object, its pods, and while it is queued what Kueue says of it. Two or three requests."""
+    namespace = gang.settings.namespace
+    found = client.get(resource(gang), namespace, gang.name)
+    if found is None:
+        return Observed("absent")
+    state, restarts, said = READERS[gang.settings.backend](found)
+    plan = found["metadata"].get("labels", {}).get(PLAN, "")
+    if found["metadata"].get("deletionTimestamp"):
+        state = "leaving"
+    uid = found["metadata"]["uid"]
+    if state == "suspended":
+        return Observed(state, uid, plan, restarts, _queued(client, namespace, uid) or said)
+    pods = pods_of(client, gang)
+    if state == "failed":
+        said = "; ".join(filter(None, (said, _child_jobs(client, gang))))
+    return Observed(state, uid, plan, restarts, said, pods)
+
+
+def pods_of(client: Client, gang: Gang, every_attempt: bool = False) -> tuple[PodSeen, ...]:
+    """The pods of this attempt, or of all attempts at the plan."""
+    labels = f"{PLAN}={plan_label(gang)}"
+    if not every_attempt:
+        labels += f",{ATTEMPT}={label_value(str(gang.attempt))}"
+    pods = map(_pod, client.list(RESOURCES["Pod"], gang.settings.namespace, labels))
+    return tuple(sorted(pods, key=lambda pod: pod.rank))
+
+
+def _pod(obj: Mapping[str, Any]) -> PodSeen:
+    meta, status = obj["metadata"], obj.get("status", {})
+    containers = [c for c in status.get("containerStatuses", []) if c["name"] in (CONTAINER, SUBMITTER)]
+    state: Mapping[str, Any] = containers[0].get("state", {}) if containers else {}
+    terminated, waiting = state.get("terminated") or {}, state.get("waiting") or {}
+    conditions = {each["type"]: each for each in status.get("conditions", []) if each.get("status") == "True"}
+    refused = [each for each in status.get("conditions", []) if each["type"] == "PodScheduled"]
+    unplaced = refused[0] if refused and refused[0].get("status") == "False" else {}
+    messages = (waiting.get("message"), terminated.get("message"), unplaced.get("message"), status.get("message"))
+    submits = any(container["name"] == SUBMITTER for container in obj["spec"]["containers"])
+    labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
+    rank = labels.get(RANK, annotations.get(RANK, annotations.get("volcano.sh/task-index", "")))
+    return PodSeen(
+        name=meta["name"],
+        rank=0 if submits else int(rank) if rank.isdecimal() else -1,
+        phase=status.get("phase", "Pending"),
+        exit_code=terminated.get("exitCode"),
+        waiting=waiting.get("reason", "") or unplaced.get("reason", ""),
+        ended=status.get("reason", "") or terminated.get("reason", ""),
+        disrupted=conditions.get("DisruptionTarget", {}).get("reason", ""),
+        message=next(filter(None, messages), ""),
+        container=SUBMITTER if submits else CONTAINER,
+        attempt=int(labels[ATTEMPT]) if labels.get(ATTEMPT, "").isdecimal() else 0,
+    )
+
+
+def _true(obj: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    conditions = obj.get("status", {}).get("conditions", [])
+    return {each["type"]: each for each in conditions if each.get("status") == "True"}
+
+
+def _said(condition: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (condition.get("reason", ""), condition.get("message", ""))))
+
+
+def _jobset(obj: Mapping[str, Any]) -> tuple[State, int, str]:
+    status, true = obj.get("status", {}), _true(obj)
+    restarts = int(status.get("restarts", 0))
+    if "Completed" in true:
+        return "succeeded", restarts, _said(true["Completed"])
+    if "Failed" in true:
+        return "failed", restarts, _said(true["Failed"])
+    if obj["spec"].get("suspend"):
+        return "suspended", restarts, _said(true.get("Suspended", {}))
+    counts = status.get("replicatedJobsStatus", [])
+    if any(each.get("ready", 0) or each.get("succeeded", 0) for each in counts):
+        return "running", restarts, ""
+    return ("restarting" if restarts else "pending"), restarts, ""
+
+
+def _job(obj: Mapping[str, Any]) -> tuple[State, int, str]:
+    status, true = obj.get("status", {}), _true(obj)
+    if "Complete" in true:
+        return "succeeded", 0, _said(true["Complete"])
+    if "Failed" in true:
+        return "failed", 0, _said(true["Failed"])
+    if obj["spec"].get("suspend"):
+        return "suspended", 0, _said(true.get("Suspended", {}))
+    return ("running" if status.get("ready", 0) else "pending"), 0, _said(true.get("FailureTarget", {}))
+
+
+def _vcjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
+    status = obj.get("status", {})
+    found = status.get("state", {})
+    states: dict[str, State] = {
+        "Running": "running",
+        "Restarting": "restarting",
+        "Completing": "running",
+        "Completed": "succeeded",
+        "Failed": "failed",
+        "Aborting": "running",
+        "Aborted": "failed",
+        "Terminating": "running",
+        "Terminated": "failed",
+    }
+    return states.get(found.get("phase", ""), "pending"), int(status.get("retryCount", 0)), _said(found)
+
+
+def _rayjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
+    status = obj.get("status", {})
+    job, deployed = status.get("jobStatus", ""), status.get("jobDeploymentStatus", "")
+    said = ": ".join(filter(None, (status.get("reason", ""), status.get("message", ""))))
+    if job == "SUCCEEDED" and deployed in ("Complete", ""):
+        return "succeeded", 0, said
+    if deployed in ("Failed", "ValidationFailed") or job in ("FAILED", "STOPPED"):
+        return "failed", 0, said
+    if obj["spec"].get("suspend") or deployed == "Suspended":
+        return "suspended", 0, said
+    return ("running" if deployed == "Running" and job == "RUNNING" else "pending"), 0, said
+
+
+READERS = {"jobset": _jobset, "indexed_job": _job, "volcano": _vcjob, "rayjob": _rayjob}
+
+
+def _queued(client: Client, namespace: str, uid: str) -> str:
+    """Kueue's own words on why the gang is not admitted; nothing where it has none."""
+    words: list[str] = []
+    for workload in client.list(RESOURCES["Workload"], namespace, f"kueue.x-k8s.io/job-uid={uid}"):
+        for condition in workload.get("status", {}).get("conditions", []):
+            waits = condition["type"] == "QuotaReserved" and condition.get("status") == "False"
+            if waits or (condition["type"] == "Evicted" and condition.get("status") == "True"):
+                words.append(_said(condition))
+    return "; ".join(words)
+
+
+def _child_jobs(client: Client, gang: Gang) -> str:
+    """What the Jobs of a failed JobSet died of: their pods may be gone already."""
+    if gang.settings.backend != "jobset":
+        return ""
+    jobs = client.list(RESOURCES["Job"], gang.settings.namespace, f"jobset.sigs.k8s.io/jobset-name={gang.name}")
+    return "; ".join(_said(true["Failed"]) for true in map(_true, jobs) if "Failed" in true)

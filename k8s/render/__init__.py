@@ -1,0 +1,34 @@
+"""A gang as the objects to apply, by backend: pure functions of the gang, built of plain mappings, the same each time.
+
+Owns what every gang needs (`pod`, `placement`) and what each backend makes of it; what is applied, watched and deleted
+when is the launcher's. `suspend` is nobody's here: Kueue sets it, and an apply that owned it would stop a running gang.
+"""
+
+from __future__ import annotations
+
+from k8s.gang import Gang
+from k8s.render.indexed_job import training_job
+from k8s.render.jobset import training_jobset
+from k8s.render.pod import Object
+from k8s.render.rayjob import training_rayjob
+from k8s.render.volcano import training_vcjob
+
+__all__ = ["Object", "primary", "render", "training_job", "training_jobset", "training_rayjob", "training_vcjob"]
+
+
+def render(gang: Gang) -> list[Object]:
+    """The objects of one attempt. The first is to own the others, so that deleting it is enough."""
+    match gang.settings.backend:
+        case "jobset":
+            return [training_jobset(gang)]
+        case "volcano":
+            return [training_vcjob(gang)]
+        case "rayjob":
+            return [training_rayjob(gang)]
+        case "indexed_job":
+            return training_job(gang)
+
+
+def primary(gang: Gang) -> Object:
+    """The object whose status is the gang's."""
+    return render(gang)[0]

@@ -1,0 +1,54 @@
+"""A gang as a JobSet that Kueue admits: all pods or none, all afresh when one is lost.
+
+Pre-emptions restart the gang without counting, crashes at most `max_restarts` times, and what no retry mends fails at
+once. All three come to JobSet as the failure of one Job: the Job's pod failure policy picks out the first and the last,
+which then have the reason PodFailurePolicy and are told apart by the exit code in the message.
+"""
+
+from __future__ import annotations
+
+from k8s.gang import Gang
+from k8s.render.indexed_job import INDEX, job_spec
+from k8s.render.pod import CONTAINER, QUEUE, Object, labels, metadata, ranked_template
+from pipeline.training.exits import NEVER_RETRY
+
+RESTART = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
+
+
+def training_jobset(gang: Gang) -> Object:
+    """One replicated job of `nodes` indexed pods; JobSet makes their headless Service, by its own name."""
+    template = ranked_template(gang, f"{gang.name}-{CONTAINER}-0-0.{gang.name}", rank=INDEX, restart=RESTART)
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata(gang, {QUEUE: gang.settings.queue}),
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": gang.name, "publishNotReadyAddresses": True},
+            "ttlSecondsAfterFinished": gang.settings.ttl_s,
+            "failurePolicy": {
+                "maxRestarts": gang.settings.max_restarts,
+                # The first that matches; a failure that none matches restarts the gang and is counted.
+                "rules": [
+                    {
+                        "name": "neverRetry",
+                        "action": "FailJobSet",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                        "onJobFailureMessagePatterns": [f".*exit code {NEVER_RETRY}.*"],
+                    },
+                    {
+                        "name": "preempted",
+                        "action": "RestartJobSetAndIgnoreMaxRestarts",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                    },
+                    {"name": "timedOut", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
+                ],
+            },
+            "replicatedJobs": [
+                {
+                    "name": CONTAINER,
+                    "replicas": 1,
+                    "template": {"metadata": {"labels": labels(gang)}, "spec": job_spec(gang, template)},
+                }
+            ],
+        },
+    }

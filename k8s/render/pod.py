@@ -1,0 +1,153 @@
+"""The pod of a trainer, alike for all backends: labels, command, environment, resources, volumes, no privilege.
+
+What differs is how a pod learns its node's rank and its gang's restart, and where node 0 is: the backend says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from k8s.gang import Gang
+from k8s.names import label_value
+from k8s.render.placement import PLAN, affinity, networks, placement, plan_label
+
+Object = dict[str, Any]
+
+CONTAINER = "trainer"
+"""Also of the JobSet's replicated job, Volcano's task and Ray's worker group."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+PORT = 29500
+"""Of the rendezvous, on node 0."""
+USER = 1000
+"""User and group in the images: Dagster's steps and the trainers write to the same volume."""
+SHARE = 32
+"""One part in so many of a node is left to the daemons that run on each."""
+EFA = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
+"""No fallback to TCP in silence. Channels, buffers and interfaces are NCCL's to choose."""
+
+
+def labels(gang: Gang) -> dict[str, str]:
+    """Of every object and pod of the gang."""
+    return {
+        "app.kubernetes.io/name": "preference-tuning",
+        "app.kubernetes.io/component": "trainer",
+        "app.kubernetes.io/managed-by": "preference-tuning",
+        "preference-tuning/iteration": label_value(gang.iteration),
+        PLAN: plan_label(gang),
+        "preference-tuning/attempt": str(gang.attempt),
+    }
+
+
+def metadata(gang: Gang, more: Mapping[str, str] | None = None) -> Object:
+    """Of the gang's objects, which all bear its name. `more`: labels."""
+    return {"name": gang.name, "namespace": gang.settings.namespace, "labels": labels(gang) | dict(more or {})}
+
+
+def command(plan_path: str, attempt: str) -> list[str]:
+    """The trainer. `attempt`: the launcher's and the gang's restart, A.R; a pod of an older one must not write."""
+    return ["python", "-m", "pipeline.training", plan_path, "--attempt", attempt]
+
+
+def ranked_template(gang: Gang, master: str, rank: str, restart: str = "") -> Object:
+    """The template of pods that differ by rank alone.
+
+    `master`: DNS name of node 0. `rank`, `restart`: field paths of what tells a pod its node's rank and its gang's
+    restart; without the latter nothing restarts the gang under the same name.
+    """
+    run = command(_literal(gang.plan_path), f"{gang.attempt}.{'$(RESTART)' if restart else 0}")
+    fields = {"RESTART": restart} if restart else {}
+    if gang.nodes > 1:
+        run += ["--node-rank", "$(NODE_RANK)", "--master", f"{master}:{PORT}"]
+        fields["NODE_RANK"] = rank
+    env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    return pod_template(gang, container(gang, run, env), affinity(gang))
+
+
+def pod_template(gang: Gang, main: Object, apart: Object) -> Object:
+    """A pod on one of the gang's nodes, of one container. `apart`: its affinity, which keeps it from its peers."""
+    annotations = networks(gang)
+    return {
+        "metadata": {"labels": labels(gang)} | ({"annotations": annotations} if annotations else {}),
+        "spec": {
+            "restartPolicy": "Never",  # the gang restarts as a whole, or its peers wait for ever
+            "terminationGracePeriodSeconds": gang.grace_s,
+            "serviceAccountName": gang.settings.service_account,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",  # or each start walks all checkpoints
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **placement(gang),
+            **apart,
+            "containers": [main],
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": gang.settings.claim}},
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mib(gang)}Mi"}},
+            ],
+        },
+    }
+
+
+def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -> Object:
+    """The trainer's container. `run`: its command, where the operator brings none; `env`: beside the gang's own."""
+    resources = requests(gang)
+    named = {variable["name"] for variable in env}
+    own = [{"name": name, "value": _literal(value)} for name, value in environment(gang).items() if name not in named]
+    return {
+        "name": CONTAINER,
+        "image": gang.settings.image,
+        "imagePullPolicy": "IfNotPresent",
+        **({"command": list(run)} if run else {}),
+        "env": [*env, *own],
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        # A crash's last lines stay in the pod's status when the log has gone with its node.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "data", "mountPath": gang.settings.mount},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+
+
+def environment(gang: Gang) -> dict[str, str]:
+    """The recipe's `env` goes before our defaults, Pipes before both."""
+    defaults = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "WARN"}
+    fabric = EFA if adapters(gang) else {}
+    return {**defaults, **fabric, **gang.settings.env, **gang.pipes}
+
+
+def requests(gang: Gang) -> dict[str, str]:
+    """What the pod asks for, and its limit as well: all of its node but a small share, as the node is its own."""
+    machine = gang.instance
+    if machine.cloud == "any":
+        asked = {"cpu": f"{machine.cpu_m}m", "memory": f"{machine.memory_mib}Mi"}
+    else:
+        cores = machine.cpu_m * (SHARE - 1) // SHARE // 1000
+        asked = {"cpu": str(cores), "memory": f"{machine.memory_mib * (SHARE - 1) // SHARE // 1024}Gi"}
+    if machine.gpus:
+        asked["nvidia.com/gpu"] = str(gang.processes)
+    if adapters(gang):
+        asked["vpc.amazonaws.com/efa"] = str(adapters(gang))
+    return asked
+
+
+def adapters(gang: Gang) -> int:
+    """EFA is for traffic between nodes: with one node it is left alone."""
+    return gang.instance.efa if gang.nodes > 1 else 0
+
+
+def shm_mib(gang: Gang) -> int:
+    """Of /dev/shm, which counts in the container's memory: at most half of it."""
+    return min(gang.settings.shm_gb * 1024, gang.instance.memory_mib // 2)
+
+
+def _literal(text: str) -> str:
+    """As the kubelet must be given it to leave it alone: it expands $(NAME), and $$ to $."""
+    return text.replace("$", "$$")

@@ -1,0 +1,44 @@
+"""A gang as a Volcano Job: Volcano places all pods or none, in its own queue, and restarts all when one fails.
+
+With Karpenter and no nodes yet, Volcano's scheduler must run without its `enqueue` action, which holds back the pods
+that nodes are bought for (volcano#3910).
+"""
+
+from __future__ import annotations
+
+from k8s.gang import Gang
+from k8s.render.pod import CONTAINER, Object, metadata, ranked_template
+from pipeline.training.exits import NEVER_RETRY
+
+RANK = "metadata.annotations['volcano.sh/task-index']"
+RESTART = "metadata.annotations['volcano.sh/job-version']"
+"""Grows with each restart, not always by one: later is all that matters."""
+MAX_RETRY = 50
+"""Pre-emptions count here: Volcano can't tell them from crashes. Its default of 3 is an afternoon on spot nodes."""
+
+
+def training_vcjob(gang: Gang) -> Object:
+    """One task of `nodes` pods."""
+    master = f"{gang.name}-{CONTAINER}-0.{gang.name}"
+    template = ranked_template(gang, master, rank=RANK, restart=RESTART)
+    template["spec"]["activeDeadlineSeconds"] = gang.timeout_s  # the Job has none
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": metadata(gang),
+        "spec": {
+            "schedulerName": "volcano",
+            "queue": gang.settings.queue,
+            "minAvailable": gang.nodes,
+            "maxRetry": MAX_RETRY,
+            "ttlSecondsAfterFinished": gang.settings.ttl_s,
+            # Rank and hosts, and a headless Service that names pods before they are ready.
+            "plugins": {"env": [], "svc": ["--publish-not-ready-addresses=true"]},
+            "policies": [  # the first that matches
+                {"exitCode": NEVER_RETRY, "action": "AbortJob"},
+                {"event": "PodFailed", "action": "RestartJob"},
+                {"event": "PodEvicted", "action": "RestartJob"},
+            ],
+            "tasks": [{"name": CONTAINER, "replicas": gang.nodes, "template": template}],
+        },
+    }

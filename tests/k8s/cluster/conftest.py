@@ -1,0 +1,26 @@
+"""A server of the API for a test, and a plain HTTP client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from .server import Server, api_server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """With the namespace `lab`."""
+    with api_server() as server:
+        server.storage.create("Namespace", "", {"metadata": {"name": "lab"}})
+        yield server
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    # No certificates to load: there is no TLS here.
+    with httpx.Client(base_url=server.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+        yield client

@@ -1,0 +1,175 @@
+"""One container as a child process: its command and environment made from the pod, its lines stamped, its end told.
+
+Owns the process. What the API hears of it is the kubelet's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from .kinds import Object
+from .objects import labels, notes, place
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+LOOPBACK = "127.0.0.1"
+
+
+class Container:
+    """A running process group. It dies with the thread that made it, and everything in it with its leader, as the
+    processes of a container die with its first."""
+
+    def __init__(self, argv: list[str], environment: Mapping[str, str], log: Path) -> None:
+        """Raises OSError where the command can't be run."""
+        self.exited = threading.Event()
+        self.oom = False
+        self._doomed = threading.Lock()
+        # A test that is killed with SIGKILL leaves no orphans.
+        shield = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
+        if shield and shutil.which(argv[0], path=environment.get("PATH")) is None:
+            raise FileNotFoundError(2, "no such file or directory", argv[0])
+        self._process = subprocess.Popen(
+            [*shield, *argv],
+            cwd=ROOT,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._process.stdout
+        self._pump = threading.Thread(target=_stamp, args=(self._process.stdout, log), daemon=True)
+        self._pump.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def signal(self, signum: int) -> None:
+        """To the leader; nothing where it has ended."""
+        if self._process.poll() is None:
+            self._process.send_signal(signum)
+
+    def terminate(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL after the grace period; returns at once. Asked again it is nothing new."""
+        if self._doomed.acquire(blocking=False):
+            threading.Thread(target=self._doom, args=(grace_s,), daemon=True).start()
+
+    def _doom(self, grace_s: float) -> None:
+        self.signal(signal.SIGTERM)
+        if not self.exited.wait(grace_s):
+            self.signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """The exit code, 128 + n after signal n, once every line is in the log."""
+        code = self._process.wait()
+        with suppress(ProcessLookupError):  # the leader was alone
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._pump.join()
+        self.exited.set()
+        return code if code >= 0 else 128 - code
+
+
+class Names:
+    """The cluster's DNS: a free loopback port for each port of a pod's name, fresh for each life of its gang."""
+
+    def __init__(self) -> None:
+        self._ports: dict[tuple[str, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def resolved(self, pod: Object, text: str) -> str:
+        """With `<hostname>.<subdomain>:port` of the pod's own gang as an address that can be connected to."""
+        subdomain = pod["spec"].get("subdomain")
+        if not subdomain:
+            return text
+        suffix = rf"(?:\.{re.escape(place(pod)[0])}(?:\.svc(?:\.cluster\.local)?)?)?"
+        name = rf"(?<![-.\w])([a-z0-9][-a-z0-9]*)\.{re.escape(subdomain)}{suffix}:(\d+)"
+        return re.sub(name, lambda m: f"{LOOPBACK}:{self._port((*_life(pod), m[1], subdomain, m[2]))}", text)
+
+    def _port(self, key: tuple[str, ...]) -> int:
+        with self._lock:
+            if key not in self._ports:
+                with socket.socket() as probe:
+                    probe.bind((LOOPBACK, 0))
+                    self._ports[key] = probe.getsockname()[1]
+            return self._ports[key]
+
+
+def _life(pod: Object) -> tuple[str, ...]:
+    """What changes when a gang is restarted as a whole, and only then."""
+    of = labels(pod)
+    if jobset := of.get("jobset.sigs.k8s.io/jobset-name"):
+        uid = of.get("jobset.sigs.k8s.io/jobset-uid", "")
+        return place(pod)[0], jobset, uid, of.get("jobset.sigs.k8s.io/restart-attempt", "")
+    owner = (pod["metadata"].get("ownerReferences") or [{"uid": pod["metadata"]["uid"]}])[0]
+    return place(pod)[0], owner["uid"], notes(pod).get("volcano.sh/job-version", "")
+
+
+def command(pod: Object, names: Names, extra: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What the first container runs and its environment. Raises ValueError where the kubelet couldn't make either."""
+    container = pod["spec"]["containers"][0]
+    environment: dict[str, str] = {}
+    for entry in container.get("env") or []:
+        raw = expanded(str(entry.get("value") or ""), environment)
+        environment[entry["name"]] = names.resolved(
+            pod, _field(pod, entry["valueFrom"]) if "valueFrom" in entry else raw
+        )
+    argv = [names.resolved(pod, expanded(part, environment)) for part in _argv(container)]
+    if argv[0] in ("python", "python3"):
+        argv[0] = sys.executable
+    host = pod["spec"].get("hostname") or place(pod)[1]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    given = {"PATH": path, "HOME": os.environ.get("HOME", "/"), "HOSTNAME": host}
+    return argv, given | dict(extra) | environment
+
+
+def expanded(text: str, of: Mapping[str, str]) -> str:
+    """As Kubernetes expands it: $(NAME) where it is known, $$ to a dollar, all else as it stands."""
+    return REFERENCE.sub(lambda m: "$" if m[0] == "$$" else of.get(m[1], m[0]), text)
+
+
+def _argv(container: Object) -> list[str]:
+    argv = [*(container.get("command") or []), *(container.get("args") or [])]
+    if not container.get("command"):
+        raise ValueError(f"the image {container.get('image')} has no entrypoint here: name a command in the pod.")
+    return argv
+
+
+def _field(pod: Object, source: Object) -> str:
+    path = (source.get("fieldRef") or {}).get("fieldPath", "")
+    if keyed := FIELD.fullmatch(path):
+        return (labels(pod) if keyed[1] == "labels" else notes(pod)).get(keyed[2], "")
+    plain = {
+        "metadata.name": place(pod)[1],
+        "metadata.namespace": place(pod)[0],
+        "metadata.uid": pod["metadata"]["uid"],
+        "spec.nodeName": pod["spec"].get("nodeName", ""),
+        "spec.serviceAccountName": pod["spec"].get("serviceAccountName", "default"),
+        "status.podIP": LOOPBACK,
+        "status.hostIP": LOOPBACK,
+    }
+    if path not in plain:
+        raise ValueError(f"the tests' kubelet can't take a variable from {source}: name a field of the pod.")
+    return plain[path]
+
+
+def _stamp(lines: IO[bytes], log: Path) -> None:
+    """Each line with its time (RFC 3339, nanoseconds) in front, as a container runtime keeps it."""
+    with log.open("ab", buffering=0) as file:
+        for line in lines:
+            seconds, nanos = divmod(time.time_ns(), 10**9)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+            file.write(f"{stamp}.{nanos:09d}Z ".encode() + line.rstrip(b"\n") + b"\n")

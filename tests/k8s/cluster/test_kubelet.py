@@ -1,0 +1,323 @@
+"""The tests' kubelet: what is bound to it really runs, is told of as a kubelet tells it, and outlives no test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .api import Api
+from .containers import Names, command, expanded
+from .controllers import controllers
+from .hands import Hands
+from .kinds import Object
+from .kubelet import Kubelet
+from .objects import condition, labels, notes, phase, place
+from .server import Server, api_server
+from .test_controllers import jobset, pod_template
+
+NS = "default"
+ON_SIGTERM = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+print("up", flush=True)
+time.sleep(60)
+"""
+RENDEZVOUS = """
+import os, socket, sys, time
+host, port = sys.argv[1].split(":")
+if os.environ["RANK"] == "0":
+    with socket.create_server((host, int(port))) as server:
+        server.accept()[0].sendall(b"hello from 0")
+else:
+    for _ in range(200):
+        try:
+            with socket.create_connection((host, int(port))) as peer:
+                print(peer.recv(99).decode(), port, flush=True)
+                break
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+if os.environ["RESTART"] == "0":
+    time.sleep(60)
+"""
+
+
+class Here:
+    """One cluster with a kubelet."""
+
+    def __init__(self, server: Server, kubelet: Kubelet) -> None:
+        self.server, self.kubelet = server, kubelet
+        self.hands = Hands(Api(server.url, server.token))
+
+    def pod(self, name: str, *argv: str, grace_s: int = 5, node: str = "node-0", **container: Any) -> Object:
+        """A pod that is bound, of this command."""
+        template = pod_template(grace_s, nodeName=node, container={"command": list(argv)} | container)
+        metadata = {"name": name, "namespace": NS, "labels": {"a": "b"}}
+        return self.hands.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata} | template)
+
+    def at(self, pod: Object) -> Object:
+        return self.hands.api.find("Pod", *place(pod)) or {"status": {"phase": "gone"}, "metadata": {}}
+
+    def until(self, pod: Object, *phases: str) -> Object:
+        self.hands.wait_until(lambda: phase(self.at(pod)) in phases, f"{phases} of {place(pod)}")
+        return self.at(pod)
+
+    def log(self, pod: Object, **query: str) -> str:
+        path = f"/api/v1/namespaces/{place(pod)[0]}/pods/{place(pod)[1]}/log"
+        headers = {"Authorization": f"Bearer {self.server.token}"}
+        return httpx.get(self.server.url + path, params=query, headers=headers, verify=False).text
+
+    def up(self, pod: Object) -> Object:
+        """Running, and past its first line."""
+        found = self.until(pod, "Running")
+        self.hands.wait_until(lambda: "up" in self.log(pod), "the first line")
+        return found
+
+
+@contextmanager
+def cluster(folder: Path, **options: Any) -> Generator[Here]:
+    # The kubelet has a door of its own: what a test counts or breaks at the server is the client's.
+    with (
+        api_server() as server,
+        api_server(server.storage) as door,
+        controllers(server.storage),
+        Kubelet(Api(door.url, door.token), folder, **options) as kubelet,
+    ):
+        server.logs = kubelet.logs
+        yield Here(server, kubelet)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    with cluster(tmp_path) as made:
+        yield made
+
+
+def terminated(pod: Object) -> Object:
+    return pod["status"]["containerStatuses"][0]["state"]["terminated"]
+
+
+def dead(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        # A zombie of our own is dead too.
+        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return True
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("$(A)-$(B)", "1-$(B)"), ("$$(A)", "$(A)"), ("$A $", "$A $"), ("$(A", "$(A"), ("$$$(A)", "$1"), ("", "")],
+)
+def test_variables_are_expanded_as_kubernetes_does_it(text: str, value: str) -> None:
+    assert expanded(text, {"A": "1"}) == value
+
+
+def test_a_container_gets_its_arguments_and_its_environment_from_the_pod() -> None:
+    fields = {
+        "RANK": "metadata.annotations['i']",
+        "RESTART": "metadata.labels['r']",
+        "ME": "metadata.name",
+        "ON": "spec.nodeName",
+    }
+    env = [{"name": k, "valueFrom": {"fieldRef": {"fieldPath": path}}} for k, path in fields.items()]
+    env += [{"name": "ATTEMPT", "value": "1.$(RESTART)"}]
+    container = {
+        "name": "c",
+        "command": ["python", "-m", "x"],
+        "args": ["--node", "$(RANK)", "--attempt=$(ATTEMPT)"],
+        "env": env,
+    }
+    metadata = {"name": "p", "namespace": "n", "uid": "u", "labels": {"r": "3"}, "annotations": {"i": "7"}}
+    pod = {"metadata": metadata, "spec": {"nodeName": "far", "containers": [container]}}
+    argv, environment = command(pod, Names(), {"EXTRA": "yes"})
+    assert argv[0].endswith("python") or "python" in argv[0]
+    assert argv[1:] == ["-m", "x", "--node", "7", "--attempt=1.3"]
+    expected = {"RANK": "7", "RESTART": "3", "ME": "p", "ON": "far", "ATTEMPT": "1.3", "EXTRA": "yes", "HOSTNAME": "p"}
+    assert expected.items() <= environment.items()
+    assert environment.keys() - expected.keys() == {"PATH", "HOME"}
+
+
+def test_a_name_is_one_port_for_a_gang_and_another_after_its_restart() -> None:
+    def pod(restart: str, host: str = "j-0", owner: str = "o") -> Object:
+        of = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/restart-attempt": restart}
+        metadata = {"name": host, "namespace": "n", "uid": host, "labels": of, "ownerReferences": [{"uid": owner}]}
+        return {"metadata": metadata, "spec": {"hostname": host, "subdomain": "s"}}
+
+    names = Names()
+    first = names.resolved(pod("0"), "--master=j-0.s:29500")
+    assert first.startswith("--master=127.0.0.1:")
+    assert names.resolved(pod("0", "j-1"), "--master=j-0.s.n.svc.cluster.local:29500").partition("=")[0] == "--master"
+    assert names.resolved(pod("0", "j-1"), "--master=j-0.s:29500") == first
+    assert names.resolved(pod("1"), "--master=j-0.s:29500") != first
+    assert names.resolved(pod("0"), "other.t:29500 s3://j-0.s") == "other.t:29500 s3://j-0.s"
+
+
+@pytest.mark.parametrize(("code", "ends", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])
+def test_a_pod_ends_as_its_process_does(here: Here, code: int, ends: str, reason: str) -> None:
+    pod = here.pod("p", "python", "-c", f"print('one'); print('two'); raise SystemExit({code})")
+    after = here.until(pod, "Succeeded", "Failed")
+    assert (phase(after), terminated(after)["exitCode"], terminated(after)["reason"]) == (ends, code, reason)
+    assert here.log(pod) == "one\ntwo\n"
+    stamp, _, text = here.log(pod, timestamps="true", tailLines="1").partition(" ")
+    assert text == "two\n" and len(stamp.partition(".")[2]) == len("123456789Z")
+
+
+def test_a_running_pod_is_ready_and_a_killed_one_is_told(here: Here) -> None:
+    pods = [here.pod(f"p{i}", "python", "-c", ON_SIGTERM, "143") for i in range(2)]
+    for pod in pods:
+        assert condition(here.up(pod), "Ready")
+    here.kubelet.kill(NS, "p0")
+    here.kubelet.kill(NS, "p1", oom=True)
+    ends = [terminated(here.until(pod, "Failed")) for pod in pods]
+    assert [(e["exitCode"], e["reason"]) for e in ends] == [(137, "Error"), (137, "OOMKilled")]
+
+
+@pytest.mark.parametrize(("code", "ends"), [(143, "Failed"), (0, "Succeeded")])
+def test_an_eviction_is_a_sigterm_and_the_end_is_on_record_before_the_pod_goes(
+    here: Here, code: int, ends: str
+) -> None:
+    pod = here.pod("p", "python", "-c", ON_SIGTERM, str(code))
+    here.up(pod)
+    since = here.server.storage.list("Pod")[1]
+    assert here.hands.api.evict(NS, "p") == 201
+    here.until(pod, "gone")
+    story = here.server.storage.watch("Pod", NS, since)
+    seen = [next(story) for _ in range(3)]
+    last = next(o for _, o in reversed(seen) if o.get("status", {}).get("phase") == ends)
+    assert terminated(last)["exitCode"] == code and condition(last, "DisruptionTarget")
+
+
+def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(here: Here) -> None:
+    program = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    )
+    pod = here.pod("deaf", "python", "-c", program, grace_s=1)
+    here.up(pod)
+    pid = here.kubelet.running()[NS, "deaf"]
+    here.hands.api.delete("Pod", NS, "deaf")
+    here.until(pod, "gone")
+    assert dead(pid)
+
+
+def test_nothing_outlives_its_pod_or_the_test(tmp_path: Path) -> None:
+    program = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print('up', p.pid, flush=True); "
+    with cluster(tmp_path) as here:
+        ends = here.pod("ends", "python", "-c", program + "time.sleep(0.1)")
+        stays = here.pod("stays", "python", "-c", program + "time.sleep(60)")
+        here.until(ends, "Succeeded")
+        here.up(stays)
+        children = [int(here.log(pod).split()[1]) for pod in (ends, stays)]
+        assert dead(children[0]) and not dead(children[1])
+        leader = here.kubelet.running()[NS, "stays"]
+    here.hands.wait_until(lambda: dead(children[1]) and dead(leader))
+
+
+@pytest.mark.parametrize(
+    ("container", "state", "reason"),
+    [
+        ({"command": ["no-such-program"]}, "terminated", "StartError"),
+        ({"command": []}, "waiting", "CreateContainerConfigError"),
+        ({"image": "gone"}, "waiting", "ImagePullBackOff"),
+    ],
+)
+def test_a_container_that_cannot_start_says_why_and_can_be_deleted(
+    tmp_path: Path, container: Any, state: str, reason: str
+) -> None:
+    def waiting(pod: Object) -> tuple[str, str] | None:
+        return ("ImagePullBackOff", "no") if pod["spec"]["containers"][0]["image"] == "gone" else None
+
+    with cluster(tmp_path, waiting=waiting) as here:
+        pod = here.pod("p", *container.get("command", ["true"]), image=container.get("image", "here"))
+
+        def said() -> str:
+            rows = here.at(pod)["status"].get("containerStatuses") or [{"state": {}}]
+            return rows[0]["state"].get(state, {}).get("reason", "")
+
+        here.hands.wait_until(lambda: said() == reason, reason)
+        here.hands.api.delete("Pod", NS, "p")
+        here.until(pod, "gone")
+
+
+def test_an_evicted_gang_restarts_whole_and_meets_under_a_new_port(here: Here) -> None:
+    env = [{"name": "RANK", "valueFrom": field("annotations", "batch.kubernetes.io/job-completion-index")}]
+    env += [{"name": "RESTART", "valueFrom": field("labels", "jobset.sigs.k8s.io/restart-attempt")}]
+    container = {"command": ["python", "-c", RENDEZVOUS, "gang-trainer-0-0.gang:29500"], "env": env}
+    here.hands.api.create(jobset("gang", NS, template=pod_template(container=container)))
+    said = [met(here, 0)]
+    rank_0 = next(p for p in here.hands.pods(NS) if notes(p)["batch.kubernetes.io/job-completion-index"] == "0")
+    here.hands.api.evict(*place(rank_0))
+    said.append(met(here, 1))
+    here.hands.wait_for("JobSet", NS, "gang", "Completed")
+    assert said[0] != said[1]
+    restarts = (here.hands.api.find("JobSet", NS, "gang") or {})["status"]
+    assert (restarts["restarts"], restarts.get("restartsCountTowardsMax", 0)) == (1, 0)
+
+
+def field(of: str, key: str) -> Object:
+    return {"fieldRef": {"fieldPath": f"metadata.{of}['{key}']"}}
+
+
+def met(here: Here, restart: int) -> str:
+    """What rank 1 of that life of the gang heard, and on which port."""
+    here.hands.wait_for_pods(2, NS, f"jobset.sigs.k8s.io/restart-attempt={restart}") if restart == 0 else None
+
+    def heard() -> str:
+        for pod in here.hands.pods(NS, f"jobset.sigs.k8s.io/restart-attempt={restart}"):
+            if labels(pod)["batch.kubernetes.io/job-completion-index"] == "1" and "hello" in here.log(pod):
+                return here.log(pod)
+        return ""
+
+    return here.hands.wait_until(heard, "the rendezvous")
+
+
+def test_a_spot_interruption_evicts_what_is_on_the_node_and_then_the_node_is_gone(here: Here) -> None:
+    for i in range(2):
+        here.hands.node(f"spot-{i}", {"cpu": "8"})
+    polite = here.pod("polite", "python", "-c", ON_SIGTERM, "143", node="spot-0")
+    deaf = here.pod(
+        "deaf", "sh", "-c", "trap '' TERM; echo up; while true; do sleep 0.1; done", node="spot-0", grace_s=30
+    )
+    other = here.pod("other", "python", "-c", ON_SIGTERM, "143", node="spot-1")
+    for pod in (polite, deaf, other):
+        here.up(pod)
+    pids = here.kubelet.running()
+    began = time.monotonic()
+    here.kubelet.interrupt("spot-0", deadline_s=1)
+    assert time.monotonic() - began >= 1
+    assert here.hands.api.find("Node", "", "spot-0") is None
+    here.hands.wait_until(lambda: dead(pids[NS, "polite"]) and dead(pids[NS, "deaf"]))
+    here.until(deaf, "gone")  # the collector of pods of nodes that are no more
+    assert phase(here.at(other)) == "Running" and not dead(pids[NS, "other"])
+
+
+def test_what_ends_while_the_server_is_away_is_told_when_it_is_back(tmp_path: Path) -> None:
+    with (
+        api_server() as server,
+        controllers(server.storage),
+        Kubelet(Api(server.url, server.token), tmp_path) as kubelet,
+    ):
+        server.logs = kubelet.logs
+        here = Here(server, kubelet)
+        pod = here.pod("p", "python", "-c", ON_SIGTERM, "7")
+        here.up(pod)
+        pid = kubelet.running()[NS, "p"]
+        with server.away():
+            kubelet.kill(NS, "p", signal.SIGTERM)
+            here.hands.wait_until(lambda: dead(pid))
+        assert terminated(here.until(pod, "Failed"))["exitCode"] == 7
+
+
+def test_pods_of_others_are_left_alone(tmp_path: Path) -> None:
+    with cluster(tmp_path, nodes=("mine",), selector="a=b") as here:
+        theirs = here.pod("theirs", "true", node="yours")
+        mine = here.pod("mine", "true", node="mine")
+        here.until(mine, "Succeeded")
+        assert phase(here.at(theirs)) == "Pending"

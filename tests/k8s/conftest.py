@@ -1,0 +1,237 @@
+"""A cluster for a test: our own API server with its controllers, or, with KUBECONFIG set, the one that it names.
+
+There the tests bring their own namespace, nodes and queue, and remove them; nothing is asked of its kubelets.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from k8s.client import Client, connect
+from k8s.launch import Hooks, launch
+from pipeline.recipe import Kubernetes
+from pipeline.storage import CheckpointRef, Store, model_ref
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import TrainingResult
+from tests.pipeline.training.plans import make_plan
+
+from .cluster.api import Api
+from .cluster.controllers import controllers
+from .cluster.hands import Hands
+from .cluster.objects import ended
+from .cluster.server import Server, api_server
+
+REAL = os.environ.get("KUBECONFIG", "")
+IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
+ROOM = {"cpu": "64", "memory": "256Gi"}
+NODES = 3
+
+
+@dataclass
+class Cluster:
+    """One namespace of a cluster, and hands in place of its kubelets."""
+
+    api: Api
+    kubeconfig: Path
+    namespace: str
+    server: Server | None
+    """None: it is a real one."""
+    hands: Hands = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hands = Hands(self.api)
+
+    def connect(self) -> Client:
+        """A client that does not wait long before it tries again."""
+        client = connect(str(self.kubeconfig))
+        client.pauses_s = (0.02, 0.05)
+        return client
+
+    @property
+    def ours(self) -> Server:
+        """The tests' own server, for what only it can do."""
+        if self.server is None:
+            pytest.skip("needs the tests' own API server")
+        return self.server
+
+    def settings(self, root: Path, **changes: Any) -> Kubernetes:
+        """Of gangs that any node takes."""
+        given = {
+            "image": IMAGE,
+            "instance_type": "cpu",
+            "namespace": self.namespace,
+            "mount": str(root),
+            "poll_s": 0.05,
+        }
+        return Kubernetes(**{**given, "shm_gb": 1, "service_account": "default", "start_timeout_s": 60.0, **changes})
+
+    def pods(self, number: int = 2) -> list[dict[str, Any]]:
+        """That many of the gang, once they are there."""
+        return self.hands.wait_for_pods(number, self.namespace)
+
+    def run_all(self, number: int = 2) -> list[dict[str, Any]]:
+        """The gang's pods, once they run."""
+        for pod in self.pods(number):
+            self.hands.run(pod)
+        return self.pods(number)
+
+    def jobsets(self) -> list[dict[str, Any]]:
+        return self.api.list("JobSet", self.namespace)[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if REAL and item.get_closest_marker("pods"):
+            item.add_marker(pytest.mark.skip(reason="KUBECONFIG names a cluster whose pods this machine does not run"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    name = f"gang-{uuid.uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        server: Server | None = None
+        kubeconfig = Path(REAL)
+        if not REAL:
+            server = stack.enter_context(api_server())
+            stack.enter_context(controllers(server.storage))
+            kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        api = Api.from_kubeconfig(kubeconfig)
+        made = Cluster(api, kubeconfig, name, server)
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        stack.callback(_remove, api, name)
+        for number in range(NODES):
+            made.hands.node(f"{name}-{number}", ROOM)
+        if server is not None:  # a real one makes it by itself, a moment later
+            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
+            with suppress(httpx.HTTPStatusError, KeyError):
+                api.create(account)
+        queue(made, ROOM)
+        yield made
+
+
+def queue(cluster: Cluster, quota: dict[str, str]) -> None:
+    """Kueue's queue `training` with that quota; an earlier one is changed."""
+    name = cluster.namespace
+    kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+    resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
+    spec = {
+        "namespaceSelector": {},
+        "resourceGroups": [{"coveredResources": list(quota), "flavors": [{"name": name, "resources": resources}]}],
+    }
+    if cluster.api.find("ClusterQueue", "", name):
+        cluster.api.patch("ClusterQueue", "", name, {"spec": spec})
+        return
+    cluster.api.create({**kueue, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {}})
+    cluster.api.create({**kueue, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec})
+    local = {"metadata": {"name": "training", "namespace": name}, "spec": {"clusterQueue": name}}
+    cluster.api.create({**kueue, "kind": "LocalQueue", **local})
+
+
+def _remove(api: Api, name: str) -> None:
+    for kind, objects in {"ClusterQueue": [name], "ResourceFlavor": [name], "Namespace": [name]}.items():
+        for each in objects:
+            with suppress(httpx.HTTPError):
+                api.delete(kind, "", each)
+    for number in range(NODES):
+        with suppress(httpx.HTTPError):
+            api.delete("Node", "", f"{name}-{number}")
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> tuple[Store, TrainingPlan]:
+    """A published plan of two nodes with a process each."""
+    store, plan = make_plan(tmp_path / "data", processes=2)
+    plan = plan.model_copy(update={"nodes": 2, "processes": 1})
+    store.write(f"iterations/{plan.iteration}/training/plan.json", plan)
+    return store, plan
+
+
+def leave_result(store: Store, plan: TrainingPlan) -> TrainingResult:
+    """What a trainer leaves when it is done."""
+    model = model_ref(Path(plan.base.uri))
+    result = TrainingResult(
+        iteration=plan.iteration,
+        plan_digest=plan.digest(),
+        checkpoint=CheckpointRef(adapter=model, model=model, step=6),
+        metrics=(),
+        seconds=1.0,
+        attempts=1,
+        resumed_from=(),
+    )
+    store.write(f"iterations/{plan.iteration}/training/result.json", result)
+    return result
+
+
+class Launch(threading.Thread):
+    """A launch in a thread of its own; `join` and look at what came of it."""
+
+    def __init__(
+        self, cluster: Cluster, planned: tuple[Store, TrainingPlan], settings: Kubernetes, client: Client | None = None,
+        **hooks: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(daemon=True)
+        self.lines: list[str] = []
+        self.result: TrainingResult | None = None
+        self.error: BaseException | None = None
+        self.client = client or cluster.connect()
+        self._call = (*planned, settings, self.client, Hooks(**{"log": self.lines.append, **hooks}))
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = launch(*self._call)
+        except BaseException as error:  # whatever it is, the test looks at it
+            self.error = error
+
+    def ended(self, within_s: float = 30) -> BaseException | None:
+        """Its error, or None, once it has ended."""
+        self.join(within_s)
+        assert not self.is_alive(), self.lines
+        return self.error
+
+
+class Robot(threading.Thread):
+    """A kubelet that only plays: pods run at once, and end with 0 once all of them ran."""
+
+    def __init__(self, cluster: Cluster, planned: tuple[Store, TrainingPlan], number: int = 2) -> None:
+        super().__init__(daemon=True)
+        self.cluster, self.planned, self.number = cluster, planned, number
+        self.writers: list[set[str]] = []
+        """By look, the attempts of the pods that ran at once."""
+        self._ended = threading.Event()
+
+    def __enter__(self) -> "Robot":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join(10)
+
+    def run(self) -> None:
+        while not self._ended.wait(0.05):
+            with suppress(httpx.HTTPError):  # a pod that went meanwhile
+                self._look()
+
+    def _look(self) -> None:
+        hands = self.cluster.hands
+        alive = [pod for pod in hands.pods(self.cluster.namespace) if not ended(pod)]
+        running = [pod for pod in alive if pod.get("status", {}).get("phase") == "Running"]
+        self.writers.append({pod["metadata"]["labels"]["preference-tuning/attempt"] for pod in running})
+        for pod in alive:
+            if "deletionTimestamp" in pod["metadata"]:
+                hands.end(pod)
+            elif pod not in running:
+                hands.run(pod)
+        if len(running) == self.number:
+            leave_result(*self.planned)
+            for pod in running:
+                hands.finish(pod, 0)

@@ -1,0 +1,199 @@
+"""A set of manifests without a mistake, and how to make one in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import yaml
+
+from k8s.gang import Gang, example
+from k8s.render import render
+from pipeline.recipe import Kubernetes
+
+Object = dict[str, Any]
+IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "5" * 64
+GONE = object()
+"""Instead of a value: the key is deleted."""
+
+
+def gang(
+    backend: str = "jobset", nodes: int = 3, processes: int = 8, grace_s: float = 100.0,
+    pipes: dict[str, str] | None = None, data_root: str = "/checkpoints/tuning", **settings: Any,
+) -> Gang:  # fmt: skip
+    made = example(
+        "case", data_root, nodes, processes, "nemo_rl" if backend == "rayjob" else "trl", grace_s, 3600.0,
+        Kubernetes.model_validate({"backend": backend, "image": IMAGE, **settings}),
+    )  # fmt: skip
+    return made.model_copy(update={"pipes": pipes or {}})
+
+
+STATIC: list[Object] = list(
+    yaml.safe_load_all("""
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: training-spot}
+spec:
+  weight: 50
+  limits: {nvidia.com/gpu: 24}
+  disruption:
+    consolidationPolicy: WhenEmpty
+    consolidateAfter: 5m
+    budgets: [{nodes: "0", reasons: [Drifted, Underutilized]}]
+  template:
+    metadata: {labels: {preference-tuning/pool: training}}
+    spec:
+      expireAfter: Never
+      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: training}
+      taints: [{key: nvidia.com/gpu, value: "true", effect: NoSchedule}]
+      requirements:
+        - {key: karpenter.sh/capacity-type, operator: In, values: [spot]}
+        - {key: node.kubernetes.io/instance-type, operator: In, values: [p5en.48xlarge]}
+        - {key: topology.kubernetes.io/zone, operator: In, values: [us-east-2a]}
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: {name: training}
+spec:
+  role: training-nodes
+  instanceStorePolicy: RAID0
+  amiSelectorTerms: [{alias: al2023@v20260101}]
+  subnetSelectorTerms: [{tags: {karpenter.sh/discovery: training}}]
+  securityGroupSelectorTerms: [{tags: {karpenter.sh/discovery: training}}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: spot}
+spec: {nodeLabels: {karpenter.sh/capacity-type: spot}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: on-demand}
+spec: {nodeLabels: {karpenter.sh/capacity-type: on-demand}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: training}
+spec:
+  resourceGroups:
+    - coveredResources: [cpu, memory, nvidia.com/gpu, vpc.amazonaws.com/efa]
+      flavors:
+        - name: spot
+          resources:
+            - {name: cpu, nominalQuota: "576"}
+            - {name: memory, nominalQuota: 6Ti}
+            - {name: nvidia.com/gpu, nominalQuota: 24}
+            - {name: vpc.amazonaws.com/efa, nominalQuota: 48}
+        - name: on-demand
+          resources:
+            - {name: cpu, nominalQuota: "0"}
+            - {name: memory, nominalQuota: "0"}
+            - {name: nvidia.com/gpu, nominalQuota: 0}
+            - {name: vpc.amazonaws.com/efa, nominalQuota: 0}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: training, namespace: preference-tuning}
+spec: {clusterQueue: training}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: training}
+spec: {weight: 1}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: checkpoints, namespace: preference-tuning}
+spec: {accessModes: [ReadWriteMany]}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: trainer, namespace: preference-tuning}
+automountServiceAccountToken: false
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: launcher, namespace: preference-tuning}
+rules: [{apiGroups: [jobset.x-k8s.io], resources: [jobsets], verbs: [get, create, patch, delete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: launcher, namespace: preference-tuning}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: launcher}
+subjects: [{kind: ServiceAccount, name: dagster, namespace: preference-tuning}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, namespace: serving}
+data: {database: "postgresql://$(USER):$(PASSWORD)@db/mlflow"}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: champion, namespace: serving}
+spec: {selector: {app: champion}, ports: [{port: 8000}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: canary, namespace: serving}
+spec: {selector: {app: canary}, ports: [{port: 8000}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: champion, namespace: serving}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: champion}}
+  template:
+    metadata: {labels: {app: champion}}
+    spec:
+      securityContext: {runAsNonRoot: true, runAsUser: 1000}
+      containers:
+        - name: server
+          image: registry.example.com/server:1.4.2
+          env: [{name: MAX_TOKENS, value: "512"}, {name: TOKEN_FILE, value: /run/token}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: champion, namespace: serving}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: champion}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: model, namespace: serving}
+spec:
+  parentRefs: [{name: public}]
+  hostnames: [model.example.com]
+  rules:
+    - backendRefs: [{name: champion, port: 8000, weight: 95}, {name: canary, port: 8000, weight: 5}]
+""")
+)
+
+
+def good(backend: str = "jobset") -> list[Object]:
+    """A gang of three nodes as we render it, and all that it wants of the cluster."""
+    return deepcopy([*render(gang(backend)), *STATIC])
+
+
+def find(objects: Sequence[Object], kind: str, name: str = "") -> Object:
+    return next(o for o in objects if o["kind"] == kind and name in ("", o["metadata"]["name"]))
+
+
+def put(node: Any, path: str, value: Any) -> None:
+    """Set `a.0."b.c/d"`. GONE deletes; a missing mapping on the way is made."""
+    *parts, last = [quoted or plain for quoted, plain in re.findall(r'"([^"]+)"|([^."]+)', path)]
+    for part in parts:
+        node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+    key: Any = int(last) if isinstance(node, list) else last
+    if value is GONE:
+        del node[key]
+    else:
+        node[key] = value
+
+
+Edit = Callable[[list[Object]], None]
+
+
+def change(kind: str, path: str, value: Any, name: str = "") -> Edit:
+    return lambda objects: put(find(objects, kind, name), path, value)

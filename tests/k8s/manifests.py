@@ -1,0 +1,287 @@
+"""What a set of manifests must hold beyond the schemas: names, references, rights, selectors, node pools.
+
+Each check takes the objects of one overlay and returns its findings, so that a test can feed it a broken copy.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+Object = dict[str, Any]
+
+MANIFESTS = Path(__file__).parents[2] / "k8s" / "manifests"
+CLUSTER_KINDS = {
+    "Namespace", "PersistentVolume", "NodePool", "EC2NodeClass", "ClusterQueue", "ResourceFlavor", "Queue",
+    "ClusterRole", "ClusterRoleBinding",
+}  # fmt: skip
+SECRETS = {"dagster-postgresql", "mlflow-postgresql", "oauth2-proxy", "endpoints"}
+"""That a person makes: platform/kustomization.yaml names them. Manifests hold none."""
+
+
+class Pods(NamedTuple):
+    """Pods that come of one object, or from outside the manifests."""
+
+    namespace: str
+    owner: str
+    labels: Mapping[str, str]
+    spec: Object
+
+
+@functools.cache
+def overlay(name: str) -> tuple[Object, ...]:
+    """The objects that `kubectl apply -k` would send."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl")
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(MANIFESTS / "overlays" / name)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    return tuple(yaml.safe_load_all(built.stdout))
+
+
+def of_kind(objects: Sequence[Object], *kinds: str) -> list[Object]:
+    return [obj for obj in objects if obj["kind"] in kinds]
+
+
+def name_of(obj: Object) -> str:
+    return f"{obj['kind']} {obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def misnamed(objects: Sequence[Object]) -> list[str]:
+    """Objects without their namespace, with one that they can't have, in one that isn't made, or twice."""
+    namespaces = {obj["metadata"]["name"] for obj in of_kind(objects, "Namespace")}
+    found = [f"{name} twice" for name, times in Counter(map(name_of, objects)).items() if times > 1]
+    for obj in objects:
+        namespace = obj["metadata"].get("namespace")
+        if (obj["kind"] in CLUSTER_KINDS) != (namespace is None):
+            found.append(f"{name_of(obj)}: namespace {namespace!r}")
+        elif namespace is not None and namespace not in namespaces:
+            found.append(f"{name_of(obj)}: no such namespace")
+    return found
+
+
+def pods(objects: Sequence[Object]) -> list[Pods]:
+    """What makes pods, KServe's predictors included."""
+    found: list[Pods] = []
+    for obj in objects:
+        namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+        if obj["kind"] == "InferenceService":
+            predictor = obj["spec"]["predictor"]
+            labels = {"app": f"isvc.{name}-predictor", "serving.kserve.io/inferenceservice": name}
+            more = predictor.get("labels", {}) | obj["metadata"].get("labels", {})
+            found.append(Pods(namespace, name_of(obj), labels | more, predictor))
+        elif isinstance(template := obj.get("spec", {}).get("template"), dict) and "containers" in template["spec"]:
+            labels = template.get("metadata", {}).get("labels", {})
+            found.append(Pods(namespace, name_of(obj), labels, template["spec"]))
+    return found
+
+
+def dangling(objects: Sequence[Object]) -> list[str]:
+    """References to what is not there."""
+    there = {(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in objects}
+    for obj in of_kind(objects, "InferenceService"):  # KServe makes these two
+        made = (obj["metadata"]["namespace"], f"{obj['metadata']['name']}-predictor")
+        there |= {("Deployment", *made), ("Service", *made)}
+    wanted = [*_wanted_by_objects(objects), *_wanted_by_pods(pods(objects))]
+    return [f"{by}: no {kind} {space}/{name}" for by, kind, space, name in wanted if (kind, space, name) not in there]
+
+
+def _wanted_by_objects(objects: Sequence[Object]) -> Iterator[tuple[str, str, str, str]]:
+    for obj in objects:
+        by, spec, namespace = name_of(obj), obj.get("spec", {}), obj["metadata"].get("namespace", "")
+        match obj["kind"]:
+            case "RoleBinding":
+                yield by, obj["roleRef"]["kind"], namespace, obj["roleRef"]["name"]
+                for subject in obj["subjects"]:
+                    yield by, subject["kind"], subject["namespace"], subject["name"]
+            case "LocalQueue":
+                yield by, "ClusterQueue", "", spec["clusterQueue"]
+            case "ClusterQueue":
+                for group in spec["resourceGroups"]:
+                    yield from ((by, "ResourceFlavor", "", flavor["name"]) for flavor in group["flavors"])
+            case "NodePool":
+                wanted = spec["template"]["spec"]["nodeClassRef"]
+                yield by, wanted["kind"], "", wanted["name"]
+            case "PersistentVolumeClaim":
+                yield by, "PersistentVolume", "", spec["volumeName"]
+            case "PersistentVolume":
+                yield by, "PersistentVolumeClaim", spec["claimRef"]["namespace"], spec["claimRef"]["name"]
+            case "HTTPRoute":
+                for rule in spec["rules"]:
+                    for backend in rule["backendRefs"]:
+                        yield by, "Service", backend.get("namespace", namespace), backend["name"]
+            case "ScaledObject":
+                target = spec["scaleTargetRef"]
+                yield by, target.get("kind", "Deployment"), namespace, target["name"]
+            case _:
+                pass
+
+
+def _wanted_by_pods(made: Sequence[Pods]) -> Iterator[tuple[str, str, str, str]]:
+    for space, by, _, spec in made:
+        if "serviceAccountName" in spec:
+            yield by, "ServiceAccount", space, spec["serviceAccountName"]
+        for volume in spec.get("volumes", ()):
+            if "persistentVolumeClaim" in volume:
+                yield by, "PersistentVolumeClaim", space, volume["persistentVolumeClaim"]["claimName"]
+            if "configMap" in volume:
+                yield by, "ConfigMap", space, volume["configMap"]["name"]
+        containers = [*spec.get("initContainers", ()), *spec.get("containers", ()), *filter(None, [spec.get("model")])]
+        for container in containers:
+            sources = [*container.get("envFrom", ()), *(env.get("valueFrom", {}) for env in container.get("env", ()))]
+            for source in sources:
+                for key, kind in (("configMapRef", "ConfigMap"), ("configMapKeyRef", "ConfigMap")):
+                    if key in source:
+                        yield by, kind, space, source[key]["name"]
+                for key in ("secretRef", "secretKeyRef"):
+                    if key in source and source[key]["name"] not in SECRETS:
+                        yield by, "Secret", space, source[key]["name"]
+
+
+def rights(objects: Sequence[Object], role: str, namespace: str) -> set[tuple[str, str, str]]:
+    """(API group, resource, verb) that a Role gives."""
+    (found,) = (
+        obj for obj in of_kind(objects, "Role")
+        if (obj["metadata"]["name"], obj["metadata"]["namespace"]) == (role, namespace)
+    )  # fmt: skip
+    return {
+        (group, resource, verb)
+        for rule in found["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def generous(objects: Sequence[Object]) -> list[str]:
+    """Rights that nothing here should have: wildcards, the whole cluster, secrets, a shell in a pod."""
+    found = [f"{name_of(obj)}: over the whole cluster" for obj in of_kind(objects, "ClusterRole", "ClusterRoleBinding")]
+    for obj in of_kind(objects, "Role"):
+        for rule in obj["rules"]:
+            asked = {*rule.get("apiGroups", ()), *rule.get("resources", ()), *rule["verbs"]}
+            found += [f"{name_of(obj)}: {word}" for word in asked & {"*", "secrets", "pods/exec", "nodes"}]
+    return found
+
+
+def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a label selector takes these labels."""
+    if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
+        return False
+    for expression in selector.get("matchExpressions", ()):
+        present, value = expression["key"] in labels, labels.get(expression["key"])
+        match expression["operator"]:
+            case "In":
+                fits = value in expression["values"]
+            case "NotIn":
+                fits = value not in expression["values"]
+            case "Exists":
+                fits = present
+            case _:
+                fits = not present
+        if not fits:
+            return False
+    return True
+
+
+def idle_selectors(objects: Sequence[Object], from_outside: Sequence[Pods]) -> list[str]:
+    """Selectors of policies, services and budgets that take no pod, of monitors that take no service."""
+    found: list[str] = []
+    made = [*pods(objects), *from_outside]
+    services = of_kind(objects, "Service")
+    for obj in objects:
+        spec, namespace = obj.get("spec", {}), obj["metadata"].get("namespace", "")
+        if obj["kind"] == "ServiceMonitor":
+            spaces = spec.get("namespaceSelector", {}).get("matchNames", [namespace])
+            taken = [
+                service for service in services
+                if service["metadata"]["namespace"] in spaces
+                and selected(spec["selector"], service["metadata"].get("labels", {}))
+            ]  # fmt: skip
+            ports = {port.get("name") for service in taken for port in service["spec"]["ports"]}
+            found += [f"{name_of(obj)}: no port {end['port']}" for end in spec["endpoints"] if end["port"] not in ports]
+            continue
+        selectors: list[Mapping[str, Any]] = []
+        if obj["kind"] == "NetworkPolicy":
+            selectors = [spec["podSelector"]]
+        elif obj["kind"] == "PodDisruptionBudget":
+            selectors = [spec["selector"]]
+        elif obj["kind"] == "Service" and "selector" in spec:
+            selectors = [{"matchLabels": spec["selector"]}]
+        for selector in selectors:
+            if not any(pod.namespace == namespace and selected(selector, pod.labels) for pod in made):
+                found.append(f"{name_of(obj)}: selects nothing")
+    return found
+
+
+def open_namespaces(objects: Sequence[Object]) -> list[str]:
+    """Namespaces without Pod Security, or whose pods may talk to anybody."""
+    denied = {
+        obj["metadata"]["namespace"]
+        for obj in of_kind(objects, "NetworkPolicy")
+        if not obj["spec"]["podSelector"]
+        and set(obj["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+        and not obj["spec"].get("ingress")
+        and not obj["spec"].get("egress")
+    }
+    found: list[str] = []
+    for obj in of_kind(objects, "Namespace"):
+        name, labels = obj["metadata"]["name"], obj["metadata"].get("labels", {})
+        if labels.get("pod-security.kubernetes.io/enforce") not in ("baseline", "restricted"):
+            found.append(f"{name}: no Pod Security")
+        if name not in denied:
+            found.append(f"{name}: no policy that denies by default")
+    return found
+
+
+def training_pools(objects: Sequence[Object]) -> list[Object]:
+    pools = of_kind(objects, "NodePool")
+    return [p for p in pools if p["spec"]["template"]["metadata"]["labels"]["preference-tuning/pool"] == "training"]
+
+
+def bad_pools(objects: Sequence[Object]) -> list[str]:
+    """Departures from what is known to keep a gang alive on Karpenter's nodes."""
+    found: list[str] = []
+    weights: dict[str, int] = {}
+    for pool in training_pools(objects):
+        by, spec = name_of(pool), pool["spec"]
+        node, disruption = spec["template"]["spec"], spec["disruption"]
+        asked = {item["key"]: item["values"] for item in node["requirements"] if item["operator"] == "In"}
+        capacity = asked.get("karpenter.sh/capacity-type", [])
+        weights[",".join(capacity)] = spec.get("weight", 0)
+        blocked = {
+            reason
+            for budget in disruption.get("budgets", ())
+            if budget["nodes"] == "0" and "schedule" not in budget
+            for reason in budget.get("reasons", ())
+        }
+        annotations = spec["template"].get("metadata", {}).get("annotations", {})
+        for wrong, what in (
+            (capacity not in (["spot"], ["on-demand"]), f"capacity type {capacity}"),
+            (len(asked.get("topology.kubernetes.io/zone", [])) != 1, "not one zone: EFA does not cross zones"),
+            (not spec.get("limits"), "no limits"),
+            (disruption.get("consolidationPolicy") != "WhenEmpty", "consolidates nodes in use"),
+            (blocked != {"Drifted", "Underutilized"}, f"budget 0 for {sorted(blocked)} alone"),
+            (node.get("expireAfter") != "Never", "nodes expire"),
+            ("karpenter.sh/do-not-disrupt" in annotations, "do-not-disrupt stops the drain at a spot notice"),
+            (not node.get("taints"), "no taint keeps other pods off"),
+        ):
+            if wrong:
+                found.append(f"{by}: {what}")
+    if weights and weights.get("spot", 0) <= weights.get("on-demand", 0):
+        found.append(f"spot is not preferred: {weights}")
+    for node_class in of_kind(objects, "EC2NodeClass"):
+        spec = node_class["spec"]
+        if spec.get("instanceStorePolicy") != "RAID0":
+            found.append(f"{name_of(node_class)}: 17 GiB of disk")
+        if any(term.get("alias", "").endswith("@latest") for term in spec["amiSelectorTerms"]):
+            found.append(f"{name_of(node_class)}: an image that moves")
+    return found

@@ -1,0 +1,49 @@
+"""The rendered gangs that are kept as files. `python -m tests.k8s.render.golden` writes them anew: read the diff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from k8s.gang import Gang, example
+from k8s.render import render
+from pipeline.recipe import Kubernetes
+
+FOLDER = Path(__file__).parent / "golden"
+IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
+
+
+def gang(nodes: int = 3, processes: int = 8, engine: str = "trl", **settings: Any) -> Gang:
+    """A gang as a recipe would ask for it."""
+    return example(
+        "spot_h200_grpo", "/checkpoints/data", nodes, processes, engine, grace_s=100.0, timeout_s=21_600.0,
+        settings=Kubernetes(image=IMAGE, **settings),
+    )  # fmt: skip
+
+
+CASES = {
+    "jobset-p5en-spot": gang(),
+    "jobset-one-node": gang(nodes=1, capacity="spot_first", instance_type="p4d.24xlarge"),
+    "jobset-cpu": gang(nodes=2, processes=1, instance_type="cpu", shm_gb=1),
+    "jobset-gke-on-demand": gang(nodes=2, instance_type="a3-ultragpu-8g", capacity="on_demand"),
+    "jobset-pipes": gang(env={"OMP_PROC_BIND": "true"}).model_copy(
+        update={"pipes": {"DAGSTER_PIPES_CONTEXT": "eJyr", "DAGSTER_PIPES_MESSAGES": "eJwr"}}
+    ),
+    "volcano-p5en": gang(backend="volcano"),
+    "indexed-job": gang(nodes=2, backend="indexed_job", instance_type="p4d.24xlarge", capacity="on_demand"),
+    "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
+    "rayjob-eks": gang(engine="nemo_rl", backend="rayjob"),
+}
+
+
+def text(of: Gang) -> str:
+    return yaml.safe_dump_all(render(of), sort_keys=False, width=120, explicit_start=True)
+
+
+if __name__ == "__main__":
+    for old in FOLDER.glob("*.yaml"):
+        old.unlink()
+    for name, case in CASES.items():
+        (FOLDER / f"{name}.yaml").write_text(text(case))

@@ -1,0 +1,162 @@
+"""What holds of every gang, whatever its recipe, names and size."""
+
+import copy
+import json
+import re
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+
+from k8s.render import render
+from k8s.render.pod import labels
+
+from .gangs import gangs
+from .golden import CASES
+from .kubelet import environment, expand, pods
+
+DNS_LABEL = r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
+LABEL_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
+RANK = {
+    "JobSet": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
+    "batch/v1": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
+    "batch.volcano.sh/v1alpha1": "metadata.annotations['volcano.sh/task-index']",
+}
+some = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@some
+@given(gangs())
+def test_world_size(gang):
+    asked = [(made.template["spec"]["containers"][0]["resources"], len(made.names)) for made in pods(render(gang))]
+    assert sum(count for _, count in asked) == gang.nodes
+    devices = sum(int(resources["limits"].get("nvidia.com/gpu", 0)) * count for resources, count in asked)
+    assert devices == (gang.nodes * gang.processes if gang.instance.gpus else 0)
+
+
+@some
+@given(gangs())
+def test_requests_are_limits_and_fit_the_node(gang):
+    for made in pods(render(gang)):
+        resources = made.template["spec"]["containers"][0]["resources"]
+        requests = resources["requests"]
+        assert requests == resources["limits"]
+        assert _milli(requests["cpu"]) <= gang.instance.cpu_m
+        assert _mib(requests["memory"]) <= gang.instance.memory_mib
+        assert int(requests.get("vpc.amazonaws.com/efa", 0)) == (gang.instance.efa if gang.nodes > 1 else 0)
+        (shm,) = (volume["emptyDir"] for volume in made.template["spec"]["volumes"] if volume["name"] == "shm")
+        assert _mib(shm["sizeLimit"]) <= _mib(requests["memory"])
+
+
+@some
+@given(gangs())
+def test_names_and_labels_are_legal(gang):
+    objects = render(gang)
+    for obj in objects:
+        assert obj["metadata"]["name"] == gang.name
+        assert obj["metadata"]["namespace"] == gang.settings.namespace
+        assert labels(gang).items() <= obj["metadata"]["labels"].items()
+    for made in pods(objects):
+        assert all(re.fullmatch(DNS_LABEL, name) for name in made.names)
+        assert all(re.fullmatch(DNS_LABEL, part) for host in made.hosts for part in host.split("."))
+        assert made.template["metadata"]["labels"] == labels(gang)
+    assert all(re.fullmatch(LABEL_VALUE, value) for value in labels(gang).values())
+
+
+@some
+@given(gangs())
+def test_pure(gang):
+    before, first = gang.model_dump_json(), render(gang)
+    kept = copy.deepcopy(first)
+    assert json.loads(json.dumps(first)) == first
+    assert not re.search(r"^\s*(?:- |\S+: )?[&*]id\d+", yaml.safe_dump_all(first), re.MULTILINE), "shared mappings"
+    _spoil(first)
+    assert render(gang) == kept
+    assert gang.model_dump_json() == before
+
+
+@some
+@given(gangs())
+def test_a_pod_starts_the_trainer_of_its_rank(gang):
+    objects = render(gang)
+    if objects[0]["kind"] == "RayJob":
+        return
+    kind = objects[0]["kind"] if objects[0]["kind"] == "JobSet" else objects[0]["apiVersion"]
+    (made,) = pods(objects)
+    rank = gang.nodes - 1
+    fields = {RANK[kind]: str(rank)}
+    fields |= {
+        "metadata.labels['jobset.sigs.k8s.io/restart-attempt']": "7",
+        "metadata.annotations['volcano.sh/job-version']": "7",
+    }
+    known = environment(made.template, fields)
+    ran = [expand(word, known) for word in made.template["spec"]["containers"][0]["command"]]
+    restart = "0" if kind == "batch/v1" else "7"
+    assert ran[:6] == ["python", "-m", "pipeline.training", gang.plan_path, "--attempt", f"{gang.attempt}.{restart}"]
+    several = ["--node-rank", str(rank), "--master", f"{made.hosts[0]}:29500"]
+    assert ran[6:] == (several if gang.nodes > 1 else [])
+
+
+@some
+@given(gangs())
+def test_environment_is_as_given_and_each_name_once(gang):
+    own = {"NODE_RANK", "RESTART", "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"}
+    for made in pods(render(gang)):
+        variables = made.template["spec"]["containers"][0]["env"]
+        assert len({variable["name"] for variable in variables}) == len(variables)
+        values = {variable["name"]: expand(variable["value"], {}) for variable in variables if "value" in variable}
+        reserved = {variable["name"] for variable in variables if "valueFrom" in variable} | own & values.keys()
+        for name, value in {**gang.settings.env, **gang.pipes}.items():
+            assert name in reserved or values[name] == value
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_privilege(name):
+    for spec in _specs(render(CASES[name])):
+        assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["restartPolicy"] == "Never"
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert all(volume.keys() <= {"name", "persistentVolumeClaim", "emptyDir"} for volume in spec.get("volumes", []))
+        for container in spec["containers"]:
+            assert re.fullmatch(r".+@sha256:[0-9a-f]{64}", container["image"])
+            context = container["securityContext"]
+            assert context == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.mark.shared
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(gang=gangs())
+def test_the_api_server_takes_it(gang, shared_data):
+    from ..schemas import problems
+
+    assert [problem for obj in render(gang) for problem in problems(obj)] == []
+
+
+def _specs(found):
+    """Every pod spec in an object, wherever it lies."""
+    if isinstance(found, dict):
+        if "containers" in found:
+            yield found
+        found = list(found.values())
+    if isinstance(found, list):
+        for value in found:
+            yield from _specs(value)
+
+
+def _spoil(found):
+    for value in found.values() if isinstance(found, dict) else found:
+        if isinstance(value, dict | list):
+            _spoil(value)
+    if isinstance(found, dict):
+        found["spoilt"] = True
+    else:
+        found.append("spoilt")
+
+
+def _milli(quantity):
+    return int(quantity[:-1]) if quantity.endswith("m") else int(quantity) * 1000
+
+
+def _mib(quantity):
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]

@@ -1,0 +1,101 @@
+"""What the manifests promise a gang of the overlay's recipe: a flavour, nodes, the volume, operators set up for it."""
+
+import copy
+
+import pytest
+import yaml
+
+from k8s.render.pod import USER
+from pipeline.recipe import Kubernetes
+
+from .admission import flavor_of, gang_of, pod_sets, pools_for, recipe_of, tolerated
+from .manifests import MANIFESTS, of_kind, overlay, pods, training_pools
+
+EKS, A100, GKE = "eks-spot-h200", "eks-a100", "gke"
+every_overlay = pytest.mark.parametrize("name", [EKS, A100, GKE])
+CAPACITIES = [
+    ("spot", "spot", {"training-spot"}),
+    ("on_demand", "on-demand", {"training-on-demand"}),
+    ("spot_first", "spot-first", {"training-spot", "training-on-demand"}),
+]
+
+
+@every_overlay
+@pytest.mark.parametrize("backend", ["jobset", "indexed_job", "rayjob"])
+@pytest.mark.parametrize(("capacity", "flavor", "pools"), CAPACITIES)
+def test_a_gang_is_admitted_and_its_nodes_can_come(
+    name: str, backend: str, capacity: str, flavor: str, pools: set[str]
+) -> None:
+    gang, objects = gang_of(name, backend=backend, capacity=capacity), overlay(name)
+    taken = flavor_of(objects, gang)
+    # GKE's node pools have no weights: spot as long as its quota lasts.
+    assert taken["metadata"]["name"] == ("spot" if name == GKE and flavor == "spot-first" else flavor)
+    for pod, _ in pod_sets(gang) if name != GKE else ():
+        fitting = pools_for(objects, pod, taken["spec"]["nodeLabels"])
+        assert {pool["metadata"]["name"] for pool in fitting} == pools
+        limits = [pool["spec"]["limits"]["nvidia.com/gpu"] for pool in fitting]
+        assert min(limits) >= gang.nodes * gang.processes
+
+
+@every_overlay
+def test_a_gang_without_devices_goes_to_any_node(name: str) -> None:
+    gang = gang_of(name, backend="jobset", instance_type="cpu", shm_gb=1)
+    assert flavor_of(overlay(name), gang)["metadata"]["name"] == "any-node"
+
+
+def test_a_gang_beyond_the_quota_or_with_a_resource_that_no_quota_names_is_not_admitted() -> None:
+    with pytest.raises(LookupError):
+        flavor_of(overlay(A100), gang_of(EKS, backend="jobset"))
+    objects = copy.deepcopy(overlay(EKS))
+    (queue,) = of_kind(objects, "ClusterQueue")
+    for quotas in queue["spec"]["resourceGroups"][0]["flavors"]:
+        quotas["resources"] = [entry for entry in quotas["resources"] if entry["name"] != "vpc.amazonaws.com/efa"]
+    with pytest.raises(LookupError):
+        flavor_of(objects, gang_of(EKS, backend="jobset"))
+
+
+def test_a_first_flavour_that_names_the_capacity_takes_the_fallback_away() -> None:
+    gang, objects = gang_of(EKS, backend="jobset", capacity="spot_first"), copy.deepcopy(overlay(EKS))
+    (queue,) = of_kind(objects, "ClusterQueue")
+    del queue["spec"]["resourceGroups"][0]["flavors"][0]
+    taken = flavor_of(objects, gang)
+    ((pod, _),) = pod_sets(gang)
+    fitting = pools_for(objects, pod, taken["spec"]["nodeLabels"])
+    assert [pool["metadata"]["name"] for pool in fitting] == ["training-spot"]
+
+
+@pytest.mark.parametrize("name", [EKS, A100])
+def test_what_serves_finds_a_pool_that_is_not_for_training(name: str) -> None:
+    asking = [pod for pod in pods(overlay(name)) if "nvidia.com/gpu" in str(pod.spec)]
+    assert {pod.owner.split("/")[1] for pod in asking} == {"champion", "canary", "judge"}
+    for pod in asking:
+        assert [pool["metadata"]["name"] for pool in pools_for(overlay(name), pod.spec, {})] == ["serving"], pod.owner
+
+
+@every_overlay
+def test_runs_and_trainers_see_the_same_files_as_the_same_user(name: str) -> None:
+    (instance,) = (obj for obj in of_kind(overlay(name), "ConfigMap") if "workspace.yaml" in obj["data"])
+    run = yaml.safe_load(instance["data"]["dagster.yaml"])["run_launcher"]["config"]["run_k8s_config"]
+    settings = gang_of(name).settings
+    assert recipe_of(name).data_root.startswith(f"{settings.mount}/")
+    assert run["pod_spec_config"]["security_context"]["run_as_user"] == USER
+    (claimed,) = (volume for volume in run["pod_spec_config"]["volumes"] if "persistent_volume_claim" in volume)
+    assert claimed["persistent_volume_claim"]["claim_name"] == settings.claim
+    paths = {mount["name"]: mount["mount_path"] for mount in run["container_config"]["volume_mounts"]}
+    assert paths[claimed["name"]] == settings.mount
+
+
+def test_the_operators_are_set_up_for_gangs() -> None:
+    values = {path.stem: yaml.safe_load(path.read_text()) for path in (MANIFESTS / "operators").glob("*.yaml")}
+    scheduler = yaml.safe_load(values["volcano"]["custom"]["scheduler_config_override"])
+    assert "enqueue" not in scheduler["actions"]
+    assert "gang" in {plugin["name"] for tier in scheduler["tiers"] for plugin in tier["plugins"]}
+    kueue = yaml.safe_load(values["kueue"]["managerConfig"]["controllerManagerConfigYaml"])
+    minutes = int(kueue["waitForPodsReady"]["timeout"].removesuffix("m"))
+    assert 2 * minutes * 60 <= Kubernetes.model_fields["start_timeout_s"].default, "no second try before a launch ends"
+    assert kueue["manageJobsWithoutQueueName"] is False
+    assert set(kueue["integrations"]["frameworks"]) >= {"jobset.x-k8s.io/jobset", "batch/job", "ray.io/rayjob"}
+    assert values["karpenter"]["settings"]["interruptionQueue"]
+    for pool in training_pools(overlay(EKS)):
+        for taint in pool["spec"]["template"]["spec"]["taints"]:
+            assert tolerated(taint, values["device-plugins"]), taint

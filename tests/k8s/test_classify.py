@@ -1,0 +1,79 @@
+"""What each look at a gang means."""
+
+import pytest
+
+from k8s.classify import NOT_STARTED, OVER, classify
+from k8s.observe import Observed, PodSeen
+
+RAN = "Failed"
+
+
+def pod(rank: int = 0, phase: str = "Running", code: int | None = None, **more: str) -> PodSeen:
+    words = {"waiting": "", "ended": "", "disrupted": "", "message": ""} | more
+    return PodSeen(f"pod-{rank}", rank, phase, code, **words)
+
+
+def failed(*pods: PodSeen, said: str = "FailedJobs: jobset failed") -> Observed:
+    return Observed("failed", pods=pods, said=said)
+
+
+CASES = {
+    "all done": (Observed("succeeded"), "succeeded"),
+    "no quota": (Observed("suspended", said="couldn't assign flavors"), "queued"),
+    "no pod yet": (Observed("pending"), "starting"),
+    "creating": (Observed("pending", pods=(pod(phase="Pending", waiting="ContainerCreating"),)), "starting"),
+    "no node": (Observed("pending", pods=(pod(phase="Pending", waiting="Unschedulable"),)), "no_capacity"),
+    "no node after a kill": (
+        Observed("restarting", restarts=1, pods=(pod(phase="Pending", waiting="Unschedulable"),)),
+        "no_capacity",
+    ),
+    "image": (Observed("pending", pods=(pod(phase="Pending", waiting="ImagePullBackOff"),)), "image"),
+    "image of one": (Observed("running", pods=(pod(), pod(1, "Pending", waiting="ErrImagePull"))), "image"),
+    "running": (Observed("running", pods=(pod(),)), "running"),
+    "restarting": (Observed("restarting", restarts=2, pods=(pod(phase="Pending"),)), "restarting"),
+    "being deleted": (Observed("leaving"), "leaving"),
+    "not there": (Observed("absent"), "deleted"),
+    "refused": (failed(pod(code=64, phase=RAN)), "refused"),
+    "refused, with peers stopped": (failed(pod(code=143, phase=RAN), pod(1, code=64, phase=RAN)), "refused"),
+    "refused, pods gone": (
+        failed(said="PodFailurePolicy: Container trainer for pod a/b failed with exit code 64 matching FailJob rule"),
+        "refused",
+    ),
+    "refused on a node that goes": (
+        failed(pod(code=64, phase=RAN), pod(1, code=143, phase=RAN, disrupted="EvictionByEvictionAPI")),
+        "refused",
+    ),
+    "memory": (failed(pod(code=137, phase=RAN, ended="OOMKilled"), pod(1, code=143, phase=RAN)), "out_of_memory"),
+    "evicted": (failed(pod(code=143, phase=RAN, disrupted="EvictionByEvictionAPI")), "preempted"),
+    "evicted, too slow to save": (failed(pod(code=137, phase=RAN, disrupted="DeletionByTaintManager")), "preempted"),
+    "all saved and left": (failed(pod(code=143, phase=RAN), pod(1, code=143, phase=RAN)), "preempted"),
+    "disrupted, pods gone": (
+        failed(said="PodFailurePolicy: Pod a/b has condition DisruptionTarget matching FailJob rule at index 1"),
+        "preempted",
+    ),
+    "a crash takes its peers": (failed(pod(code=1, phase=RAN), pod(1, code=143, phase=RAN)), "crashed"),
+    "a crash, pods gone": (failed(said="ReachedMaxRestarts: jobset failed due to reaching max restarts"), "crashed"),
+    "a kill by nobody known": (failed(pod(code=137, phase=RAN, ended="Error")), "crashed"),
+    "too long": (failed(said="DeadlineExceeded: Job was active longer than specified deadline"), "timed_out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_look_has_one_meaning(name: str) -> None:
+    observed, expected = CASES[name]
+    verdict = classify(observed)
+    assert verdict.cause == expected
+    assert verdict.why
+
+
+def test_a_look_either_ends_the_attempt_or_leaves_it_waiting() -> None:
+    ended = {classify(observed).cause for observed, _ in CASES.values() if observed.state in ("failed", "succeeded")}
+    assert ended <= OVER
+    assert not NOT_STARTED & OVER
+
+
+def test_the_reason_names_the_pod_and_what_the_cluster_says() -> None:
+    message = 'Back-off pulling image "registry.example.com/x"'
+    verdict = classify(Observed("pending", pods=(pod(3, "Pending", waiting="ImagePullBackOff", message=message),)))
+    assert "pod-3" in verdict.why
+    assert message in verdict.why

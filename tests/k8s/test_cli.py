@@ -1,0 +1,169 @@
+"""`python -m k8s`: what it prints and its exit codes, for good input and for bad."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from k8s.__main__ import gang_of_recipe, main
+from k8s.render import render
+from pipeline.recipe import load
+
+ROOT = Path(__file__).parent.parent.parent
+RECIPES = ROOT / "jobs" / "recipes"
+ON_CLUSTERS = ["eks_workshop", "gke_deepscaler", "spot_h200_dpo", "spot_h200_grpo"]
+OVERLAYS = {
+    "eks-a100": ["eks_workshop"],
+    "eks-spot-h200": ["spot_h200_dpo", "spot_h200_grpo"],
+    "gke": ["gke_deepscaler"],
+}
+
+
+def recipe(name: str) -> str:
+    return str(RECIPES / f"{name}.yaml")
+
+
+def changed(tmp_path: Path, *lines: tuple[str, str]) -> str:
+    text = Path(recipe("spot_h200_dpo")).read_text()
+    for old, new in lines:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (tmp_path / "recipe.yaml").write_text(text)
+    return str(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.parametrize("name", ON_CLUSTERS)
+def test_our_recipes_lack_nothing_but_an_image(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", recipe(name)]) == 0
+    said = capsys.readouterr().out
+    assert "errors: 0" in said
+    assert {line.split()[1] for line in said.splitlines() if line.startswith("  warning")} == {"image-placeholder"}
+
+
+def test_every_recipe_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(file) for file in sorted(RECIPES.glob("*.yaml"))]
+    assert main(["lint", *files]) == 0
+    said = capsys.readouterr().out
+    assert said.count("no cluster") == len(files) - len(ON_CLUSTERS)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_recipes_and_their_overlay_lack_nothing_but_images(
+    overlay: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (kubectl := shutil.which("kubectl")) is None:
+        pytest.skip("no kubectl to build the overlay")
+    folder = ROOT / "k8s" / "manifests" / "overlays" / overlay
+    built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(built.stdout))
+    code = main(["lint", *map(recipe, OVERLAYS[overlay]), "--manifests", "-"])
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert {line.split()[1] for line in said.splitlines() if line.startswith("  warning")} <= {"image-placeholder"}
+
+
+def test_a_report_says_what_where_why_and_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = changed(tmp_path, ("instance_type: p5en.48xlarge", "instance_type: g6e.12xlarge"))
+    assert main(["lint", file]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("  error: gpus-over-instance")
+    assert lines[at + 1].strip() == "recipe compute.processes: 3 nodes of 8 GPUs, but g6e.12xlarge has 4"
+    assert lines[at + 2].strip().startswith("why: ")
+    assert lines[at + 3].strip().startswith("fix: Set compute.processes")
+    assert lines[-1].startswith("errors: ")
+
+
+def test_references_are_followed_into_the_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = "{apiVersion: kueue.x-k8s.io/v1beta2, kind: LocalQueue, metadata: {name: a, namespace: preference-tuning}}"
+    (tmp_path / "queue.yaml").write_text(queue)
+    assert main(["lint", recipe("spot_h200_dpo"), "--manifests", str(tmp_path / "queue.yaml")]) == 1
+    ours, theirs = capsys.readouterr().out.split(f"{tmp_path / 'queue.yaml'}: 1 objects")
+    assert "LocalQueue 'training'" in ours
+    assert "ClusterQueue ''" not in ours
+    assert "ClusterQueue ''" in theirs
+
+
+@pytest.mark.parametrize("name", ON_CLUSTERS)
+def test_render_prints_what_would_be_applied(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", recipe(name)]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == render(gang_of_recipe(load(recipe(name))))
+
+
+def test_estimate_prints_the_recipe_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", recipe("spot_h200_grpo")]) == 0
+    assert "3 x p5en.48xlarge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["lint", "render", "estimate"])
+def test_a_recipe_that_is_not_there(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "nowhere.yaml"]) == 2
+    assert "No recipe at nowhere.yaml" in capsys.readouterr().err
+
+
+def test_nothing_to_lint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint"]) == 2
+    assert "give recipes" in capsys.readouterr().err
+
+
+def test_render_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", recipe("embedded")]) == 2
+    assert "Add a section compute.kubernetes" in capsys.readouterr().err
+
+
+def test_an_instance_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", changed(tmp_path, ("p5en.48xlarge # seed", "p9.48xlarge"))]) == 2
+    assert "p9.48xlarge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a: [1", "is not YAML"),
+        (b"a: !!python/object/apply:os.system [true]", "is not YAML"),
+        (b"just text", "(str) is no object"),
+        (b"kind: Job\n---\n- 1\n- 2", "Document 2"),
+        (b"a: 1", "give it a kind"),
+        (b"kind: 5", "give it a kind"),
+        (b"\xff\xfe\x00bad", "cannot be read"),
+        (b"[" * 5000, "is not YAML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_manifests_that_are_none(
+    content: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "x.yaml").write_bytes(content)
+    assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "---\n---\n", "kind: Job", "kind: JobSet\nspec: 5\nmetadata: [1]"])
+def test_manifests_of_little(content: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(content)
+    assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) in (0, 1)
+
+
+def test_a_name_that_would_be_another_object_stays_on_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_text('kind: Job\nmetadata: {name: "a\\n---\\nkind: Pod"}\nspec: {}')
+    assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) == 1
+    said = capsys.readouterr().out
+    assert "name-invalid" in said
+    assert not [line for line in said.splitlines() if line in ("---", "kind: Pod")]
+
+
+def test_it_runs_as_a_module_without_heavy_libraries() -> None:
+    code = (
+        "import sys, k8s.__main__; "
+        "print([m for m in ('torch', 'transformers', 'mlflow', 'lightkube', 'dagster') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,139 @@
+"""Estimates: the seed's example, what stretches them, what a budget forbids, and what a person reads."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k8s.estimate import describe, estimate_launch, expected_hours, over_budget, paid_devices, prices
+from pipeline.recipe import Accelerator, Checkpoints, Compute, Kubernetes, load
+from pipeline.selection.cost import Expected
+
+IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
+NEVER, THRICE = Checkpoints(), Checkpoints(interruption_every_s=6000)
+"""The pool's interruptions: none, and three in five hours."""
+
+
+def compute(first: float = 10.0, fallback: float = 15.0, budget: float | None = None, **placed: object) -> Compute:
+    """Three p5en.48xlarge, as seed 002 has them."""
+    placed = {"image": IMAGE, "capacity": "spot_first", "on_demand_usd_per_hour": fallback} | placed
+    return Compute(
+        nodes=3,
+        processes=8,
+        accelerator=Accelerator(usd_per_hour=first),
+        kubernetes=Kubernetes.model_validate(placed),
+        budget_usd=budget,
+    )
+
+
+def test_the_seeds_example_comes_out_in_its_range() -> None:
+    """Seed 002: 3 x 8 H200 for 4 to 6 hours at $10 to $15 each: $960 to $2,160; with about $50 for a month of FSx and
+    about $10 for S3, $1,020 to $2,220. It names no size: 370 GB are $52 and $8.5."""
+    mirrored = Checkpoints(mirror="s3://training-data-lake/checkpoints")
+    found = estimate_launch(compute(storage_gb=370), (4, 6), mirrored, kept_hours=730)
+    devices, volume, copies = found.parts
+    assert (found.nodes, found.devices, found.device_hours.low, found.device_hours.high) == (3, 24, 96, 144)
+    assert (devices.usd.low, devices.usd.high) == (960, 2160)
+    assert volume.usd.high == pytest.approx(50, abs=5) and copies.usd.high == pytest.approx(10, abs=2)
+    assert (found.usd.low, found.usd.high) == (pytest.approx(1020, abs=2), pytest.approx(2220, abs=2))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "fallback", "low", "high"),
+    [
+        ("spot", 15.0, 10, 10),
+        ("spot_first", 15.0, 10, 15),
+        ("spot_first", 0.0, 10, 10),
+        ("spot_first", 8.0, 8, 10),
+        ("on_demand", 15.0, 15, 15),
+        ("on_demand", 0.0, 10, 10),
+    ],
+)
+def test_prices_are_those_of_the_capacity_asked_for(capacity: str, fallback: float, low: float, high: float) -> None:
+    found = prices(compute(fallback=fallback, capacity=capacity))
+    assert (found.low, found.high) == (low, high)
+
+
+def test_whole_nodes_are_paid_for() -> None:
+    assert paid_devices(compute().model_copy(update={"processes": 2})) == 24
+    assert paid_devices(compute(instance_type="cpu").model_copy(update={"processes": 2})) == 6
+    assert paid_devices(Compute(nodes=2, processes=4)) == 8
+    with pytest.raises(ValueError, match="p9"):
+        paid_devices(compute(instance_type="p9.giant"))
+
+
+def test_interruptions_stretch_hours_more_than_device_hours() -> None:
+    quiet, disturbed = (estimate_launch(compute(), (5, 5), pool) for pool in (NEVER, THRICE))
+    assert disturbed == estimate_launch(compute(), (5, 5), THRICE)
+    assert (quiet.hours.low, quiet.hours.high, quiet.ends) == (5, 5, True)
+    assert 5 < disturbed.hours.low < 5.4 < disturbed.hours.high < 6, "300 s and half an interval, three times"
+    assert 24 * 5 < disturbed.device_hours.high < 24 * disturbed.hours.high, "nobody pays for nodes that are awaited"
+    assert disturbed.usd.high > quiet.usd.high
+    assert "6,000 s" in disturbed.basis and "interruption_every_s is not set" in quiet.basis
+
+
+def test_what_does_not_end_is_refused_by_any_budget() -> None:
+    found = estimate_launch(compute(), (0.5, 0.5), Checkpoints(interruption_every_s=60))
+    assert not found.ends
+    assert "interrupted" in over_budget(found, 1e9)
+    assert over_budget(found, None) == ""
+
+
+def test_beyond_what_is_simulated_hours_are_stretched_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8s.estimate.LONGEST_H", 2.0)
+    short, long = (estimate_launch(compute(), (hours, hours), THRICE) for hours in (2.0, 8760.0))
+    assert short.hours.high > 2
+    assert long.hours.high == pytest.approx(4380 * short.hours.high)
+
+
+def test_a_budget_is_held_against_the_high_end() -> None:
+    found = estimate_launch(compute(), (4, 6), NEVER)
+    assert [over_budget(found, budget) == "" for budget in (None, 2160.0, 2159.99, 961.0)] == [True, True, False, False]
+    told = over_budget(found, 2000.0)
+    for figure in ("960 to 2,160 USD", "24 devices", "4.00 to 6.00 hours", "2,000.00", "Raise it to 2,160"):
+        assert figure in told
+
+
+@pytest.mark.parametrize("hours", [(6.0, 4.0), (-1.0, 4.0), (1.0, float("inf")), (float("nan"), 1.0)])
+def test_hours_that_are_none(hours: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match=r"Give two numbers"):
+        estimate_launch(compute(), hours, NEVER)
+
+
+def test_what_the_plan_expects_is_good_to_a_factor_and_ends_by_its_time_out() -> None:
+    expected = Expected.model_construct(hours=4.0, measured=False)
+    measured = Expected.model_construct(hours=4.0, measured=True)
+    assert expected_hours(expected, timeout_s=6 * 3600) == (2, 6)
+    assert expected_hours(measured, timeout_s=6 * 3600) == pytest.approx((4 / 1.1, 4.4))
+    assert expected_hours(expected, timeout_s=3600) == (1, 1)
+
+
+amounts = st.floats(0, 1e4)
+
+
+@given(amounts, amounts, st.floats(0, 48), st.floats(0, 48), amounts, amounts, st.sampled_from(["spot", "spot_first"]))
+@settings(deadline=None)
+def test_parts_sum_ends_keep_their_order_and_money_follows_the_price(
+    first: float, fallback: float, a: float, b: float, gb: float, kept: float, capacity: str
+) -> None:
+    hours = (min(a, b), max(a, b))
+    found = estimate_launch(compute(first, fallback, storage_gb=gb, capacity=capacity), hours, NEVER, kept)
+    for each in (found.hours, found.device_hours, found.usd, *(part.usd for part in found.parts)):
+        assert 0 <= each.low <= each.high
+    assert found.usd.high == pytest.approx(sum(part.usd.high for part in found.parts))
+    assert found.usd.low == pytest.approx(sum(part.usd.low for part in found.parts))
+    dearer = estimate_launch(compute(first + 1, fallback, storage_gb=gb, capacity=capacity), hours, NEVER, kept)
+    assert dearer.usd.high >= found.usd.high and dearer.usd.low >= found.usd.low
+
+
+def test_what_a_person_reads() -> None:
+    recipe = load("jobs/recipes/spot_h200_dpo.yaml")
+    recipe = recipe.model_copy(update={"compute": compute(budget=2000.0, storage_gb=1200)})
+    unknown = describe(recipe)
+    assert unknown.splitlines()[0] == "spot_h200_dpo: 3 x p5en.48xlarge, 24 x H200"
+    for told in ("240 to 360 USD", "168.00 USD a month", "training.timeout_s (12 hours)", "2,000.00 USD: 5.6 hours"):
+        assert told in unknown
+    known = describe(recipe, (4, 6))
+    for told in ("hours", "one every 6,000 s", "the training", "compute.budget_usd is 2,000.00"):
+        assert told in known
+    assert "covers it" in describe(recipe.model_copy(update={"compute": compute(budget=3000.0)}), (4, 6))
+    assert "none is set" in describe(load("jobs/recipes/embedded.yaml"), (1, 2))

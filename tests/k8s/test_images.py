@@ -1,0 +1,214 @@
+"""The images, as far as they can be judged without building them, and what fetches a server's weights."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from k8s.images.fetch_weights import fetch
+from k8s.render.pod import USER
+from pipeline.storage import digest_dir
+
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "k8s" / "images"
+DOCKERFILES = sorted(IMAGES.glob("*.Dockerfile"))
+PACKAGES = ("pipeline", "evals", "k8s", "assets", "jobs")
+DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+# What is imported under another name than the one that it is installed by.
+DISTRIBUTIONS = {"dagster_pipes": "dagster-pipes", "re2": "google-re2", "yaml": "pyyaml", "math_verify": "math-verify"}
+# Of jsonschema, which brings them.
+BROUGHT = {"referencing", "jsonschema_specifications"}
+images = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
+
+
+def parsed(text: str):
+    parser = pytest.importorskip("dockerfile_parse", reason="dockerfile-parse is not installed").DockerfileParser
+    return parser(fileobj=BytesIO(text.encode()))
+
+
+def instructions(dockerfile: Path, kind: str) -> list[str]:
+    return [step["value"] for step in parsed(dockerfile.read_text()).structure if step["instruction"] == kind]
+
+
+@images
+def test_it_starts_from_images_that_cannot_change(dockerfile: Path) -> None:
+    parser = parsed(dockerfile.read_text())
+    assert parser.parent_images
+    assert all(DIGEST.fullmatch(image) and ":latest" not in image for image in parser.parent_images)
+    assert not instructions(dockerfile, "ADD"), "ADD fetches from anywhere and unpacks what it likes; COPY does neither"
+
+
+@images
+def test_its_user_is_the_one_that_owns_the_data_root(dockerfile: Path) -> None:
+    """As a number: the kubelet can't tell that a name is not root's, and files on the volume know numbers alone."""
+    steps = parsed(dockerfile.read_text()).structure
+    last = max(i for i, step in enumerate(steps) if step["instruction"] == "USER")
+    assert steps[last]["value"] == f"{USER}:{USER}"
+    assert "RUN" not in {step["instruction"] for step in steps[last:]}
+
+
+@images
+def test_signals_reach_what_it_runs(dockerfile: Path) -> None:
+    (start,) = instructions(dockerfile, "ENTRYPOINT") + instructions(dockerfile, "CMD")
+    assert all(isinstance(word, str) for word in json.loads(start)), "the exec form: a shell would keep SIGTERM"
+    assert instructions(dockerfile, "STOPSIGNAL") == ["SIGTERM"]
+
+
+def test_the_run_launcher_can_give_arguments_without_a_command() -> None:
+    assert not instructions(IMAGES / "dagster.Dockerfile", "ENTRYPOINT")
+
+
+@images
+def test_it_says_which_commit_it_is_and_looks_nothing_up(dockerfile: Path) -> None:
+    parser = parsed(dockerfile.read_text())
+    assert {"title", "licenses", "revision"} <= {key.rpartition(".")[2] for key in parser.labels}
+    assert parser.envs["HF_HUB_OFFLINE"] == "1"
+    assert not any(re.search("(?i)password|secret|token|_key", name) for name in parser.envs)
+
+
+def copied(dockerfile: Path) -> Iterator[str]:
+    for value in instructions(dockerfile, "COPY"):
+        *sources, _ = shlex.split(value)
+        if not sources[0].startswith("--from="):
+            yield from sources
+
+
+def ignored(path: str) -> bool:
+    """By the Docker SDK's own reading of .dockerignore."""
+    build = pytest.importorskip("docker.utils.build", reason="the Docker SDK is not installed")
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    return build.PatternMatcher([line for line in lines if line and not line.startswith("#")]).matches(path)
+
+
+@images
+def test_what_it_copies_is_there_and_reaches_the_builder(dockerfile: Path) -> None:
+    sources = list(copied(dockerfile))
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists() and not ignored(source), source
+
+
+@pytest.mark.parametrize("path", [
+    ".env", "jobs/.env", "pipeline/.env.local", ".git/config", ".venv/bin/python", ".venv-vllm/bin/python", "data/x",
+    ".dagster/storage/runs.db", "dagster.yaml", "tests/conftest.py", "k8s/manifests/bases/rbac/roles.yaml",
+    "pipeline/__pycache__/storage.cpython-311.pyc", "notes.txt",
+])  # fmt: skip
+def test_what_no_image_may_hold_never_reaches_the_builder(path: str) -> None:
+    assert ignored(path)
+
+
+def test_the_code_reaches_the_builder_whole() -> None:
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False)
+    code = [path for path in listed.stdout.splitlines() if not path.startswith("k8s/manifests/")]
+    assert listed.returncode or code
+    assert not [path for path in code if ignored(path)]
+
+
+@images
+def test_every_version_that_pip_installs_is_decided_here(dockerfile: Path) -> None:
+    commands = [command for run in instructions(dockerfile, "RUN") for command in run.split("&&")]
+    steps = [command for command in commands if "pip install" in command]
+    assert shlex.split(steps[0])[-1] == "torch", "torch comes first"
+    for step in steps:
+        words = shlex.split(step)
+        constraints = words[words.index("-c") + 1]
+        assert Path(constraints).name in set(copied(dockerfile)), step
+        assert "--no-cache-dir" in words and "--no-deps" not in words
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+    found = dict(line.split("==") for line in lines)
+    assert len(found) == len(lines), "one pin for each"
+    return {key.lower().replace("_", "-"): version for key, version in found.items()}
+
+
+def requirements() -> set[str]:
+    lines = (IMAGES / "trainer.txt").read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def test_the_trainer_has_what_it_imports_and_no_dagster() -> None:
+    """Over every module that `pipeline.training` can reach, by import-linter's own graph."""
+    grimp = pytest.importorskip("grimp", reason="import-linter is not installed")
+    graph = grimp.build_graph("pipeline", include_external_packages=True)
+    reached: set[str] = set()
+    todo = [module for module in graph.modules if module.startswith("pipeline.training")]
+    while todo:
+        module = todo.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        if module.split(".")[0] == "pipeline":
+            todo += [*graph.find_modules_directly_imported_by(module), module.rpartition(".")[0] or "pipeline"]
+    external = {module for module in reached if module.split(".")[0] != "pipeline"} - set(sys.stdlib_module_names)
+    assert external
+    assert {DISTRIBUTIONS.get(name, name) for name in external - BROUGHT} <= requirements()
+    assert "dagster" not in requirements() | external
+
+
+def test_the_trainer_is_pinned_and_agrees_with_the_tested_set() -> None:
+    gpu, cpu = pins("constraints-gpu.txt"), pins("constraints-cpu.txt")
+    assert requirements() <= gpu.keys()
+    decisive = ("accelerate", "dagster-pipes", "datasets", "math-verify", "numpy", "peft", "pyarrow", "pydantic")
+    decisive += ("safetensors", "tokenizers", "torch", "transformers", "trl", "xxhash")
+    assert {name: gpu[name] for name in decisive} == {name: cpu[name] for name in decisive}
+
+
+def test_the_extras_of_the_dagster_image_exist() -> None:
+    (extras,) = re.findall(r"'\.\[([\w,-]+)\]'", (IMAGES / "dagster.Dockerfile").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= project.keys()
+    assert {"dagster-k8s", "dagster-postgres", "dagster-aws", "psycopg2-binary"} <= pins("constraints-cpu.txt").keys()
+
+
+def model(folder: Path) -> Path:
+    (folder / "nested").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "nested" / "weights.safetensors").write_bytes(bytes(range(256)) * 100)
+    return folder
+
+
+def test_a_server_gets_the_weights_that_it_was_given_the_digest_of(tmp_path: Path) -> None:
+    exported, folder = model(tmp_path / "exported"), tmp_path / "models" / "current"
+    fetch(str(exported), digest_dir(exported), folder)
+    assert digest_dir(folder) == digest_dir(exported)
+    (exported / "config.json").unlink()
+    fetch(str(exported), digest_dir(folder), folder)  # it is there: nothing is fetched again
+
+
+def test_what_an_earlier_try_left_does_not_stay(tmp_path: Path) -> None:
+    exported, folder = model(tmp_path / "exported"), tmp_path / "current"
+    (folder / "of another model").mkdir(parents=True)
+    (folder / "of another model" / "weights").write_text("half")
+    fetch(str(exported), digest_dir(exported), folder)
+    assert digest_dir(folder) == digest_dir(exported)
+
+
+def test_other_weights_are_refused(tmp_path: Path) -> None:
+    exported = model(tmp_path / "exported")
+    passed = digest_dir(exported)
+    (exported / "config.json").write_text("{ }")
+    with pytest.raises(ValueError, match="Name the digest"):
+        fetch(str(exported), passed, tmp_path / "current")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="There is nothing"):
+        fetch(str(tmp_path / "empty"), passed, tmp_path / "current")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_come_from_a_bucket(bucket: str, tmp_path: Path) -> None:
+    import boto3
+
+    exported = model(tmp_path / "exported")
+    for file in (path for path in exported.rglob("*") if path.is_file()):
+        boto3.client("s3").upload_file(str(file), bucket, f"champion/{file.relative_to(exported)}")
+    fetch(f"s3://{bucket}/champion", digest_dir(exported), tmp_path / "current")
+    assert digest_dir(tmp_path / "current") == digest_dir(exported)

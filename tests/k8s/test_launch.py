@@ -1,0 +1,264 @@
+"""The launcher on a cluster: what comes of a gang, and what the run hears of it. Hands play the kubelets."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k8s.attempts import Attempts
+from pipeline.storage import Store
+from pipeline.training.launch import TrainingRefused
+from pipeline.training.plan import TrainingPlan
+
+from .conftest import Cluster, Launch, Robot, leave_result, queue
+
+Planned = tuple[Store, TrainingPlan]
+RANK = "batch.kubernetes.io/job-completion-index"
+
+
+def attempts(planned: Planned) -> list[tuple[int, str]]:
+    """Number and outcome of each."""
+    store, plan = planned
+    return [(each.attempt, each.outcome) for each in Attempts(store, plan.iteration).all()]
+
+
+def test_a_gang_comes_trains_and_ends(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    launched = Launch(cluster, planned, cluster.settings(tmp_path))
+    pods = cluster.run_all()
+    assert {pod["metadata"]["labels"]["preference-tuning/iteration"] for pod in pods} == {planned[1].iteration}
+    cluster.hands.wait_until(lambda: any("running: 2 pods" in line for line in launched.lines), "the word of it")
+    result = leave_result(*planned)
+    for pod in pods:
+        cluster.hands.finish(pod, 0)
+    assert launched.ended() is None
+    assert launched.result == result
+    assert attempts(planned) == [(1, "succeeded")]
+    again = Launch(cluster, planned, cluster.settings(tmp_path))
+    assert again.ended() is None
+    assert again.result == result
+    assert again.client.requests == 0
+
+
+def test_an_eviction_takes_the_gang_down_and_it_comes_back_uncounted(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    launched = Launch(cluster, planned, cluster.settings(tmp_path, max_restarts=0))
+    for round_ in range(3):
+        first, second = cluster.run_all()
+        assert first["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] == str(round_)
+        cluster.hands.evict(first)
+        cluster.hands.wait_until(lambda pod=second: _going(cluster, pod), "the end of its peer")
+        cluster.hands.end(second)
+    pods = cluster.run_all()
+    leave_result(*planned)
+    for pod in pods:
+        cluster.hands.finish(pod, 0)
+    assert launched.ended() is None
+    (attempt,) = Attempts(planned[0], planned[1].iteration).all()
+    assert (attempt.outcome, attempt.restarts) == ("succeeded", 3)
+
+
+def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:
+    found = cluster.api.find("Pod", cluster.namespace, pod["metadata"]["name"])
+    return found is None or "deletionTimestamp" in found["metadata"]
+
+
+def test_a_gang_that_is_evicted_again_and_again_without_a_checkpoint_is_given_up(
+    cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8s.progress.FRUITLESS", 2)
+    launched = Launch(cluster, planned, cluster.settings(tmp_path))
+    evicted: set[str] = set()
+    with _ender(cluster):
+        while launched.is_alive() and len(evicted) < 10:
+            for pod in cluster.hands.pods(cluster.namespace):
+                if pod["metadata"]["labels"][RANK] == "0" and pod["metadata"]["uid"] not in evicted:
+                    cluster.hands.run(pod)
+                    cluster.hands.evict(pod)
+                    evicted.add(pod["metadata"]["uid"])
+            launched.join(0.1)
+    assert isinstance(launched.error, TrainingRefused)
+    assert "left no newer checkpoint" in str(launched.error)
+    assert attempts(planned) == [(1, "stuck")]
+    assert 2 <= len(evicted) <= 4
+
+
+ENDINGS = {
+    "refused": (64, "", TrainingRefused, "the trainer refuses the plan"),
+    "out_of_memory": (137, "OOMKilled", TrainingRefused, "took more memory than its limit"),
+    "crashed": (1, "", RuntimeError, "exit code 1"),
+}
+
+
+@pytest.mark.parametrize("outcome", ENDINGS)
+def test_each_end_of_a_gang_is_told_apart(cluster: Cluster, planned: Planned, tmp_path: Path, outcome: str) -> None:
+    code, reason, kind, words = ENDINGS[outcome]
+    launched = Launch(cluster, planned, cluster.settings(tmp_path, max_restarts=0))
+    with _ender(cluster):
+        cluster.hands.finish(cluster.run_all()[1], code, reason)
+        error = launched.ended()
+    assert type(error) is kind
+    assert words in str(error)
+    assert attempts(planned) == [(1, outcome)]
+    assert cluster.jobsets() == []
+
+
+def _ender(cluster: Cluster) -> Any:
+    """Ends what is deleted, as kubelets do."""
+
+    class Ender(threading.Thread):
+        stop = threading.Event()
+
+        def run(self) -> None:
+            while not self.stop.wait(0.05):
+                for pod in cluster.hands.pods(cluster.namespace):
+                    if "deletionTimestamp" in pod["metadata"]:
+                        cluster.hands.end(pod)
+
+        def __enter__(self) -> None:
+            self.start()
+
+        def __exit__(self, *_: object) -> None:
+            self.stop.set()
+            self.join()
+
+    return Ender(daemon=True)
+
+
+def test_a_crash_is_followed_by_a_new_attempt_once_its_pods_are_gone(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    settings = cluster.settings(tmp_path, max_restarts=0)
+    launched = Launch(cluster, planned, settings)
+    with _ender(cluster):
+        cluster.hands.finish(cluster.run_all()[0], 1)
+        assert isinstance(launched.ended(), RuntimeError)
+    with Robot(cluster, planned) as robot:
+        again = Launch(cluster, planned, settings)
+        assert again.ended() is None
+    assert attempts(planned) == [(1, "crashed"), (2, "succeeded")]
+    assert all(len(writers) <= 1 for writers in robot.writers)
+
+
+def test_an_image_that_cannot_be_pulled_is_given_up(
+    cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8s.launch.IMAGE_PATIENCE_S", 0.3)
+    launched = Launch(cluster, planned, cluster.settings(tmp_path))
+    with _ender(cluster):
+        for pod in cluster.pods():
+            cluster.hands.waiting(pod, "ImagePullBackOff", "Back-off pulling image")
+        error = launched.ended()
+    assert isinstance(error, TrainingRefused)
+    assert "ImagePullBackOff" in str(error)
+    assert "Push it, or correct compute.kubernetes.image" in str(error)
+
+
+def test_no_node_for_too_long_is_a_failure_that_a_retry_may_mend(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    settings = cluster.settings(tmp_path, start_timeout_s=1.0, instance_type="p5en.48xlarge")
+    queue(cluster, {"cpu": "1000", "memory": "10Ti", "nvidia.com/gpu": "16", "vpc.amazonaws.com/efa": "64"})
+    launched = Launch(cluster, planned, settings)
+    error = launched.ended()
+    assert type(error) is RuntimeError
+    assert "no capacity" in str(error)
+    assert "spot_first" in str(error)
+    assert cluster.jobsets() == []
+
+
+def test_quota_that_never_comes_is_said_in_the_words_of_the_queue(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    queue(cluster, {"cpu": "1", "memory": "1Gi"})
+    launched = Launch(cluster, planned, cluster.settings(tmp_path, start_timeout_s=1.0))
+    error = launched.ended()
+    assert isinstance(error, TrainingRefused)
+    assert "couldn't assign flavors" in str(error)
+    assert cluster.hands.pods(cluster.namespace) == []
+
+
+def test_an_object_of_somebody_else_is_left_as_it_is(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    from k8s.gang import gang_of
+    from k8s.render import primary
+
+    settings = cluster.settings(tmp_path)
+    theirs = primary(gang_of(planned[1], Path("/x"), settings))
+    theirs["metadata"]["labels"] = {"app": "theirs", "kueue.x-k8s.io/queue-name": "none"}
+    cluster.api.create(theirs)
+    error = Launch(cluster, planned, settings).ended()
+    assert isinstance(error, TrainingRefused)
+    assert "none of this training's" in str(error)
+    assert cluster.jobsets()[0]["metadata"]["labels"]["app"] == "theirs"
+
+
+def test_a_gang_that_somebody_deletes_is_not_brought_back_by_itself(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    settings = cluster.settings(tmp_path)
+    launched = Launch(cluster, planned, settings)
+    cluster.run_all()
+    with _ender(cluster):
+        (jobset,) = cluster.jobsets()
+        cluster.api.delete("JobSet", cluster.namespace, jobset["metadata"]["name"])
+        error = launched.ended()
+    assert isinstance(error, TrainingRefused)
+    assert "Somebody deleted it" in str(error)
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, settings).ended() is None
+    assert attempts(planned) == [(1, "deleted"), (2, "succeeded")]
+
+
+class Interrupted(BaseException):
+    """As Dagster interrupts a step."""
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_cancelled_run_takes_its_gang_along_and_an_interrupted_one_leaves_it(
+    cluster: Cluster, planned: Planned, tmp_path: Path, cancelled: bool
+) -> None:
+    interrupt = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        if interrupt.wait(seconds):
+            raise Interrupted
+
+    settings = cluster.settings(tmp_path)
+    launched = Launch(cluster, planned, settings, sleep=sleep, cancelled=lambda: cancelled)
+    cluster.run_all()
+    (before,) = cluster.jobsets()
+    with _ender(cluster):
+        interrupt.set()
+        assert isinstance(launched.ended(), Interrupted)
+        if cancelled:
+            cluster.hands.wait_gone("JobSet", cluster.namespace, before["metadata"]["name"])
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, settings).ended() is None
+    (after,) = cluster.jobsets()
+    assert (after["metadata"]["uid"] == before["metadata"]["uid"]) is not cancelled
+    assert attempts(planned) == ([(1, "deleted"), (2, "succeeded")] if cancelled else [(1, "succeeded")])
+
+
+def test_two_launchers_follow_one_gang(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    settings = cluster.settings(tmp_path)
+    both = [Launch(cluster, planned, settings) for _ in range(2)]
+    with Robot(cluster, planned) as robot:
+        assert [launched.ended() for launched in both] == [None, None]
+    assert both[0].result == both[1].result
+    assert len(cluster.jobsets()) == 1
+    assert all(len(writers) <= 1 for writers in robot.writers)
+
+
+def test_names_of_any_kind_make_a_gang(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    store, plan = planned
+    odd = plan.model_copy(update={"iteration": "Ü ---\nkind: Secret"})
+    store.write(f"iterations/{odd.iteration}/training/plan.json", odd)
+    with Robot(cluster, (store, odd)):
+        assert Launch(cluster, (store, odd), cluster.settings(tmp_path)).ended() is None
+
+
+def test_a_namespace_that_is_not_there_is_said(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace="nowhere-at-all")).ended()
+    assert isinstance(error, TrainingRefused)
+    assert "create the namespace" in str(error)

@@ -1,0 +1,225 @@
+"""The launcher against an API server that fails it, and launchers that are killed: the tests' own server only."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k8s.attempts import Attempts
+from k8s.client import Client
+from pipeline.storage import Store
+from pipeline.training.launch import TrainingRefused
+from pipeline.training.plan import TrainingPlan
+
+from .cluster.faults import Fault
+from .conftest import Cluster, Launch, Robot
+
+Planned = tuple[Store, TrainingPlan]
+
+
+class Killed(BaseException):
+    """As if the launcher's process ended here: nothing of it runs any more."""
+
+
+class Mortal:
+    """The client's connection, which ends the launcher at its nth call, before it is sent or after it was answered."""
+
+    def __init__(self, http: Any, nth: int, after: bool) -> None:
+        self._http, self._left, self._after = http, nth, after
+        self.base_url = http.base_url
+
+    def request(self, method: str, path: str, **arguments: Any) -> Any:
+        self._left -= 1
+        if self._left == 0 and not self._after:
+            raise Killed
+        answer = self._http.request(method, path, **arguments)
+        if self._left == 0:
+            raise Killed
+        return answer
+
+
+def mortal(cluster: Cluster, nth: int, after: bool) -> Client:
+    client = cluster.connect()
+    client._http = Mortal(client._http, nth, after)
+    return client
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_a_launcher_killed_at_any_call_is_followed_by_one_that_finds_its_gang(
+    cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
+) -> None:
+    cluster.ours.faults.clear()
+    settings = cluster.settings(tmp_path)
+    killed = Launch(cluster, planned, settings, mortal(cluster, nth, after))
+    if nth > 4:  # by then it waits for the pods
+        cluster.run_all()
+    assert isinstance(killed.ended(), Killed)
+    with Robot(cluster, planned) as robot:
+        again = Launch(cluster, planned, settings)
+        assert again.ended() is None, again.lines
+    made = {asked.path for asked in cluster.ours.requests if asked.verb == "patch" and asked.call.kind == "JobSet"}
+    assert len(made) == 1  # under one name, however often it was applied
+    assert len(cluster.jobsets()) == 1
+    assert all(len(writers) <= 1 for writers in robot.writers)
+    (attempt,) = Attempts(planned[0], planned[1].iteration).all()
+    assert (attempt.attempt, attempt.outcome) == (1, "succeeded")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_launcher_killed_while_it_clears_away_leaves_no_second_gang(
+    cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
+) -> None:
+    settings = cluster.settings(tmp_path, max_restarts=0)
+    first = Launch(cluster, planned, settings, sleep=lambda seconds: (_ for _ in ()).throw(Killed()))
+    assert isinstance(first.ended(), Killed)
+    pod, peer = cluster.run_all()
+    cluster.hands.finish(pod, 1)
+    cluster.hands.wait_until(lambda: _going(cluster, peer), "the end of its peer")
+    cluster.hands.end(peer)
+    (jobset,) = cluster.jobsets()
+    cluster.hands.wait_for("JobSet", cluster.namespace, jobset["metadata"]["name"], "Failed")
+    killed = Launch(cluster, planned, settings, mortal(cluster, nth, after))
+    killed.ended()
+    with Robot(cluster, planned) as robot:
+        for _ in range(2):  # it may hear of the crash first, as the killed one would have
+            if Launch(cluster, planned, settings).ended() is None:
+                break
+        else:
+            raise AssertionError("no launch came to an end")
+    assert len(cluster.jobsets()) == 1
+    assert all(len(writers) <= 1 for writers in robot.writers)
+
+
+def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:
+    found = cluster.api.find("Pod", cluster.namespace, pod["metadata"]["name"])
+    return found is None or "deletionTimestamp" in found["metadata"]
+
+
+def test_an_api_server_that_is_away_for_long_loses_nothing(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    launched = Launch(cluster, planned, cluster.settings(tmp_path))
+    cluster.run_all()
+    with cluster.ours.away():
+        cluster.hands.wait_until(lambda: any("waiting for the API server" in line for line in launched.lines))
+    with Robot(cluster, planned):
+        assert launched.ended() is None
+    assert len(cluster.jobsets()) == 1
+
+
+def test_an_api_server_that_stays_away_ends_the_step_and_not_the_gang(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    passed = [0.0]
+
+    def now() -> float:
+        passed[0] += 120.0  # each look at the clock is two minutes later
+        return passed[0]
+
+    settings = cluster.settings(tmp_path, start_timeout_s=1e9)
+    launched = Launch(cluster, planned, settings, now=now)
+    cluster.run_all()
+    with cluster.ours.away():
+        error = launched.ended()
+    assert type(error) is RuntimeError
+    assert "The gang goes on; run this again" in str(error)
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, settings).ended() is None
+    assert len(cluster.jobsets()) == 1
+
+
+FORBIDDEN = {
+    "patch JobSet": Fault(verb="patch", kind="JobSet", status=403, times=0),
+    "get JobSet": Fault(verb="get", kind="JobSet", status=403, times=0),
+    "list Pod": Fault(verb="list", kind="Pod", status=403, times=0),
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_a_right_that_is_missing_ends_the_launch_with_its_name(
+    cluster: Cluster, planned: Planned, tmp_path: Path, name: str
+) -> None:
+    cluster.ours.faults.add(FORBIDDEN[name])
+    error = Launch(cluster, planned, cluster.settings(tmp_path)).ended()
+    assert isinstance(error, TrainingRefused)
+    assert "bases/rbac lists all that a launch needs" in str(error)
+
+
+def test_a_log_that_may_not_be_read_fails_nothing(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    cluster.ours.faults.add(Fault(subresource="log", status=403, times=0))
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(verb="get", status=500, nth=3, times=3), Fault(verb="list", drop="after", nth=2, times=4),
+     Fault(verb="patch", drop="after"), Fault(verb="patch", status=429)],
+    ids=["500", "answers lost", "apply's answer lost", "too many requests"],
+)  # fmt: skip
+def test_bad_moments_are_waited_out(cluster: Cluster, planned: Planned, tmp_path: Path, fault: Fault) -> None:
+    cluster.ours.faults.add(Fault(**vars(fault)))
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
+    assert len(cluster.jobsets()) == 1
+
+
+def test_what_a_running_gang_asks_of_the_api_server(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    looks = [0]
+
+    def sleep(seconds: float) -> None:
+        looks[0] += 1
+        if looks[0] > 60:
+            raise Killed
+
+    launched = Launch(cluster, planned, cluster.settings(tmp_path), sleep=sleep)
+    cluster.run_all()
+    assert isinstance(launched.ended(), Killed)
+    assert launched.client.requests <= 3 * 61 + 3  # the object, its pods and the log, each time
+
+
+BACKENDS = ("indexed_job", "volcano", "rayjob")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_comes_to_its_end(cluster: Cluster, planned: Planned, tmp_path: Path, backend: str) -> None:
+    assert cluster.ours
+    settings = cluster.settings(tmp_path, backend=backend)
+    with Robot(cluster, planned, number=3 if backend == "rayjob" else 2):
+        launched = Launch(cluster, planned, settings)
+        assert launched.ended() is None, launched.lines
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_fails_at_once_for_a_plan_that_is_refused(
+    cluster: Cluster, planned: Planned, tmp_path: Path, backend: str
+) -> None:
+    assert cluster.ours
+    number = 3 if backend == "rayjob" else 2
+    launched = Launch(cluster, planned, cluster.settings(tmp_path, backend=backend))
+    if backend == "rayjob":
+        cluster.run_all(number - 1)  # the submitter comes once the cluster is up
+    pods = cluster.run_all(number)
+    submitter = [pod for pod in pods if pod["spec"]["containers"][0]["name"] == "submitter"]
+    cluster.hands.finish((submitter or pods)[0], 64)
+    while launched.is_alive():
+        for pod in cluster.hands.pods(cluster.namespace):
+            if "deletionTimestamp" in pod["metadata"]:
+                cluster.hands.end(pod)
+        launched.join(0.05)
+    assert isinstance(launched.error, TrainingRefused), launched.error
+    assert "refuses the plan" in str(launched.error)
+
+
+def test_a_pre_empted_indexed_job_is_a_new_attempt_in_the_same_launch(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    assert cluster.ours
+    launched = Launch(cluster, planned, cluster.settings(tmp_path, backend="indexed_job"))
+    first, _ = cluster.run_all()
+    cluster.hands.evict(first)
+    with Robot(cluster, planned) as robot:
+        assert launched.ended() is None, launched.lines
+    outcomes = [(each.attempt, each.outcome) for each in Attempts(planned[0], planned[1].iteration).all()]
+    assert outcomes == [(1, "preempted"), (2, "succeeded")]
+    assert all(len(writers) <= 1 for writers in robot.writers)

@@ -1,0 +1,104 @@
+"""The account after a launch: its sums, its order, and what it says when there is nothing to say."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k8s.ledger import LaunchAttempt, Ledger, ledger
+from k8s.simulate import Profile, evenly, journal
+from pipeline.recipe import Accelerator, Compute, Kubernetes
+from pipeline.storage import CheckpointRef, ModelRef
+from pipeline.training.goodput import account, interruptions
+from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
+
+IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
+NOTHING = ModelRef(uri="adapter", digest="0" * 64)
+
+
+def compute(first: float, fallback: float = 0.0, budget: float | None = None) -> Compute:
+    placed = Kubernetes(image=IMAGE, capacity="spot_first", on_demand_usd_per_hour=fallback)
+    return Compute(nodes=3, processes=8, accelerator=Accelerator(usd_per_hour=first), kubernetes=placed,
+                   budget_usd=budget)  # fmt: skip
+
+
+def result(goodput: Goodput, preemptions: tuple[Preemption, ...] = ()) -> TrainingResult:
+    checkpoint = CheckpointRef(adapter=NOTHING, model=NOTHING, step=1)
+    return TrainingResult(
+        iteration="one", plan_digest="0" * 64, checkpoint=checkpoint, metrics=(), seconds=goodput.productive_s,
+        attempts=1, resumed_from=(), goodput=goodput, preemptions=preemptions,
+    )  # fmt: skip
+
+
+def test_a_launch_of_two_attempts_and_three_interruptions() -> None:
+    profile = Profile(notice_s=0)
+    events = journal(profile, evenly(profile, 3))
+    attempts = [
+        LaunchAttempt(attempt=1, name="train-1", opened_at=0, closed_at=9000, outcome="crashed", restarts=2,
+                      requests=900),
+        LaunchAttempt(attempt=2, name="train-2", opened_at=9000, closed_at=21_600, outcome="succeeded", restarts=1,
+                      requests=1260),
+    ]  # fmt: skip
+    trained = result(account(events), interruptions(events))
+    found = ledger(attempts, trained, compute(10, 15, budget=6000), devices=24)
+    assert (found.attempts, found.restarts, found.requests, found.preemptions) == (2, 3, 2160, 3)
+    assert found.hours == 6 and found.requests_per_minute == pytest.approx(6)
+    assert found.lost_steps == sum(each.lost_steps for each in trained.preemptions) > 0
+    assert found.goodput == trained.goodput.share and found.measured
+    assert found.device_hours == pytest.approx(24 * (trained.goodput.total_s - found.badput_s["waiting"]) / 3600)
+    assert (found.usd.low, found.usd.high) == (10 * found.device_hours, 15 * found.device_hours)
+    assert found.budget_share == pytest.approx(found.usd.high / 6000)
+    assert Ledger.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize("silent", [None, result(Goodput(total_s=0, productive_s=0, badput_s={}))])
+def test_where_the_training_left_no_account_the_attempts_time_stands_in(silent: TrainingResult | None) -> None:
+    attempts = [LaunchAttempt(attempt=1, name="a", opened_at=100, closed_at=3700, outcome="crashed", why="exit 1"),
+                LaunchAttempt(attempt=2, name="b", opened_at=4000)]  # fmt: skip
+    found = ledger(attempts, silent, compute(10), devices=24)
+    assert (found.device_hours, found.usd.high, found.measured) == (24, 240, False)
+    assert found.goodput == 0.0 and tuple(found.badput_s) == CAUSES
+
+
+def test_nothing_at_all() -> None:
+    found = ledger([], None, compute(0), devices=0)
+    assert (found.attempts, found.hours, found.device_hours, found.usd.high, found.budget_share) == (0, 0, 0, 0, None)
+    assert found.requests_per_minute == 0.0
+
+
+seconds = st.floats(0, 1e6)
+launch_attempts = st.builds(
+    LaunchAttempt,
+    attempt=st.integers(1, 9),
+    name=st.just("train"),
+    opened_at=seconds,
+    closed_at=st.none() | seconds,
+    restarts=st.integers(0, 9),
+    requests=st.integers(0, 10_000),
+)
+
+
+@st.composite
+def accounts(draw: st.DrawFn) -> Goodput:
+    productive, badput = draw(seconds), {cause: draw(seconds) for cause in CAUSES}
+    return Goodput(total_s=productive + sum(badput.values()), productive_s=productive, badput_s=badput)
+
+
+@given(st.lists(launch_attempts, max_size=4), st.none() | accounts(), st.floats(0, 100), st.floats(0, 100),
+       st.floats(0, 100), st.integers(0, 2400), st.none() | st.floats(0.01, 1e6))  # fmt: skip
+@settings(deadline=None)
+def test_sums_ends_in_order_and_money_follows_the_price(
+    attempts: list[LaunchAttempt], spent: Goodput | None, first: float, fallback: float, more: float, devices: int,
+    budget: float | None,
+) -> None:  # fmt: skip
+    trained = result(spent) if spent is not None else None
+    found = ledger(attempts, trained, compute(first, fallback, budget), devices)
+    assert found.attempts == len(attempts) and found.requests == sum(each.requests for each in attempts)
+    assert 0 <= found.usd.low <= found.usd.high
+    assert found.device_hours >= 0 and found.hours >= 0 and found.requests_per_minute >= 0
+    assert 0 <= found.goodput <= 1
+    whole = found.productive_s + sum(found.badput_s.values())
+    assert whole == pytest.approx(spent.total_s if spent is not None and spent.total_s > 0 else 0)
+    assert (found.budget_share is None) == (budget is None)
+    assert found.budget_share is None or found.budget_share >= 0
+    dearer = ledger(attempts, trained, compute(first + more, fallback and fallback + more, budget), devices)
+    assert dearer.usd.low >= found.usd.low and dearer.usd.high >= found.usd.high

@@ -1,0 +1,202 @@
+"""Every overlay builds, is right by schema, and holds together; each check catches a broken copy."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k8s.client import RESOURCES
+from k8s.render.pod import labels
+
+from .admission import gang_of, pod_specs
+from .manifests import (
+    Object,
+    Pods,
+    bad_pools,
+    dangling,
+    generous,
+    idle_selectors,
+    misnamed,
+    of_kind,
+    open_namespaces,
+    overlay,
+    pods,
+    rights,
+    training_pools,
+)
+from .schemas import problems, unchecked
+
+EKS, A100, GKE = "eks-spot-h200", "eks-a100", "gke"
+every_overlay = pytest.mark.parametrize("name", [EKS, A100, GKE])
+
+
+def from_outside() -> list[Pods]:
+    """Pods that the manifests don't make: a gang's, and those of a run of Dagster's (dagster_k8s labels them)."""
+    run = {"app.kubernetes.io/component": "run_worker", "app.kubernetes.io/name": "preference-tuning"}
+    return [
+        Pods("preference-tuning", "a gang", labels(gang_of(EKS)), {}),
+        Pods("preference-tuning", "a run", run, {}),
+    ]
+
+
+@every_overlay
+@pytest.mark.shared
+def test_every_object_passes_its_schema_and_rules(name: str, shared_data: Path) -> None:
+    found = [(obj["kind"], obj["metadata"]["name"], *problems(obj)) for obj in overlay(name) if problems(obj)]
+    assert found == []
+    assert unchecked() == []
+
+
+@every_overlay
+def test_the_objects_hold_together(name: str) -> None:
+    objects = overlay(name)
+    assert misnamed(objects) == []
+    assert dangling(objects) == []
+    assert idle_selectors(objects, from_outside()) == []
+
+
+@every_overlay
+def test_nothing_is_open_that_need_not_be(name: str) -> None:
+    objects = overlay(name)
+    assert open_namespaces(objects) == []
+    assert generous(objects) == []
+    assert of_kind(objects, "Secret") == []
+
+
+@every_overlay
+def test_node_pools_let_a_gang_live(name: str) -> None:
+    assert bad_pools(overlay(name)) == []
+    assert len(training_pools(overlay(name))) == (0 if name == GKE else 2)
+
+
+# The calls of k8s/client.py: apply is a patch that may create; the rest is asked for by observe.py, tail.py, launch.py.
+OWN = {"JobSet", "Job", "VolcanoJob", "RayJob"}
+CALLS = {
+    **{kind: {"get", "create", "patch", "delete"} for kind in OWN},
+    "Job": {"get", "list", "create", "patch", "delete"},
+    "Service": {"create", "patch"},
+    "Pod": {"list"},
+    "Event": {"list"},
+    "Workload": {"list"},
+}
+
+
+@every_overlay
+def test_the_launcher_may_do_what_it_does_and_nothing_else(name: str) -> None:
+    assert set(CALLS) == set(RESOURCES), "the client has learnt a kind: say here what it does with it"
+    wanted = {(RESOURCES[kind].group, RESOURCES[kind].plural, verb) for kind, verbs in CALLS.items() for verb in verbs}
+    assert rights(overlay(name), "launcher", "preference-tuning") == wanted | {("", "pods/log", "get")}
+
+
+def test_a_trainer_gets_no_token_and_nobody_but_runs_may_launch() -> None:
+    objects = overlay(EKS)
+    (trainer,) = (o for o in of_kind(objects, "ServiceAccount") if o["metadata"]["name"] == "trainer")
+    assert trainer["automountServiceAccountToken"] is False
+    bound = {subject["name"] for binding in of_kind(objects, "RoleBinding") for subject in binding["subjects"]}
+    assert "trainer" not in bound
+    (launcher,) = (o for o in of_kind(objects, "RoleBinding") if o["roleRef"]["name"] == "launcher")
+    assert [(s["namespace"], s["name"]) for s in launcher["subjects"]] == [("preference-tuning", "dagster")]
+
+
+@every_overlay
+def test_every_image_is_pinned_and_comes_from_a_registry_that_is_named(name: str) -> None:
+    images = {
+        container["image"]
+        for obj in overlay(name)
+        for pod in pod_specs(obj)
+        for container in [*pod["containers"], *pod.get("initContainers", ())]
+    }
+    assert images
+    assert [image for image in images if "@sha256:" not in image or "." not in image.split("/")[0]] == []
+    (code,) = (pod for pod in pods(overlay(name)) if pod.owner.endswith("/dagster-code"))
+    (container,) = code.spec["containers"]
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert environment["DAGSTER_CURRENT_IMAGE"] == container["image"]
+
+
+def the(kind: str, name: str) -> Callable[[list[Object]], Any]:
+    return lambda objects: next(obj for obj in of_kind(objects, kind) if obj["metadata"]["name"] == name)
+
+
+def change(kind: str, name: str, do: Callable[[Any], object]) -> Callable[[list[Object]], object]:
+    return lambda objects: do(the(kind, name)(objects))
+
+
+def remove(kind: str, name: str) -> Callable[[list[Object]], object]:
+    return lambda objects: objects.remove(the(kind, name)(objects))
+
+
+def pool(do: Callable[[Any], object]) -> Callable[[list[Object]], object]:
+    return change("NodePool", "training-spot", lambda o: do(o["spec"]))
+
+
+def role(do: Callable[[Any], object]) -> Callable[[list[Object]], object]:
+    return change("Role", "launcher", do)
+
+
+def node(spec: Any) -> Any:
+    return spec["template"]["spec"]
+
+
+def budget(spec: Any) -> Any:
+    return spec["disruption"]["budgets"]
+
+
+MISTAKES = [
+    (misnamed, lambda objects: objects.append(objects[0]), "twice"),
+    (misnamed, role(lambda o: o["metadata"].pop("namespace")), "namespace None"),
+    (misnamed, role(lambda o: o["metadata"].update(namespace="default")), "no such namespace"),
+    (misnamed, change("NodePool", "serving", lambda o: o["metadata"].update(namespace="x")), "namespace 'x'"),
+    (dangling, pool(lambda spec: node(spec)["nodeClassRef"].update(name="gpu")), "no EC2NodeClass /gpu"),
+    (dangling, change("LocalQueue", "training", lambda o: o["spec"].update(clusterQueue="x")), "no ClusterQueue /x"),
+    (dangling, remove("ResourceFlavor", "spot"), "no ResourceFlavor /spot"),
+    (dangling, remove("ServiceAccount", "dagster"), "no ServiceAccount"),
+    (dangling, remove("PersistentVolume", "checkpoints"), "no PersistentVolume /checkpoints"),
+    (
+        dangling,
+        remove("PersistentVolumeClaim", "checkpoints"),
+        "no PersistentVolumeClaim preference-tuning/checkpoints",
+    ),
+    (dangling, remove("Role", "launcher"), "no Role preference-tuning/launcher"),
+    (dangling, remove("ConfigMap", "run-environment"), "no ConfigMap preference-tuning/run-environment"),
+    (dangling, remove("Service", "champion"), "no Service preference-tuning-serving/champion"),
+    (dangling, remove("InferenceService", "judge"), "no Deployment preference-tuning-serving/judge-predictor"),
+    (generous, role(lambda o: o["rules"][0]["verbs"].append("*")), "launcher: *"),
+    (generous, role(lambda o: o["rules"][0]["resources"].append("secrets")), "launcher: secrets"),
+    (generous, role(lambda o: o.update(kind="ClusterRole")), "over the whole cluster"),
+    (open_namespaces, remove("NetworkPolicy", "default-deny"), "no policy that denies by default"),
+    (open_namespaces, change("NetworkPolicy", "default-deny", lambda o: o["spec"].update(egress=[{}])), "by default"),
+    (
+        open_namespaces,
+        change("Namespace", "preference-tuning", lambda o: o["metadata"]["labels"].clear()),
+        "no Pod Security",
+    ),
+    (bad_pools, pool(lambda spec: budget(spec).clear()), "budget 0 for []"),
+    (bad_pools, pool(lambda spec: budget(spec)[0]["reasons"].append("Empty")), "budget 0 for"),
+    (bad_pools, pool(lambda spec: node(spec).pop("expireAfter")), "nodes expire"),
+    (bad_pools, pool(lambda spec: spec["disruption"].update(consolidationPolicy="Balanced")), "consolidates"),
+    (bad_pools, pool(lambda spec: node(spec)["requirements"][2]["values"].append("us-east-2b")), "not one zone"),
+    (bad_pools, pool(lambda spec: node(spec)["requirements"][0].update(values=["Spot"])), "capacity type ['Spot']"),
+    (bad_pools, pool(lambda spec: node(spec).pop("taints")), "no taint"),
+    (bad_pools, pool(lambda spec: spec.pop("limits")), "no limits"),
+    (bad_pools, pool(lambda spec: spec.update(weight=5)), "spot is not preferred"),
+    (bad_pools, change("EC2NodeClass", "training", lambda o: o["spec"].pop("instanceStorePolicy")), "17 GiB"),
+]
+
+
+@pytest.mark.parametrize(("check", "mutate", "finding"), MISTAKES)
+def test_a_mistake_is_found(
+    check: Callable[[list[Object]], list[str]], mutate: Callable[[list[Object]], object], finding: str
+) -> None:
+    objects = copy.deepcopy(list(overlay(EKS)))
+    mutate(objects)
+    found = check(objects)
+    assert any(finding in text for text in found), found
+
+
+def test_a_selector_that_takes_no_pod_is_found() -> None:
+    objects = copy.deepcopy(list(overlay(EKS)))
+    the("NetworkPolicy", "gang")(objects)["spec"]["podSelector"] = {"matchLabels": {"component": "trainer"}}
+    assert idle_selectors(objects, from_outside()) == ["NetworkPolicy preference-tuning/gang: selects nothing"]

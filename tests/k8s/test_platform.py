@@ -1,0 +1,219 @@
+"""The base `platform` (and, for its pods, `serving`): what a container may do, what is secret, how Dagster is set."""
+
+import copy
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from k8s.render.pod import USER
+from pipeline.recipe import load
+
+from .built import PLATFORM, RUNS, SERVING, both, build, named, objects_of, pods, selects
+from .manifests import MANIFESTS, Object, of_kind
+from .schemas import problems
+
+ROOT = Path(__file__).parents[2]
+OVERLAYS = sorted(path.parent for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml"))
+bases = pytest.mark.parametrize("base", ["platform", "serving"])
+
+
+@pytest.mark.shared
+@bases
+def test_an_api_server_takes_every_object(base: str, shared_data: Path) -> None:
+    assert {obj["metadata"]["name"]: found for obj in build(base) if (found := problems(obj))} == {}
+
+
+@bases
+def test_every_object_says_where_it_belongs(base: str) -> None:
+    objects = build(base)
+    assert {obj["metadata"]["namespace"] for obj in objects} <= {RUNS, PLATFORM, SERVING}
+    names = [(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in objects]
+    assert len(set(names)) == len(names)
+
+
+def weaknesses(spec: Object) -> list[str]:
+    """What keeps a pod out of a namespace with Pod Security `restricted`, or unwatched, unlimited or unpinned."""
+    found = []
+    of_pod = spec.get("securityContext", {})
+    if not of_pod.get("runAsNonRoot") or not of_pod.get("runAsUser"):
+        found.append("may run as root")
+    if of_pod.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        found.append("no seccomp profile")
+    if "serviceAccountName" not in spec or "automountServiceAccountToken" not in spec:
+        found.append("account by default")
+    if any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")):
+        found.append("shares the host's namespaces")
+    found += [f"volume {v['name']}" for v in spec.get("volumes", []) if "hostPath" in v]
+    for container in spec.get("initContainers", []) + spec["containers"]:
+        own, name = container.get("securityContext", {}), container["name"]
+        if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
+            found.append(f"{name}: privilege")
+        if own.get("capabilities") != {"drop": ["ALL"]}:
+            found.append(f"{name}: capabilities")
+        if not own.get("readOnlyRootFilesystem"):
+            found.append(f"{name}: writable root")
+        resources = container.get("resources", {})
+        if not {"cpu", "memory"} <= resources.get("requests", {}).keys() or "memory" not in resources.get("limits", {}):
+            found.append(f"{name}: resources")
+        if not re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", container["image"]):
+            found.append(f"{name}: image")
+        if container in spec["containers"] and "livenessProbe" not in container:
+            found.append(f"{name}: liveness")
+        if container in spec["containers"] and container.get("ports") and "readinessProbe" not in container:
+            found.append(f"{name}: readiness")
+    return found
+
+
+@bases
+def test_no_pod_may_more_than_it_needs(base: str) -> None:
+    specs = {name: spec for _, name, _, spec in pods(build(base))}
+    assert specs
+    assert {name: found for name, spec in specs.items() if (found := weaknesses(spec))} == {}
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    ("securityContext.runAsNonRoot", None), ("securityContext.seccompProfile", None), ("hostNetwork", True),
+    ("automountServiceAccountToken", None), ("containers.0.securityContext.capabilities", None),
+    ("containers.0.securityContext.readOnlyRootFilesystem", None), ("containers.0.securityContext.privileged", True),
+    ("containers.0.resources.requests", None), ("containers.0.image", "preference-tuning/dagster:latest"),
+    ("containers.0.livenessProbe", None), ("containers.0.readinessProbe", None),
+    ("volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
+])  # fmt: skip
+def test_a_weakness_is_seen(path: str, value: object) -> None:
+    spec = copy.deepcopy(next(spec for _, name, _, spec in pods(build("platform")) if name == "mlflow"))
+    *parents, last = path.split(".")
+    place: Any = spec
+    for key in parents:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    place.pop(last, None)
+    if value is not None:
+        place[last] = value
+    assert len(weaknesses(spec)) == 1
+
+
+def test_tokens_of_the_api_are_mounted_where_the_api_is_called() -> None:
+    assert {n for _, n, _, spec in pods(both()) if spec["automountServiceAccountToken"]} == {
+        "dagster-daemon",
+        "dagster-webserver",
+    }
+
+
+def test_the_run_launcher_may_do_what_it_does_and_no_more() -> None:
+    """The calls in dagster_k8s 0.29: launcher.py and, for jobs, pods, their logs and events, client.py."""
+    role = named(build("platform"), "Role", "run-launcher")
+    assert role["metadata"]["namespace"] == RUNS
+    rights = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
+    assert rights == {
+        ("jobs", "create"), ("jobs", "list"), ("jobs", "delete"), ("jobs/status", "get"),
+        ("pods", "get"), ("pods", "list"), ("pods", "delete"), ("pods/log", "get"), ("events", "list"),
+    }  # fmt: skip
+
+
+def test_no_secret_is_written_down() -> None:
+    assert not of_kind(both(), "Secret")
+    secret = re.compile(r"(?i)password|secret|token|_key|database_url|backend_store_uri")
+    literals = [
+        v["name"]
+        for _, _, _, spec in pods(both())
+        for c in spec["containers"]
+        for v in c.get("env", [])
+        if "value" in v
+    ]
+    literals += [key for obj in of_kind(both(), "ConfigMap") for key in obj["data"]]
+    assert literals and not [name for name in literals if secret.search(name)]
+    instance = yaml.safe_load((MANIFESTS / "bases" / "platform" / "dagster.yaml").read_text())
+    database = instance["storage"]["postgres"]["postgres_db"]
+    assert all("env" in database[key] for key in ("hostname", "username", "password", "db_name"))
+
+
+def code_location(objects: Sequence[Object]) -> Object:
+    return named(objects, "Deployment", "dagster-code")["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("folder", [MANIFESTS / "bases" / "platform", *OVERLAYS], ids=lambda path: path.name)
+def test_runs_get_the_image_of_the_code_location(folder: Path) -> None:
+    container = code_location(objects_of(folder))
+    assert {v["name"]: v["value"] for v in container["env"]}["DAGSTER_CURRENT_IMAGE"] == container["image"]
+
+
+def instance() -> Object:
+    (config,) = (obj for obj in of_kind(build("platform"), "ConfigMap") if "dagster.yaml" in obj["data"])
+    return yaml.safe_load(config["data"]["dagster.yaml"])
+
+
+def test_the_instance_is_one_that_dagster_takes() -> None:
+    from dagster._config import validate_config
+    from dagster._core.instance.config import dagster_instance_config_schema, validate_concurrency_config
+
+    config = instance()
+    assert not (validate_config(dagster_instance_config_schema(), config).errors or [])
+    validate_concurrency_config(config)
+    assert validate_config(dagster_instance_config_schema(), config | {"run_monitorng": {}}).errors
+
+
+def test_its_classes_take_their_configuration() -> None:
+    from dagster._config import validate_config
+
+    launcher = pytest.importorskip("dagster_k8s.launcher", reason="dagster-k8s is not installed (extra platform)")
+    logs = pytest.importorskip("dagster_aws.s3.compute_log_manager", reason="dagster-aws is not installed")
+    for cls, section in ((launcher.K8sRunLauncher, "run_launcher"), (logs.S3ComputeLogManager, "compute_logs")):
+        assert instance()[section]["class"] == cls.__name__
+        assert not (validate_config(cls.config_type(), instance()[section]["config"]).errors or [])
+
+
+def test_what_a_run_needs_is_in_its_own_namespace() -> None:
+    launcher = instance()["run_launcher"]["config"]
+    maps = {
+        obj["metadata"]["name"]
+        for obj in of_kind(build("platform"), "ConfigMap")
+        if obj["metadata"]["namespace"] == RUNS
+    }
+    assert launcher["job_namespace"] == RUNS
+    assert set(launcher["env_config_maps"]) <= maps
+    code = code_location(build("platform"))
+    assert {"configMapRef": {"name": "run-environment"}} in code["envFrom"]  # by this very name, not one with a hash
+    mounted = [*launcher["volume_mounts"], *launcher["run_k8s_config"]["container_config"]["volume_mounts"]]
+    assert {m["name"] for m in mounted} == {m["name"] for m in code["volumeMounts"]} == {"data", "tmp"}
+
+
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda path: path.name)
+def test_the_data_root_has_one_path_in_steps_and_in_trainers(folder: Path) -> None:
+    objects = objects_of(folder)
+    values = named(objects, "ConfigMap", "run-environment")["data"]
+    recipe = load(ROOT / Path(values["PREFERENCE_TUNING_RECIPE"]).relative_to("/app"))
+    (daemon,) = (
+        obj["data"] for obj in of_kind(objects, "ConfigMap") if "dagster-environment" in obj["metadata"]["name"]
+    )
+    mounts = {m["name"]: m["mountPath"] for m in code_location(objects)["volumeMounts"]}
+    assert recipe.compute.kubernetes is not None
+    assert {values["DATA_MOUNT"], daemon["DATA_MOUNT"], mounts["data"]} == {recipe.compute.kubernetes.mount}
+
+
+def test_a_run_is_as_confined_as_the_rest() -> None:
+    given = instance()["run_launcher"]["config"]["run_k8s_config"]
+    of_pod, own = given["pod_spec_config"]["security_context"], given["container_config"]["security_context"]
+    assert of_pod["run_as_non_root"] and of_pod["run_as_user"] == of_pod["fs_group"] == USER
+    assert of_pod["seccomp_profile"] == {"type": "RuntimeDefault"}
+    assert own == {
+        "allow_privilege_escalation": False,
+        "read_only_root_filesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    users = {spec["securityContext"]["runAsUser"] for _, _, _, spec in pods(both())}
+    assert users == {USER}, "one user for all that shares the volume"
+
+
+def test_one_daemon_and_no_two_of_them() -> None:
+    spec = named(build("platform"), "Deployment", "dagster-daemon")["spec"]
+    assert spec["replicas"] == 1 and spec["strategy"] == {"type": "Recreate"}
+
+
+def test_each_disruption_budget_leaves_room_for_a_drain() -> None:
+    for budget in of_kind(both(), "PodDisruptionBudget"):
+        workload = named(both(), "Deployment", budget["metadata"]["name"])
+        assert budget["spec"]["maxUnavailable"] == 1 < workload["spec"]["replicas"]
+        assert selects(budget["spec"]["selector"], workload["spec"]["template"]["metadata"]["labels"])

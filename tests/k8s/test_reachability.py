@@ -1,0 +1,140 @@
+"""Who reaches what in the namespaces of the platform and of the servers: policies, Services, routes."""
+
+import pytest
+
+from .built import COMPONENT, PLATFORM, RUNS, SERVING, both, build, named, pods, selects
+from .manifests import Object, of_kind
+
+NAMESPACE = "kubernetes.io/metadata.name"
+bases = pytest.mark.parametrize("base", ["platform", "serving"])
+
+
+def pod(component: str) -> tuple[str, Object]:
+    if component in ("run_worker", "trainer"):  # made at run time
+        return RUNS, {COMPONENT: component}
+    ((namespace, labels),) = ((n, labels) for n, _, labels, _ in pods(both()) if labels[COMPONENT] == component)
+    return namespace, labels
+
+
+def allowed(
+    policies: list[Object], direction: str, here: tuple[str, Object], there: tuple[str, Object], port: int
+) -> bool:
+    """Whether the policies of a pod let it send to (Egress) or take from (Ingress) another pod; addresses aside."""
+    (namespace, labels), (other_namespace, other_labels) = here, there
+    key, peers = ("egress", "to") if direction == "Egress" else ("ingress", "from")
+    for policy in policies:
+        spec = policy["spec"]
+        if policy["metadata"]["namespace"] != namespace or not selects(spec["podSelector"], labels):
+            continue
+        for rule in spec.get(key, []):
+            if port not in [p["port"] for p in rule.get("ports", [])]:
+                continue
+            for peer in rule.get(peers, []):
+                space = peer.get("namespaceSelector")
+                near = other_namespace == namespace if space is None else selects(space, {NAMESPACE: other_namespace})
+                if "ipBlock" not in peer and near and selects(peer.get("podSelector", {}), other_labels):
+                    return True
+    return False
+
+
+def reaches(source: tuple[str, Object], target: tuple[str, Object], port: int) -> bool:
+    policies = of_kind(both(), "NetworkPolicy")
+    return allowed(policies, "Egress", source, target, port) and allowed(policies, "Ingress", target, source, port)
+
+
+@pytest.mark.parametrize(("source", "target", "port"), [
+    ("webserver-proxy", "webserver", 3000), ("mlflow-proxy", "mlflow", 5000), ("run_worker", "mlflow", 5000),
+    ("webserver", "code-location", 4000), ("daemon", "code-location", 4000),
+    ("run_worker", "judge", 8000), ("run_worker", "champion", 8000), ("run_worker", "canary", 8000),
+])  # fmt: skip
+def test_what_works_together_reaches_each_other(source: str, target: str, port: int) -> None:
+    assert reaches(pod(source), pod(target), port)
+
+
+PORTS = {"webserver": 3000, "mlflow": 5000, "code-location": 4000, "champion": 8000, "canary": 8000, "judge": 8000}
+
+
+REACHED_BY = {
+    "webserver": {"webserver-proxy"},
+    "mlflow": {"mlflow-proxy", "run_worker"},
+    "code-location": {"webserver", "daemon"},
+    "champion": {"run_worker"},
+    "canary": {"run_worker"},
+    "judge": {"run_worker"},
+}
+
+
+@pytest.mark.parametrize("target", PORTS)
+def test_nothing_else_reaches_them(target: str) -> None:
+    """From the side that takes: what an attacker's own pod may send is not ours to say."""
+    policies = of_kind(both(), "NetworkPolicy")
+    everyone = {labels[COMPONENT] for _, _, labels, _ in pods(both())} | {"run_worker", "trainer"}
+    takes = {name for name in everyone if allowed(policies, "Ingress", pod(target), pod(name), PORTS[target])}
+    assert takes == REACHED_BY[target]
+    for stranger in (("default", {COMPONENT: "webserver-proxy"}), ("default", {}), (pod(target)[0], {})):
+        assert not allowed(policies, "Ingress", pod(target), stranger, PORTS[target])
+
+
+def test_the_gateway_reaches_proxies_and_models_only() -> None:
+    gateway, policies = ("gateway-system", {}), of_kind(both(), "NetworkPolicy")
+    ports = {3000, 4000, 4180, 5000, 8000}
+    reached = {labels[COMPONENT] for n, _, labels, _ in pods(both())
+               if any(allowed(policies, "Ingress", (n, labels), gateway, port) for port in ports)}  # fmt: skip
+    assert reached == {"webserver-proxy", "mlflow-proxy", "champion", "canary"}
+
+
+@pytest.mark.parametrize("namespace", [PLATFORM, SERVING])
+def test_a_namespace_is_closed_before_it_is_opened(namespace: str) -> None:
+    policies = [p for p in of_kind(both(), "NetworkPolicy") if p["metadata"]["namespace"] == namespace]
+    (closed,) = (p["spec"] for p in policies if p["metadata"]["name"] == "default-deny")
+    assert closed == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    for policy in policies:  # a policy that selects nobody is a policy that was forgotten
+        chosen = [labels for n, _, labels, _ in pods(both()) if n == namespace]
+        assert any(selects(policy["spec"]["podSelector"], labels) for labels in chosen), policy["metadata"]["name"]
+
+
+@bases
+def test_services_lead_somewhere_and_not_outside(base: str) -> None:
+    for service in of_kind(build(base), "Service"):
+        spec, namespace = service["spec"], service["metadata"]["namespace"]
+        assert spec["type"] == "ClusterIP"
+        behind = [
+            s
+            for n, _, labels, s in pods(build(base))
+            if n == namespace and selects({"matchLabels": spec["selector"]}, labels)
+        ]
+        assert len(behind) == 1, service["metadata"]["name"]
+        ports = behind[0]["containers"][0]["ports"]
+        assert all(
+            p["targetPort"] in {q.get("name") for q in ports} | {q["containerPort"] for q in ports}
+            for p in spec["ports"]
+        )
+
+
+@bases
+def test_routes_lead_to_services(base: str) -> None:
+    objects = build(base)
+    for route in of_kind(objects, "HTTPRoute"):
+        for backend in (b for rule in route["spec"]["rules"] for b in rule["backendRefs"]):
+            service = named(objects, "Service", backend["name"])
+            assert service["metadata"]["namespace"] == route["metadata"]["namespace"]
+            assert backend["port"] in [p["port"] for p in service["spec"]["ports"]]
+
+
+def test_people_come_in_through_the_proxies() -> None:
+    objects = build("platform")
+    backends = {
+        b["name"] for r in of_kind(objects, "HTTPRoute") for rule in r["spec"]["rules"] for b in rule["backendRefs"]
+    }
+    assert backends == {"webserver-proxy", "mlflow-proxy"}
+    for name in backends:
+        (spec,) = (spec for _, n, _, spec in pods(objects) if n == name)
+        assert "oauth2-proxy" in spec["containers"][0]["image"]
+        assert not [word for word in spec["containers"][0]["args"] if "skip-auth-r" in word]
+
+
+def test_mlflow_answers_under_every_name_that_it_is_called_by() -> None:
+    values = {k: v for obj in of_kind(build("platform"), "ConfigMap") for k, v in obj["data"].items()}
+    hosts = values["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
+    assert values["MLFLOW_TRACKING_URI"].removeprefix("http://") in hosts
+    assert set(named(build("platform"), "HTTPRoute", "mlflow")["spec"]["hostnames"]) <= set(hosts)

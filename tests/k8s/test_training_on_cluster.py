@@ -1,0 +1,67 @@
+"""Two real ranks as two pods: evicted, killed, brought back, and the same weights to the bit in the end."""
+
+from pathlib import Path
+
+import pytest
+
+from k8s.attempts import Attempts
+from pipeline.training.journal import read_journal
+from pipeline.training.launch import train
+from tests.pipeline.training.plans import adapter, folder, make_plan
+
+from .cluster.kubelet import Kubelet
+from .conftest import Cluster, Launch
+
+STEPS_S = 240
+
+
+@pytest.mark.slow
+@pytest.mark.pods
+def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturbed_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A machine for each of two ranks, against both ranks on one machine."""
+    undisturbed, alone = make_plan(tmp_path / "alone", processes=2)
+    assert train(undisturbed, alone, STEPS_S, print) is not None
+
+    store, plan = make_plan(tmp_path / "gang", processes=2)
+    plan = plan.model_copy(update={"nodes": 2, "processes": 1})
+    assert plan.digest() == alone.digest()
+    store.write(f"iterations/{plan.iteration}/training/plan.json", plan)
+    journal, checkpoints = folder(store, plan) / "journal.jsonl", folder(store, plan) / "checkpoints"
+
+    with Kubelet(cluster.api, tmp_path / "logs", environment={"GLOO_SOCKET_IFNAME": "lo"}) as kubelet:
+        cluster.hands.patience_s = STEPS_S
+        cluster.ours.logs = kubelet.logs
+        launched = Launch(cluster, (store, plan), cluster.settings(tmp_path))
+        cluster.hands.wait_until(lambda: any(checkpoints.glob("step-*")) or not launched.is_alive(), "a checkpoint")
+        victim = cluster.pods()[1]
+        assert cluster.api.evict(cluster.namespace, victim["metadata"]["name"]) == 201
+
+        def resumed(times: int) -> bool:
+            attempts = 0
+            for event in read_journal(journal):
+                attempts += event.kind == "started"
+                if attempts > times and event.kind == "step":
+                    return True
+            return not launched.is_alive()
+
+        cluster.hands.wait_until(lambda: resumed(1), "the first step after the eviction")
+        kubelet.kill(cluster.namespace, cluster.pods()[0]["metadata"]["name"])
+        assert launched.ended(STEPS_S) is None, "\n".join(launched.lines)
+
+    assert adapter(store, plan) == adapter(undisturbed, alone)
+    assert launched.result is not None
+    assert [each.cause for each in launched.result.preemptions] == ["SIGTERM", "killed"]
+    assert launched.result.preemptions[0].lost_steps == 0
+    (attempt,) = Attempts(store, plan.iteration).all()
+    assert (attempt.outcome, attempt.restarts) == ("succeeded", 2)
+    assert any("resum" in line for line in launched.lines)
+    print("from the eviction to the next step:", f"{_back_after_s(journal):.1f} s")
+
+
+def _back_after_s(journal: Path) -> float:
+    events = read_journal(journal)
+    stopped = next(n for n, event in enumerate(events) if event.kind == "stopping")
+    step = next(event for event in events[stopped:] if event.kind == "step" and event.at > events[stopped].at)
+    return step.at - events[stopped].at
