@@ -101,11 +101,11 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
     )
 
 
-def account_for(deployment: Deployment, result: TrainingResult) -> Ledger:
+def account_for(deployment: Deployment, plan: TrainingPlan, result: TrainingResult) -> Ledger:
     """What the training took, over all launches of it; published beside its result."""
-    recipe, store = deployment.recipe(), deployment.store()
-    attempts = Attempts(store, result.iteration).all()
-    account = ledger(attempts, result, recipe.compute, paid_devices(recipe.compute))
+    store = deployment.store()
+    compute = deployment.recipe().compute.model_copy(update={"nodes": plan.nodes, "processes": plan.processes})
+    account = ledger(Attempts(store, result.iteration).all(), result, compute, paid_devices(compute))
     store.write(LEDGER.format(iteration=result.iteration), account)
     return account
 

@@ -55,7 +55,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         return
     context.log.info(f"{result.checkpoint.step} steps in {result.goodput.total_s:.0f} s, {result.attempts} attempt(s)")
     yield _healthy(result.health)
-    account = account_for(deployment, result)
+    account = account_for(deployment, training_plan, result)
     metadata = _shown(result, recipe.compute.accelerator, account)
     if result.health.verdict == "STOP":
         told = IterationRecords(

@@ -184,13 +184,12 @@ def test_what_a_run_needs_is_in_its_own_namespace() -> None:
 def test_the_data_root_has_one_path_in_steps_and_in_trainers(folder: Path) -> None:
     objects = objects_of(folder)
     values = named(objects, "ConfigMap", "run-environment")["data"]
-    recipe = load(ROOT / Path(values["PREFERENCE_TUNING_RECIPE"]).relative_to("/app"))
-    (daemon,) = (
-        obj["data"] for obj in of_kind(objects, "ConfigMap") if "dagster-environment" in obj["metadata"]["name"]
-    )
-    mounts = {m["name"]: m["mountPath"] for m in code_location(objects)["volumeMounts"]}
-    assert recipe.compute.kubernetes is not None
-    assert {values["DATA_MOUNT"], daemon["DATA_MOUNT"], mounts["data"]} == {recipe.compute.kubernetes.mount}
+    path = ROOT / Path(values["PREFERENCE_TUNING_RECIPE"]).relative_to("/app")
+    trainers = load(path, values["PREFERENCE_TUNING_OVERRIDES"].split()).compute.kubernetes
+    (steps,) = (m["mount_path"] for m in instance()["run_launcher"]["config"]["volume_mounts"])
+    sensors = {m["name"]: m["mountPath"] for m in code_location(objects)["volumeMounts"]}
+    assert trainers is not None
+    assert trainers.mount == steps == sensors["data"]
 
 
 def test_a_run_is_as_confined_as_the_rest() -> None:

@@ -94,11 +94,11 @@ def status(hands: Hands, kind: str, ns: str, name: str) -> Object:
     return (hands.api.find(kind, ns, name) or {}).get("status") or {}
 
 
-def test_three_parallel_pods_of_one_completion_are_one_pod(hands: Hands, ns: str) -> None:
-    hands.api.create(job("seed", ns, completions=1, parallelism=3))
-    [pod] = running(hands, ns, 1)
+@pytest.mark.parametrize("mode", ["Indexed", "NonIndexed"])
+def test_three_parallel_pods_of_one_completion_are_one_pod(hands: Hands, ns: str, mode: str) -> None:
+    hands.api.create(job("seed", ns, completions=1, parallelism=3, completionMode=mode))
+    running(hands, ns, 1)
     hands.wait_until(lambda: status(hands, "Job", ns, "seed").get("ready") == 1)
-    assert labels(pod)["batch.kubernetes.io/job-completion-index"] == "0"
     assert len(hands.pods(ns)) == 1
 
 
@@ -317,6 +317,7 @@ def test_the_scheduler_starts_part_of_a_gang(hands: Hands, ns: str) -> None:
     ("spec", "message"),
     [
         ({}, "1 node(s) had untolerated taint {gpu: yes}"),
+        ({"tolerations": [{"key": "tpu", "operator": "Exists"}]}, "1 node(s) had untolerated taint {gpu: yes}"),
         (
             {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a": "b"}},
             "1 node(s) didn't match Pod's node affinity",
