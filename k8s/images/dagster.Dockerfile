@@ -10,9 +10,11 @@ FROM python:3.11.16-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c96
 RUN python -m venv /opt/venv
 ENV PATH=/opt/venv/bin:${PATH}
 
-# The build for CPUs, and first: PyPI's own brings 3 GB of CUDA.
+# torch comes first and alone. Name PyTorch's index of builds for CPUs (--build-arg TORCH_INDEX=...), or 3 GB of CUDA come
+# along, which nothing here needs.
+ARG TORCH_INDEX=
 COPY constraints-cpu.txt /build/
-RUN pip install --no-cache-dir -c /build/constraints-cpu.txt --index-url https://download.pytorch.org/whl/cpu torch
+RUN pip install --no-cache-dir -c /build/constraints-cpu.txt ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} torch
 
 # An editable install, because recipes lie beside the code, of packages that are still empty: a change of the code does
 # not install the requirements again.

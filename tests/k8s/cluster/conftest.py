@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from .gangs import cluster
+from .hands import Hands
 from .server import Server, api_server
 
 
@@ -24,3 +27,17 @@ def http(server: Server) -> Iterator[httpx.Client]:
     # No certificates to load: there is no TLS here.
     with httpx.Client(base_url=server.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
         yield client
+
+
+@pytest.fixture
+def hands() -> Iterator[Hands]:
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def ns(hands: Hands) -> Iterator[str]:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    hands.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    hands.api.delete("Namespace", "", name)

@@ -14,14 +14,13 @@ import httpx
 import pytest
 
 from .api import Api
-from .containers import Names, command, expanded
 from .controllers import controllers
+from .gangs import jobset, pod_template
 from .hands import Hands
 from .kinds import Object
 from .kubelet import Kubelet
 from .objects import condition, labels, notes, phase, place
 from .server import Server, api_server
-from .test_controllers import jobset, pod_template
 
 NS = "default"
 ON_SIGTERM = """
@@ -110,54 +109,6 @@ def dead(pid: int) -> bool:
         # A zombie of our own is dead too.
         return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return True
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("$(A)-$(B)", "1-$(B)"), ("$$(A)", "$(A)"), ("$A $", "$A $"), ("$(A", "$(A"), ("$$$(A)", "$1"), ("", "")],
-)
-def test_variables_are_expanded_as_kubernetes_does_it(text: str, value: str) -> None:
-    assert expanded(text, {"A": "1"}) == value
-
-
-def test_a_container_gets_its_arguments_and_its_environment_from_the_pod() -> None:
-    fields = {
-        "RANK": "metadata.annotations['i']",
-        "RESTART": "metadata.labels['r']",
-        "ME": "metadata.name",
-        "ON": "spec.nodeName",
-    }
-    env = [{"name": k, "valueFrom": {"fieldRef": {"fieldPath": path}}} for k, path in fields.items()]
-    env += [{"name": "ATTEMPT", "value": "1.$(RESTART)"}]
-    container = {
-        "name": "c",
-        "command": ["python", "-m", "x"],
-        "args": ["--node", "$(RANK)", "--attempt=$(ATTEMPT)"],
-        "env": env,
-    }
-    metadata = {"name": "p", "namespace": "n", "uid": "u", "labels": {"r": "3"}, "annotations": {"i": "7"}}
-    pod = {"metadata": metadata, "spec": {"nodeName": "far", "containers": [container]}}
-    argv, environment = command(pod, Names(), {"EXTRA": "yes"})
-    assert argv[0].endswith("python") or "python" in argv[0]
-    assert argv[1:] == ["-m", "x", "--node", "7", "--attempt=1.3"]
-    expected = {"RANK": "7", "RESTART": "3", "ME": "p", "ON": "far", "ATTEMPT": "1.3", "EXTRA": "yes", "HOSTNAME": "p"}
-    assert expected.items() <= environment.items()
-    assert environment.keys() - expected.keys() == {"PATH", "HOME"}
-
-
-def test_a_name_is_one_port_for_a_gang_and_another_after_its_restart() -> None:
-    def pod(restart: str, host: str = "j-0", owner: str = "o") -> Object:
-        of = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/restart-attempt": restart}
-        metadata = {"name": host, "namespace": "n", "uid": host, "labels": of, "ownerReferences": [{"uid": owner}]}
-        return {"metadata": metadata, "spec": {"hostname": host, "subdomain": "s"}}
-
-    names = Names()
-    first = names.resolved(pod("0"), "--master=j-0.s:29500")
-    assert first.startswith("--master=127.0.0.1:")
-    assert names.resolved(pod("0", "j-1"), "--master=j-0.s.n.svc.cluster.local:29500").partition("=")[0] == "--master"
-    assert names.resolved(pod("0", "j-1"), "--master=j-0.s:29500") == first
-    assert names.resolved(pod("1"), "--master=j-0.s:29500") != first
-    assert names.resolved(pod("0"), "other.t:29500 s3://j-0.s") == "other.t:29500 s3://j-0.s"
 
 
 @pytest.mark.parametrize(("code", "ends", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])

@@ -1,0 +1,84 @@
+"""Jobs, JobSets and clusters for the tests of the controllers; with KUBECONFIG set, the cluster is that one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .api import Api
+from .controllers import controllers
+from .hands import Hands
+from .kinds import Object
+from .server import api_server
+
+KUBECONFIG = os.environ.get("KUBECONFIG")
+ours = pytest.mark.skipif(bool(KUBECONFIG), reason="needs a scheduler, an operator or a clock that is ours")
+TARGET = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
+def exits(*codes: int) -> Object:
+    return {"onExitCodes": {"containerName": "trainer", "operator": "In", "values": list(codes)}}
+
+
+GANG = [{"action": "FailJob"} | TARGET, {"action": "FailJob"} | exits(64, 143)]
+RULES = [
+    {"name": "never", "action": "FailJobSet", "onJobFailureMessagePatterns": [".*exit code 64.*"]},
+    {"name": "again", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]},
+]
+
+
+@contextmanager
+def cluster(**options: Any) -> Generator[Hands]:
+    """The hands in the tests' cluster, or in the one that KUBECONFIG names."""
+    if KUBECONFIG:
+        yield Hands(Api.from_kubeconfig(Path(KUBECONFIG)), patience_s=60)
+        return
+    with api_server() as server, controllers(server.storage, **options):
+        yield Hands(Api(server.url, server.token))
+
+
+def pod_template(grace_s: int = 5, **spec: Any) -> Object:
+    container = {"name": "trainer", "image": "example.com/trainer:1", "command": ["python"]} | spec.pop("container", {})
+    return {
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace_s, "containers": [container]} | spec
+    }
+
+
+def job(name: str, ns: str, pods: int = 3, template: Object | None = None, **spec: Any) -> Object:
+    inner = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "backoffLimit": 0}
+    inner |= {"template": template or pod_template()} | spec
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": ns}, "spec": inner}
+
+
+def jobset(name: str, ns: str, pods: int = 2, max_restarts: int = 1, rules: Any = RULES, **spec: Any) -> Object:
+    inner = job("", ns, pods, podFailurePolicy={"rules": GANG}, **spec)["spec"]
+    replicated = [{"name": "trainer", "replicas": 1, "template": {"spec": inner}}]
+    policy = {"maxRestarts": max_restarts, "rules": rules}
+    metadata = {"name": name, "namespace": ns}
+    body: Object = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata}
+    return body | {"spec": {"replicatedJobs": replicated, "failurePolicy": policy}}
+
+
+def running(hands: Hands, ns: str, number: int, label: str = "") -> list[Object]:
+    pods = hands.wait_for_pods(number, ns, label)
+    for pod in pods:
+        hands.run(pod)
+    return pods
+
+
+def status(hands: Hands, kind: str, ns: str, name: str) -> Object:
+    return (hands.api.find(kind, ns, name) or {}).get("status") or {}
+
+
+def gpus(number: int) -> Object:
+    return {"resources": {"limits": {"nvidia.com/gpu": str(number)}}}
+
+
+def unschedulable(pod: Object) -> str:
+    conditions = pod["status"].get("conditions") or []
+    return next((c["message"] for c in conditions if c.get("reason") == "Unschedulable"), "")

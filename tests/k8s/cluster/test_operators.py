@@ -1,0 +1,104 @@
+"""Gangs of other operators: Volcano's policies in their order, a RayJob that ends as its entrypoint does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .gangs import gpus, ours, pod_template, running, status, unschedulable
+from .hands import Hands
+from .kinds import Object
+from .objects import place
+
+RESTART = {"event": "PodFailed", "action": "RestartJob"}
+
+
+def volcano(name: str, ns: str, pods: int = 2, policies: Any = None, **spec: Any) -> Object:
+    right = [
+        {"exitCode": 64, "action": "AbortJob"},
+        RESTART,
+        {"event": "PodEvicted", "action": "RestartJob"},
+    ]
+    task = {"name": "trainer", "replicas": pods, "template": pod_template(container=gpus(8))}
+    inner = {"minAvailable": pods, "queue": "training", "schedulerName": "volcano", "plugins": {"svc": [], "env": []}}
+    inner |= {"policies": right if policies is None else policies, "tasks": [task]} | spec
+    metadata = {"name": name, "namespace": ns}
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": inner}
+
+
+def state(hands: Hands, ns: str, name: str) -> str:
+    return (status(hands, "VolcanoJob", ns, name).get("state") or {}).get("phase", "")
+
+
+@ours
+def test_volcano_places_all_or_none(hands: Hands, ns: str) -> None:
+    hands.node("gpu-0", {"nvidia.com/gpu": "8"})
+    hands.api.create(volcano("gang", ns))
+    hands.wait_until(lambda: [p for p in hands.pods(ns) if "pod group is not ready" in unschedulable(p)])
+    assert not [p for p in hands.pods(ns) if "nodeName" in p["spec"]]
+    hands.node("gpu-1", {"nvidia.com/gpu": "8"})
+    pods = running(hands, ns, 2)
+    assert [(place(p)[1], p["spec"]["hostname"], p["spec"]["subdomain"]) for p in pods] == [
+        (f"gang-trainer-{i}", f"gang-trainer-{i}", "gang") for i in range(2)
+    ]
+    hands.wait_until(lambda: state(hands, ns, "gang") == "Running")
+
+
+@ours
+@pytest.mark.parametrize(
+    ("code", "policies", "phases"),
+    [
+        (64, None, ["Aborted"]),
+        (1, None, ["Pending", "Running"]),
+        (
+            64,
+            [{"event": "PodFailed", "action": "RestartJob"}, {"exitCode": 64, "action": "AbortJob"}],
+            ["Pending", "Running"],
+        ),
+        (0, None, ["Completed"]),
+    ],
+)
+def test_volcano_takes_the_first_policy_that_fits(
+    hands: Hands, ns: str, code: int, policies: Any, phases: list[str]
+) -> None:
+    hands.api.create(volcano("ordered", ns, policies=policies))
+    pods = running(hands, ns, 2)
+    hands.wait_until(lambda: state(hands, ns, "ordered") == "Running")
+    for pod in pods if code == 0 else pods[:1]:
+        hands.finish(pod, code)
+    if code:
+        hands.wait_until(lambda: "deletionTimestamp" in (hands.api.find("Pod", *place(pods[1])) or pods[1])["metadata"])
+        hands.end(pods[1])
+    hands.wait_until(lambda: state(hands, ns, "ordered") in phases)
+    assert status(hands, "VolcanoJob", ns, "ordered")["retryCount"] == (phases[0] == "Pending")
+
+
+@ours
+def test_volcano_counts_evictions_as_retries_and_gives_up(hands: Hands, ns: str) -> None:
+    hands.api.create(volcano("spent", ns, pods=1, maxRetry=2))
+    for retry in range(2):
+        hands.wait_until(lambda n=retry: status(hands, "VolcanoJob", ns, "spent").get("retryCount") == n)
+        [pod] = running(hands, ns, 1)
+        hands.wait_until(lambda: state(hands, ns, "spent") == "Running")
+        hands.evict(pod)
+    hands.wait_until(lambda: state(hands, ns, "spent") == "Failed")
+
+
+@ours
+@pytest.mark.parametrize(("code", "deployment", "job_status"), [(0, "Complete", "SUCCEEDED"), (64, "Failed", "FAILED")])
+def test_a_rayjob_ends_as_its_entrypoint_does(
+    hands: Hands, ns: str, code: int, deployment: str, job_status: str
+) -> None:
+    cluster_spec = {"headGroupSpec": {"rayStartParams": {}, "template": pod_template()}}
+    spec = {"entrypoint": "python -m x", "backoffLimit": 0, "rayClusterSpec": cluster_spec}
+    metadata = {"name": "ray", "namespace": ns}
+    hands.api.create({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec})
+    running(hands, ns, 1, "ray.io/node-type=head")
+    [submitter] = running(hands, ns, 1, "ray.io/node-type=submitter")
+    assert submitter["spec"]["containers"][0]["command"] == ["python", "-m", "x"]
+    hands.finish(submitter, code)
+    hands.wait_until(lambda: status(hands, "RayJob", ns, "ray").get("jobDeploymentStatus") == deployment)
+    end = status(hands, "RayJob", ns, "ray")
+    assert end["jobStatus"] == job_status
+    assert not code or end["message"].startswith("Job entrypoint command failed with exit code 64, last available logs")

@@ -1,0 +1,141 @@
+"""Who gets nodes and when: the scheduler starts half gangs, Kueue admits whole ones one after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .gangs import cluster, gpus, job, jobset, ours, pod_template, running, status, unschedulable
+from .hands import Hands
+from .kinds import Object
+from .objects import place, quantity
+
+ANY = [{"operator": "Exists"}]
+
+
+@ours
+def test_the_scheduler_starts_part_of_a_gang(hands: Hands, ns: str) -> None:
+    taint = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+    for i in range(3):
+        hands.node(f"gpu-{i}", {"cpu": "8", "nvidia.com/gpu": "8"}, {"pool": "training"}, [taint])
+    hands.node("small", {"cpu": "8"}, {"pool": "training"}, [])
+    tolerates = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    template = pod_template(container=gpus(8), tolerations=tolerates, nodeSelector={"pool": "training"})
+    hands.api.create(job("half", ns, 4, template=template))
+    hands.wait_until(lambda: sum("nodeName" in p["spec"] for p in hands.pods(ns)) == 3)
+    [left] = hands.wait_until(lambda: [p for p in hands.pods(ns) if unschedulable(p)])
+    assert unschedulable(left).startswith("0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
+    assert hands.api.list("Event", ns)[0][0]["reason"] == "FailedScheduling"
+
+
+@ours
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({}, "1 node(s) had untolerated taint {gpu: yes}"),
+        ({"tolerations": [{"key": "tpu", "operator": "Exists"}]}, "1 node(s) had untolerated taint {gpu: yes}"),
+        (
+            {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a": "b"}},
+            "1 node(s) didn't match Pod's node affinity",
+        ),
+        ({"tolerations": [{"operator": "Exists"}], "container": gpus(1)}, "1 Insufficient nvidia.com/gpu"),
+    ],
+)
+def test_the_scheduler_says_why_a_pod_waits(hands: Hands, ns: str, spec: Any, message: str) -> None:
+    hands.node("only", {"cpu": "1"}, {}, [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+    hands.api.create(job("waits", ns, 1, template=pod_template(**spec)))
+    [pod] = hands.wait_until(lambda: [p for p in hands.pods(ns) if unschedulable(p)])
+    assert message in unschedulable(pod)
+
+
+@ours
+def test_pods_of_a_lost_node_are_disrupted(hands: Hands, ns: str) -> None:
+    for i in range(2):
+        hands.node(f"spot-{i}", {"nvidia.com/gpu": "8"})
+    hands.api.create(jobset("spot", ns, 2, template=pod_template(container=gpus(8))))
+    pods = running(hands, ns, 2)
+    lost = next(p for p in hands.pods(ns) if p["spec"]["nodeName"] == "spot-1")
+    hands.api.delete("Node", "", "spot-1")
+    hands.wait_gone("Pod", *place(lost))
+    hands.end(next(p for p in pods if place(p) != place(lost)))
+    hands.wait_until(lambda: status(hands, "JobSet", ns, "spot").get("restarts") == 1)
+
+
+def kueue(hands: Hands, ns: str, quota: int = 24) -> None:
+    api = "kueue.x-k8s.io/v1beta2"
+    flavor = {"nodeLabels": {"karpenter.sh/capacity-type": "spot"}}
+    hands.api.create({"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "spot"}, "spec": flavor})
+    offer = {"name": "spot", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": quota}]}
+    spec = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [offer]}]}
+    hands.api.create({"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": "training"}, "spec": spec})
+    queue = {"apiVersion": api, "kind": "LocalQueue", "metadata": {"name": "training", "namespace": ns}}
+    hands.api.create(queue | {"spec": {"clusterQueue": "training"}})
+
+
+def queued(name: str, ns: str, pods: int = 3) -> Object:
+    body = jobset(name, ns, pods, template=pod_template(container=gpus(8)))
+    body["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "training"}
+    return body
+
+
+def workload(hands: Hands, ns: str, of: str, type_: str) -> Object:
+    for found in hands.api.list("Workload", ns)[0]:
+        if place(found)[1].startswith(f"jobset-{of}-"):
+            conditions = (found.get("status") or {}).get("conditions") or []
+            return next((c for c in conditions if c["type"] == type_), {})
+    return {}
+
+
+@ours
+def test_a_second_gang_has_no_pods_until_the_first_has_freed_its_quota(hands: Hands, ns: str) -> None:
+    kueue(hands, ns)
+    hands.api.create(queued("first", ns))
+    first = running(hands, ns, 3)
+    assert all(p["spec"]["nodeSelector"] == {"karpenter.sh/capacity-type": "spot"} for p in first)
+    hands.api.create(queued("second", ns))
+    said = hands.wait_until(lambda: workload(hands, ns, "second", "QuotaReserved"))
+    problem = "insufficient unused quota for nvidia.com/gpu in flavor spot, 24 more needed"
+    assert said["message"] == f"couldn't assign flavors to pod set trainer: {problem}"
+    assert (said["status"], len(hands.pods(ns))) == ("False", 3)
+    for pod in first:
+        hands.finish(pod, 0)
+    label = "jobset.sigs.k8s.io/jobset-name=second"
+    assert len(hands.wait_for_pods(3, ns, label)) == 3
+    assert workload(hands, ns, "first", "Finished")["status"] == "True"
+    assert workload(hands, ns, "second", "Admitted")["status"] == "True"
+
+
+@ours
+def test_a_gang_that_asks_for_more_than_there_is_never_comes(hands: Hands, ns: str) -> None:
+    kueue(hands, ns, quota=16)
+    hands.api.create(queued("big", ns))
+    said = hands.wait_until(lambda: workload(hands, ns, "big", "QuotaReserved"))
+    assert said["message"].endswith("+ current podset request (24) > maximum capacity (16)")
+    assert hands.pods(ns) == []
+
+
+@ours
+def test_a_gang_that_is_not_ready_in_time_is_evicted_and_comes_again() -> None:
+    with cluster(pods_ready_timeout_s=0.5, requeue_s=0.1) as hands:
+        hands.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue"}})
+        kueue(hands, "kueue")
+        hands.api.create(queued("slow", "kueue"))
+        before = hands.wait_for_pods(3, "kueue")
+        evicted = hands.wait_until(lambda: workload(hands, "kueue", "slow", "Evicted"))
+        assert evicted["reason"] == "PodsReadyTimeout" and evicted["message"].startswith(
+            "Exceeded the PodsReady timeout"
+        )
+        hands.wait_until(lambda: all("deletionTimestamp" in p["metadata"] for p in hands.pods("kueue")))
+        for pod in before:
+            hands.end(pod)
+        after = hands.wait_until(lambda: [p for p in hands.pods("kueue") if place(p) not in map(place, before)])
+        assert not {p["metadata"]["uid"] for p in after} & {p["metadata"]["uid"] for p in before}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("191450m", "191.45"), ("8", "8"), ("1Gi", str(2**30)), ("2k", "2000"), ("1937332Mi", str(1937332 * 2**20))],
+)
+def test_quantities(text: str, value: str) -> None:
+    assert str(quantity(text).normalize()) == str(quantity(value).normalize())
