@@ -101,7 +101,7 @@ def test_each_end_of_a_gang_is_told_apart(cluster: Cluster, planned: Planned, tm
     assert type(error) is kind
     assert words in str(error)
     assert attempts(planned) == [(1, outcome)]
-    assert cluster.jobsets() == []
+    cluster.hands.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
 
 
 def _ender(cluster: Cluster) -> Any:
@@ -165,7 +165,7 @@ def test_no_node_for_too_long_is_a_failure_that_a_retry_may_mend(
     assert type(error) is RuntimeError
     assert "no capacity" in str(error)
     assert "spot_first" in str(error)
-    assert cluster.jobsets() == []
+    cluster.hands.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
 
 
 def test_quota_that_never_comes_is_said_in_the_words_of_the_queue(
