@@ -69,7 +69,7 @@ def example(name: str, data_root: str, nodes: int, processes: int, engine: str, 
     """The gang that a recipe of that name would get for some plan: for the lint and for people."""
     digest = "0" * 64
     return Gang(
-        name=object_name("train", "example", digest[:8], "1"),
+        name=object_name("train", name, "1"),
         iteration="example",
         plan_digest=digest,
         plan_path=f"{data_root}/iterations/example/training/plan.json",

@@ -79,9 +79,11 @@ class Cluster:
 
     def run_all(self, number: int = 2) -> list[dict[str, Any]]:
         """The gang's pods, once they run."""
-        for pod in self.pods(number):
+        pods = self.pods(number)
+        for pod in pods:
             self.hands.run(pod)
-        return self.pods(number)
+        found = [self.api.find("Pod", self.namespace, pod["metadata"]["name"]) for pod in pods]
+        return [pod for pod in found if pod is not None]
 
     def jobsets(self) -> list[dict[str, Any]]:
         return self.api.list("JobSet", self.namespace)[0]

@@ -75,13 +75,13 @@ def test_what_serves_finds_a_pool_that_is_not_for_training(name: str) -> None:
 @every_overlay
 def test_runs_and_trainers_see_the_same_files_as_the_same_user(name: str) -> None:
     (instance,) = (obj for obj in of_kind(overlay(name), "ConfigMap") if "workspace.yaml" in obj["data"])
-    run = yaml.safe_load(instance["data"]["dagster.yaml"])["run_launcher"]["config"]["run_k8s_config"]
+    run = yaml.safe_load(instance["data"]["dagster.yaml"])["run_launcher"]["config"]
     settings = gang_of(name).settings
     assert recipe_of(name).data_root.startswith(f"{settings.mount}/")
-    assert run["pod_spec_config"]["security_context"]["run_as_user"] == USER
-    (claimed,) = (volume for volume in run["pod_spec_config"]["volumes"] if "persistent_volume_claim" in volume)
+    assert run["run_k8s_config"]["pod_spec_config"]["security_context"]["run_as_user"] == USER
+    (claimed,) = (volume for volume in run["volumes"] if "persistent_volume_claim" in volume)
     assert claimed["persistent_volume_claim"]["claim_name"] == settings.claim
-    paths = {mount["name"]: mount["mount_path"] for mount in run["container_config"]["volume_mounts"]}
+    paths = {mount["name"]: mount["mount_path"] for mount in run["volume_mounts"]}
     assert paths[claimed["name"]] == settings.mount
 
 
