@@ -1,12 +1,15 @@
 """`python -m k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
 
 `lint RECIPE... --manifests FILE...` judges the gang of each recipe together with static manifests (`-`: standard input,
-as `kubectl kustomize` writes it); the exit code is 0 without errors, 1 with errors, 2 when something cannot be read.
+as `kubectl kustomize` writes it); the exit code is 0 without errors, 1 with errors, 2 when something cannot be read,
+141 when nobody reads on (`| head`).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -17,8 +20,9 @@ import yaml
 
 from k8s.gang import Gang, example
 from k8s.lint import GANG_RULES, RULES, Finding, lint_gang, lint_objects
+from k8s.lint.manifests import Manifests
 from k8s.render import render
-from pipeline.recipe import Recipe, load
+from pipeline.recipe import NOT_YAML, Recipe, load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,10 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(run=lambda chosen, run=run: run(chosen.recipe))
     chosen = parser.parse_args(arguments)
     try:
-        return chosen.run(chosen)
+        code = chosen.run(chosen)
+        sys.stdout.flush()
+        return code
     except ValueError as error:
         print(error, file=sys.stderr)
-        return 2
+    except OverflowError as error:
+        print(f"A number of the recipe is too large to compute with: {error}. Lower the largest.", file=sys.stderr)
+    except BrokenPipeError:
+        # As a program that the signal ends; what is still to be written has to go somewhere at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return 2
 
 
 def gang_of_recipe(recipe: Recipe) -> Gang:
@@ -72,7 +84,7 @@ def read(file: str) -> list[dict[str, Any]]:
         documents = list(yaml.safe_load_all(text))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}. Give files of YAML manifests.") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except NOT_YAML as error:
         raise ValueError(f"{file} is not YAML: {error}. Mend the line it names.") from error
     for i, document in enumerate(documents):
         if document is not None and not (isinstance(document, dict) and isinstance(document.get("kind"), str)):
@@ -85,6 +97,8 @@ def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
     if not recipes and not files:
         raise ValueError("Nothing to lint: give recipes, or --manifests FILE.")
     manifests = [document for file in files for document in read(file)]
+    if files and not Manifests(manifests).objects:
+        raise ValueError(f"No object in {', '.join(files)}: give manifests, such as `kubectl kustomize` writes.")
     given = lint_objects(manifests)
     found = list(given)
     for file in recipes:

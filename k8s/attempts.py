@@ -5,7 +5,7 @@ Owns the number that fences one attempt from the next. Records lie beside the pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from k8s.ledger import LaunchAttempt
 from pipeline.storage import Store
@@ -24,29 +24,40 @@ class Attempts:
         found = [self._store.read(f"{self._folder}/{name}", LaunchAttempt) for name in names]
         return [attempt for attempt in found if attempt is not None]
 
-    def current(self, at: float) -> LaunchAttempt:
+    def current(self, at: float, name: Callable[[int], str]) -> LaunchAttempt:
         """The newest attempt if it is not over, else a new one. Of two launchers that open one at once, one wins."""
         while True:
-            newest = next(iter(reversed(self.all())), None)
+            newest = self._newest()
             if newest is not None and newest.closed_at is None:
                 return newest
-            attempt = LaunchAttempt(
-                attempt=newest.attempt + 1 if newest else 1, name="", opened_at=at, closed_at=None, outcome="", why="",
-                restarts=0, requests=0,
-            )  # fmt: skip
-            if self._store.create(self._name(attempt), attempt):
+            number = newest.attempt + 1 if newest else 1
+            attempt = LaunchAttempt(attempt=number, name=name(number), opened_at=at)
+            if self._store.create(self._name(number), attempt):
                 return attempt
+
+    def open(self, number: int) -> bool:
+        """Whether that attempt is the newest, and not over."""
+        newest = self._newest()
+        return newest is not None and newest.attempt == number and newest.closed_at is None
+
+    def close(self, attempt: LaunchAttempt) -> bool:
+        """Write how it ended, beside what earlier launches spent on it. False when it was closed before."""
+        recorded = self._store.read(self._name(attempt.attempt), LaunchAttempt)
+        if recorded is None or recorded.closed_at is not None:
+            return False
+        spent = {"requests": attempt.requests + recorded.requests}
+        self._store.write(self._name(attempt.attempt), attempt.model_copy(update=spent))
+        return True
 
     def settle(self, at: float) -> None:
         """Close what is open although the training is done: a launcher ended between the two."""
         for attempt in self.all():
             if attempt.closed_at is None:
-                self.write(
-                    attempt.model_copy(update={"closed_at": at, "outcome": "succeeded", "why": "its result is there"})
-                )
+                over = {"closed_at": at, "outcome": "succeeded", "why": "its result is there"}
+                self.close(attempt.model_copy(update={**over, "requests": 0}))
 
-    def write(self, attempt: LaunchAttempt) -> None:
-        self._store.write(self._name(attempt), attempt)
+    def _newest(self) -> LaunchAttempt | None:
+        return next(iter(reversed(self.all())), None)
 
-    def _name(self, attempt: LaunchAttempt) -> str:
-        return f"{self._folder}/attempt-{attempt.attempt:03}.json"
+    def _name(self, number: int) -> str:
+        return f"{self._folder}/attempt-{number:03}.json"

@@ -16,22 +16,26 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from k8s.observe import Observed, PodSeen
+from k8s.render.pod import CONTAINER
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED
 
 Cause = Literal[
-    "succeeded", "queued", "no_capacity", "starting", "image", "running", "restarting", "leaving", "gone", "deleted",
-    "preempted", "refused", "out_of_memory", "timed_out", "crashed", "stuck",
+    "succeeded", "queued", "no_capacity", "starting", "image", "volume", "running", "restarting", "leaving", "gone",
+    "deleted", "preempted", "refused", "out_of_memory", "timed_out", "crashed", "stuck",
 ]  # fmt: skip
 OVER: frozenset[Cause] = frozenset(
     ("succeeded", "gone", "deleted", "preempted", "refused", "out_of_memory", "timed_out", "crashed", "stuck")
 )
 """Causes after which nothing more will happen by itself."""
-NOT_STARTED: frozenset[Cause] = frozenset(("queued", "no_capacity", "starting", "restarting", "image"))
+NOT_STARTED: frozenset[Cause] = frozenset(("queued", "no_capacity", "starting", "restarting", "image", "volume"))
 """Causes that the recipe's `start_timeout_s` is for."""
+UNMENDED: frozenset[Cause] = frozenset(("image", "volume"))
+"""Of those, what time alone seldom mends."""
 UNPULLABLE = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
      "CreateContainerConfigError", "CreateContainerError")
 )  # fmt: skip
+_NO_CLAIM = re.compile(r"persistentvolumeclaim .{0,80} not found")
 _EXIT = re.compile(r"exit code (\d+)")
 _DISRUPTED = re.compile(r"has condition DisruptionTarget|PodEvicted|[Pp]re-?empt|node .{0,80}(?:lost|shut|deleted)")
 
@@ -57,6 +61,9 @@ def classify(observed: Observed) -> Verdict:
     refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
     if refused is not None:
         return Verdict("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
+    homeless = _first(observed, lambda pod: bool(_NO_CLAIM.search(pod.message)))
+    if homeless is not None:
+        return Verdict("volume", f"pod {homeless.name}: {homeless.message}")
     unplaced = _first(observed, lambda pod: pod.waiting == "Unschedulable")
     if unplaced is not None:
         return Verdict("no_capacity", f"pod {unplaced.name} finds no node: {unplaced.message}")
@@ -69,7 +76,9 @@ def classify(observed: Observed) -> Verdict:
 
 def _failure(observed: Observed) -> Verdict:
     quoted = {int(code) for code in _EXIT.findall(observed.said)}
-    codes = {pod.exit_code for pod in observed.pods} - {None, 0} or quoted
+    # The pod that submits to Ray ends with 1 whatever the trainer ended with, which is quoted then.
+    trainers = {pod.exit_code for pod in observed.pods if pod.container == CONTAINER} - {None, 0}
+    codes = trainers or quoted or {pod.exit_code for pod in observed.pods} - {None, 0}
     said = observed.said or "nothing was said of it"
     if NEVER_RETRY in codes | quoted:
         return Verdict("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
@@ -79,7 +88,7 @@ def _failure(observed: Observed) -> Verdict:
     refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
     if refused is not None:
         return Verdict("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
-    if "DeadlineExceeded" in said:
+    if "DeadlineExceeded" in said or _first(observed, lambda pod: pod.ended == "DeadlineExceeded"):
         return Verdict("timed_out", said)
     disrupted = _first(observed, lambda pod: bool(pod.disrupted))
     if disrupted is not None:

@@ -17,6 +17,8 @@ MANAGER = "preference-tuning"
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Before each further try of a request that got no answer, a 5xx or a 429."""
 TIMEOUT_S = 20.0
+LINES = 2000
+"""Of a log, at most in one answer: the newest."""
 
 Object = dict[str, Any]
 
@@ -40,7 +42,6 @@ RESOURCES = {
     "RayJob": Resource("ray.io", "v1", "rayjobs"),
     "Service": Resource("", "v1", "services"),
     "Pod": Resource("", "v1", "pods"),
-    "Event": Resource("", "v1", "events"),
     "Workload": Resource("kueue.x-k8s.io", "v1beta2", "workloads"),
 }
 
@@ -69,9 +70,12 @@ class Unreachable(RuntimeError):
 class Client:
     """One connection to one cluster. Every method raises Refused or Unreachable; `requests` counts what it costs."""
 
-    def __init__(self, http: Any, pauses_s: tuple[float, ...] = PAUSES_S) -> None:
-        self._http, self.pauses_s = http, pauses_s
+    def __init__(self, http: Any, transient: type[Exception], pauses_s: tuple[float, ...] = PAUSES_S) -> None:
+        """`transient`: what `http` raises when no answer came."""
+        self._http, self._transient, self.pauses_s = http, transient, pauses_s
         self.requests = 0
+        self.answered = False
+        """Whether the server ever gave an answer of any kind."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """The object; None when there is none of that name."""
@@ -85,11 +89,6 @@ class Client:
     def list(self, resource: Resource, namespace: str, labels: str) -> list[Object]:
         """Every object that the label selector takes."""
         return self._ask("GET", resource.path(namespace), params={"labelSelector": labels}).json()["items"]
-
-    def events(self, namespace: str, name: str) -> list[Object]:
-        """What the cluster's controllers said of the object of that name."""
-        params = {"fieldSelector": f"involvedObject.name={name}"}
-        return self._ask("GET", RESOURCES["Event"].path(namespace), params=params).json()["items"]
 
     def apply(self, obj: Mapping[str, Any]) -> Object:
         """Server-side apply, strict about unknown fields; never takes a field from another manager (409)."""
@@ -115,12 +114,12 @@ class Client:
 
         Asked once: a node that does not answer must not hold the launcher up.
         """
-        params = {"container": container, "timestamps": "true", "limitBytes": str(1 << 20)}
+        params = {"container": container, "timestamps": "true", "tailLines": str(LINES)}
         if since:
             params["sinceTime"] = since
         try:
             path = RESOURCES["Pod"].path(namespace, pod, "log")
-            return self._ask("GET", path, once=True, params=params).text.splitlines()
+            return self._ask("GET", path, once=True, params=params).text.split("\n")
         except Refused as refusal:
             if refusal.code in (400, 404):
                 return []
@@ -133,9 +132,14 @@ class Client:
             self.requests += 1
             try:
                 response = self._http.request(method, path, **arguments)
-            except Exception as error:  # the boundary of the HTTP library: no answer, or none that is HTTP
+            except self._transient as error:
                 trouble, wanted_s = f"{type(error).__name__}: {error}", 0.0
+            except Exception as error:  # the boundary of lightkube and its HTTP library: addresses, credentials
+                raise Refused(
+                    0, f"{method} {path} could not be asked ({type(error).__name__}: {error}). Mend the kubeconfig."
+                ) from error
             else:
+                self.answered = True
                 if response.status_code < 400:
                     return response
                 if (code := _refusal(response)) is not None:
@@ -165,7 +169,8 @@ def connect(kubeconfig: str = "", timeout_s: float = TIMEOUT_S) -> Client:
         single = found.get()
     except Exception as error:  # the boundary of lightkube's configuration: files of any shape
         raise ValueError(f"There is no usable kubeconfig ({error}). Set KUBECONFIG, or run in a pod.") from error
-    return Client(adapter.Client(single, adapter.ConnectionParams(timeout=transport.Timeout(timeout_s))))
+    http = adapter.Client(single, adapter.ConnectionParams(timeout=transport.Timeout(timeout_s)))
+    return Client(http, transport.TransportError)
 
 
 def _message(response: Any) -> str:

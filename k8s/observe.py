@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from k8s.client import RESOURCES, Client, Resource
+from k8s.client import RESOURCES, Client, Refused, Resource
 from k8s.gang import Gang
 from k8s.names import label_value
 from k8s.render.placement import PLAN, plan_label
@@ -183,7 +183,11 @@ READERS = {"jobset": _jobset, "indexed_job": _job, "volcano": _vcjob, "rayjob": 
 def _queued(client: Client, namespace: str, uid: str) -> str:
     """Kueue's own words on why the gang is not admitted; nothing where it has none."""
     words: list[str] = []
-    for workload in client.list(RESOURCES["Workload"], namespace, f"kueue.x-k8s.io/job-uid={uid}"):
+    try:
+        workloads = client.list(RESOURCES["Workload"], namespace, f"kueue.x-k8s.io/job-uid={uid}")
+    except Refused:  # words are a kindness: no Kueue here, or no right to look
+        return ""
+    for workload in workloads:
         for condition in workload.get("status", {}).get("conditions", []):
             waits = condition["type"] == "QuotaReserved" and condition.get("status") == "False"
             if waits or (condition["type"] == "Evicted" and condition.get("status") == "True"):
@@ -195,5 +199,8 @@ def _child_jobs(client: Client, gang: Gang) -> str:
     """What the Jobs of a failed JobSet died of: their pods may be gone already."""
     if gang.settings.backend != "jobset":
         return ""
-    jobs = client.list(RESOURCES["Job"], gang.settings.namespace, f"jobset.sigs.k8s.io/jobset-name={gang.name}")
+    try:
+        jobs = client.list(RESOURCES["Job"], gang.settings.namespace, f"jobset.sigs.k8s.io/jobset-name={gang.name}")
+    except Refused:
+        return ""
     return "; ".join(_said(true["Failed"]) for true in map(_true, jobs) if "Failed" in true)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from k8s.gang import Gang
 from k8s.observe import Observed, PodSeen
 from pipeline.training.lines import MARK
 
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
 KEPT = 30
 """Last lines, for a report."""
 
@@ -37,8 +39,9 @@ class Tail:
             return
         for stamped in lines:
             stamp, _, text = stamped.partition(" ")
-            if stamp <= self._until:
+            if stamp <= self._until or not STAMP.match(stamp):
                 continue
+            text = text.rstrip("\r").rpartition("\r")[2]  # of a progress bar, the last state
             self._until = stamp
             if self._line(text):
                 continue

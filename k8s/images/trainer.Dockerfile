@@ -7,7 +7,9 @@
 # no Elastic Fabric Adapter: between nodes NCCL would speak TCP. On instances with EFA give a base that adds
 # libfabric and aws-ofi-nccl to it (AWS's EFA installer, or one of its Deep Learning base images), with the plugin on
 # LD_LIBRARY_PATH, and name it by digest too: --build-arg BASE=REGISTRY/cuda-efa@sha256:...
-# GKE mounts its own plugin. A run shows which was taken: NCCL_DEBUG=INFO prints "NET/OFI" or "NET/Socket".
+# On GKE, GPUDirect RDMA likewise needs Google's gIB plugin in BASE (or its installer's folder of the node mounted, which a
+# gang's pods don't do) and the environment of its set_nccl_env.sh in the recipe's compute.kubernetes.env.
+# A run shows which was taken: NCCL_DEBUG=INFO prints "NET/OFI", "NET/gIB" or "NET/Socket".
 ARG BASE=nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6
 FROM ${BASE}
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from k8s.gang import Gang
 from k8s.lint import gang as _gang
-from k8s.lint import karpenter, kueue, names, rayjob, resources, restarts, routing, script, security, volcano
+from k8s.lint import karpenter, kueue, names, pools, rayjob, resources, restarts, routing, script, security, volcano
 from k8s.lint.manifests import Manifests
 from k8s.lint.rules import GANG_RULES, RULES, Finding, Rule
 
 __all__ = ["GANG_RULES", "RULES", "Finding", "Rule", "lint_gang", "lint_objects"]
 
-THEMES = (restarts, volcano, rayjob, kueue, karpenter, resources, security, script, names, routing, _gang)
+THEMES = (restarts, volcano, rayjob, kueue, karpenter, pools, resources, security, script, names, routing, _gang)
 """Importing a theme registers its rules."""
 
 

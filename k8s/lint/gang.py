@@ -8,8 +8,9 @@ import zlib
 from pathlib import PurePosixPath
 
 from k8s.gang import Gang
-from k8s.lint.manifests import ITERATION, Manifests, Workload
-from k8s.lint.restarts import LONGEST_GRACE_S
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import ITERATION, Workload
+from k8s.lint.restarts import GKE_LONGEST_GRACE_S, LONGEST_GRACE_S, longest_grace
 from k8s.lint.rules import Hits, gang_rule
 from k8s.lint.tree import rows, text, whole
 from k8s.names import label_value
@@ -58,17 +59,35 @@ def data_root_outside_mount(gang: Gang, seen: Manifests) -> Hits:
         yield "recipe data_root", f"the plan at {gang.plan_path}, the volume at {mount}"
 
 
-@gang_rule("error", fix=f"Set training.grace_s between the time of a save and {LONGEST_GRACE_S} s (100).")
+@gang_rule(
+    "error",
+    fix=f"Set training.grace_s between the time of a save and {LONGEST_GRACE_S} s (100); on GKE's spot nodes to at "
+    f"most {GKE_LONGEST_GRACE_S} s.",
+)
 def grace_of_recipe(gang: Gang, seen: Manifests) -> Hits:
     """Too short, and each pre-emption loses what was trained since the last checkpoint; longer than a spot notice
-    (120 s, less the drain), and it is not given. The trainer plans its last save by the recipe's number."""
-    if gang.instance.gpus and gang.grace_s < SAVE_S:
+    (120 s, less the drain; 30 s on GKE, half of it), and it is not given. The trainer plans its last save by the
+    recipe's number."""
+    longest, notice = longest_grace(on_gke=gang.instance.cloud == "gcp")
+    if gang.instance.gpus and gang.grace_s < SAVE_S and not _short_notice(gang):
         yield "recipe training.grace_s", f"{gang.grace_s} s, a save of an 8B model took {SAVE_S} s"
-    if gang.settings.capacity != "on_demand" and gang.grace_s > LONGEST_GRACE_S:
-        yield "recipe training.grace_s", f"{gang.grace_s} s of a spot notice of 120 s"
+    if gang.settings.capacity != "on_demand" and gang.grace_s > longest:
+        yield "recipe training.grace_s", f"{gang.grace_s} s of a spot notice of {notice} s"
     for pods in made.pods if (made := _workload(gang, seen)) else []:
         if (grace := whole(pods.spec, "terminationGracePeriodSeconds")) != gang.grace_s:
             yield f"{pods.where}.terminationGracePeriodSeconds", f"{grace}, the recipe has {gang.grace_s}"
+
+
+@gang_rule("warning", fix="Save often (training.checkpoints.every_steps), or train on_demand.")
+def save_over_grace(gang: Gang, seen: Manifests) -> Hits:
+    """GKE gives a pod of a spot node about 15 s: the last save may not fit, and a pre-emption then loses what was
+    trained since the one before."""
+    if _short_notice(gang) and gang.grace_s < SAVE_S:
+        yield "recipe training.grace_s", f"{gang.grace_s} s, a save of an 8B model took {SAVE_S} s"
+
+
+def _short_notice(gang: Gang) -> bool:
+    return gang.instance.cloud == "gcp" and gang.settings.capacity != "on_demand"
 
 
 @gang_rule("error", fix="Let the deadline be the recipe's training.timeout_s, or more.")

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from k8s.instances import instance
-from k8s.lint.manifests import CAPACITY, INSTANCE_TYPE, MACHINE_FAMILY, Manifests, where
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import CAPACITY, INSTANCE_TYPE, MACHINE_FAMILY, where
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import Node, rows, sub, text, texts
 
@@ -24,7 +25,7 @@ def _requires(pool: Node, key: str) -> list[str]:
     ]
 
 
-def _gpu_pools(seen: Manifests) -> list[Node]:
+def gpu_pools(seen: Manifests) -> list[Node]:
     """Pools for trainings: by our label, or without it by their taint or instance types."""
 
     def trains(pool: Node) -> bool:
@@ -46,11 +47,14 @@ def _efa(name: str) -> int:
 
 @rule("error", fix="Give nodeClassRef group karpenter.k8s.aws, kind EC2NodeClass and name.")
 def node_class_ref(seen: Manifests) -> Hits:
-    """Karpenter's v1 refuses a reference without group, kind and name: the pool never makes a node."""
+    """Karpenter's v1 refuses a reference without group, kind and name, and does not find a class of another group: the
+    pool never makes a node."""
     for pool in seen.of("NodePool", "karpenter.sh/"):
         found = sub(pool, "spec", "template", "spec", "nodeClassRef")
         if missing := [key for key in ("group", "kind", "name") if not text(found, key)]:
             yield where(pool, "spec.template.spec.nodeClassRef"), f"no {', no '.join(missing)}"
+        elif text(found, "kind") == "EC2NodeClass" and (group := text(found, "group")) != "karpenter.k8s.aws":
+            yield where(pool, "spec.template.spec.nodeClassRef.group"), group
 
 
 @rule("error", fix="Add the EC2NodeClass to the manifests, or name one of theirs.")
@@ -80,7 +84,7 @@ def node_class_incomplete(seen: Manifests) -> Hits:
 def instance_store(seen: Manifests) -> Hits:
     """Without it pods live on a root disk of 17 Gi allocatable, which the trainer's image alone fills, beside idle NVMe
     disks."""
-    pools = {text(p, "spec", "template", "spec", "nodeClassRef", "name") for p in _gpu_pools(seen)}
+    pools = {text(p, "spec", "template", "spec", "nodeClassRef", "name") for p in gpu_pools(seen)}
     for found in seen.of("EC2NodeClass"):
         if text(found, "metadata", "name") in pools and text(found, "spec", "instanceStorePolicy") != "RAID0":
             yield where(found, "spec.instanceStorePolicy"), text(found, "spec", "instanceStorePolicy") or "not set"
@@ -89,7 +93,7 @@ def instance_store(seen: Manifests) -> Hits:
 @rule("error", fix="Set consolidationPolicy: WhenEmpty and a consolidateAfter.")
 def consolidation(seen: Manifests) -> Hits:
     """The default WhenEmptyOrUnderutilized moves a training to a cheaper node in the middle of a step."""
-    for pool in _gpu_pools(seen):
+    for pool in gpu_pools(seen):
         disruption = sub(pool, "spec", "disruption")
         if (policy := text(disruption, "consolidationPolicy")) != "WhenEmpty":
             yield where(pool, "spec.disruption.consolidationPolicy"), policy or "not set: WhenEmptyOrUnderutilized"
@@ -100,7 +104,7 @@ def consolidation(seen: Manifests) -> Hits:
 @rule("error", fix='Add budgets: [{nodes: "0", reasons: [Drifted, Underutilized]}].')
 def drift_budget(seen: Manifests) -> Hits:
     """A new AMI drifts every node: Karpenter then replaces those of a running gang, up to a tenth at once."""
-    for pool in _gpu_pools(seen):
+    for pool in gpu_pools(seen):
         budgets = [b for b in rows(pool, "spec", "disruption", "budgets") if text(b, "nodes") in {"0", "0%"}]
         stopped = {reason for b in budgets for reason in (texts(b, "reasons") or ["Drifted", "Underutilized"])}
         if missing := sorted({"Drifted", "Underutilized"} - stopped):
@@ -110,7 +114,7 @@ def drift_budget(seen: Manifests) -> Hits:
 @rule("warning", fix="Set template.spec.expireAfter: Never.")
 def node_expiry(seen: Manifests) -> Hits:
     """A node of 720 hours (the default) is drained, budgets or not: expiry is forceful (read)."""
-    for pool in _gpu_pools(seen):
+    for pool in gpu_pools(seen):
         if (after := text(pool, "spec", "template", "spec", "expireAfter")) != "Never":
             yield where(pool, "spec.template.spec.expireAfter"), after or "not set: 720h"
 
@@ -118,7 +122,7 @@ def node_expiry(seen: Manifests) -> Hits:
 @rule("error", fix="Set limits: nvidia.com/gpu to what a run may take.")
 def pool_limits(seen: Manifests) -> Hits:
     """One wrong number of nodes in a recipe buys a fleet."""
-    for pool in _gpu_pools(seen):
+    for pool in gpu_pools(seen):
         if not sub(pool, "spec", "limits"):
             yield where(pool, "spec.limits"), "none"
 
@@ -126,7 +130,7 @@ def pool_limits(seen: Manifests) -> Hits:
 @rule("error", fix=f"Require one {ZONE}; make a pool for each zone that you want to fall back to.")
 def several_zones(seen: Manifests) -> Hits:
     """EFA does not cross zones: a gang over two of them never connects, or falls back to TCP."""
-    for pool in _gpu_pools(seen):
+    for pool in gpu_pools(seen):
         zones = _requires(pool, ZONE)
         if len(zones) != 1 and any(_efa(name) for name in _requires(pool, INSTANCE_TYPE)):
             yield where(pool, "spec.template.spec.requirements"), f"zones {zones or 'of all subnets'}"
@@ -135,7 +139,7 @@ def several_zones(seen: Manifests) -> Hits:
 @rule("warning", fix="Taint the pool nvidia.com/gpu=true:NoSchedule.")
 def pool_untainted(seen: Manifests) -> Hits:
     """Any pod lands on a node of eight devices and keeps it from being empty."""
-    for pool in _gpu_pools(seen):
+    for pool in gpu_pools(seen):
         if not rows(pool, "spec", "template", "spec", "taints"):
             yield where(pool, "spec.template.spec.taints"), "none"
 
@@ -166,7 +170,7 @@ def tolerates_everything(seen: Manifests) -> Hits:
     """Pods that tolerate the taint of a leaving node are not drained from it: no SIGTERM, no checkpoint. New ones are
     placed on a node that is about to go."""
     for workload in seen.workloads:
-        for pods in workload.pods if workload.kind != "DaemonSet" else []:
+        for pods in workload.all_pods if workload.kind != "DaemonSet" else []:
             for i, row in enumerate(rows(pods.spec, "tolerations")):
                 key = text(row, "key")
                 if key in LEAVING or (not key and text(row, "operator") == "Exists"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from k8s.lint.manifests import EFA, GPU, QUEUE, Manifests, Pods, Workload, namespace, where
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import GPU, QUEUE, Pods, Workload, namespace, where
 from k8s.lint.rules import Hits, rule
-from k8s.lint.tree import Node, labels, quantity, rows, text
+from k8s.lint.tree import Node, labels, quantity, rows, sub, text, texts
+
+SIDES = ("requests", "limits")
 
 
 def _queue(workload: Workload) -> str:
@@ -67,23 +70,52 @@ def quota_too_small(seen: Manifests) -> Hits:
     }
     for workload in seen.trainings:
         cluster = clusters.get(local.get((namespace(workload.object), _queue(workload)), ""))
-        if cluster is None or text(cluster, "spec", "cohortName"):  # a cohort may lend what is missing
+        if (
+            cluster is None or text(cluster, "spec", "cohortName") or text(cluster, "spec", "cohort")
+        ):  # a cohort may lend what is missing
             continue
-        for resource in (GPU, EFA, "memory", "cpu"):
-            asked = sum(p.count * p.asks(resource, "requests") for p in workload.pods)
-            fitting = [f for f in _flavours(cluster) if all(_fits(seen, cluster, f, p) for p in workload.pods)]
-            most = max((_quota(f, resource) for f in fitting), default=0.0)
-            if asked > most:
-                yield where(cluster, "spec.resourceGroups"), f"{resource}: {most:g}, {workload.where} asks {asked:g}"
+        fitting: dict[tuple[int, ...], list[Pods]] = {}  # the submitter of a RayJob may go where its gang cannot
+        for pods in workload.all_pods:
+            fits = (i for i, flavour in enumerate(_flavours(cluster)) if _fits(seen, cluster, flavour, pods))
+            fitting.setdefault(tuple(fits), []).append(pods)
+        for chosen, together in fitting.items():
+            for resource, asked in _asked(cluster, together).items():
+                most = max((_quota(_flavours(cluster)[i], resource) for i in chosen), default=0.0)
+                if asked > most:
+                    found = f"{resource}: {most:g}, {workload.where} asks {asked:g}"
+                    yield where(cluster, "spec.resourceGroups"), found
+
+
+@rule("error", fix="Take stopPolicy away, and let namespaceSelector match the namespace of the gang.")
+def queue_closed(seen: Manifests) -> Hits:
+    """A queue on hold admits nothing, nor one whose selector leaves the namespace out (without a selector: all of
+    them): the gang waits, and only its Workload says why."""
+    clusters = {text(q, "metadata", "name"): q for q in seen.of("ClusterQueue")}
+    local = {(namespace(q), text(q, "metadata", "name")): q for q in seen.of("LocalQueue")}
+    spaces = {text(n, "metadata", "name"): labels(n, "metadata", "labels") for n in seen.of("Namespace", "v1")}
+    for workload in seen.trainings:
+        space = namespace(workload.object)
+        queue = local.get((space, _queue(workload)))
+        cluster = clusters.get(text(queue, "spec", "clusterQueue"))
+        for holder in (queue, cluster):
+            if holder and (policy := text(holder, "spec", "stopPolicy")) not in {"", "None"}:
+                yield where(holder, "spec.stopPolicy"), f"{policy}, for {workload.where}"
+        if cluster is not None and _excludes(cluster["spec"].get("namespaceSelector"), space, spaces.get(space)):
+            yield where(cluster, "spec.namespaceSelector"), f"leaves out {space!r} of {workload.where}"
 
 
 @rule("warning", fix="Give the flavour the node label that its nodes carry.")
 def flavour_without_nodes(seen: Manifests) -> Hits:
     """A flavour without nodeLabels puts no selector on the pods: spot quota is spent on on-demand nodes."""
-    with_devices = {text(f, "name") for q in seen.of("ClusterQueue") for f in _flavours(q) if _quota(f, GPU)}
-    for flavour in seen.of("ResourceFlavor"):
-        if text(flavour, "metadata", "name") in with_devices and not labels(flavour, "spec", "nodeLabels"):
+    for flavour in flavours_with_devices(seen):
+        if not labels(flavour, "spec", "nodeLabels"):
             yield where(flavour, "spec.nodeLabels"), "none, for a quota of GPUs"
+
+
+def flavours_with_devices(seen: Manifests) -> list[Node]:
+    """Flavours of which some queue has a quota of GPUs."""
+    named = {text(f, "name") for q in seen.of("ClusterQueue") for f in _flavours(q) if _quota(f, GPU)}
+    return [flavour for flavour in seen.of("ResourceFlavor") if text(flavour, "metadata", "name") in named]
 
 
 def _fits(seen: Manifests, cluster: Node, quota: Node, pods: Pods) -> bool:
@@ -93,17 +125,36 @@ def _fits(seen: Manifests, cluster: Node, quota: Node, pods: Pods) -> bool:
     keys = {key for f in _flavours(cluster) for key in labels(flavours.get(text(f, "name")), "spec", "nodeLabels")}
     flavour = flavours.get(text(quota, "name"))
     chosen = labels(flavour, "spec", "nodeLabels")
-    tolerations = rows(pods.spec, "tolerations")
     return all(chosen.get(key) in wanted for key in keys if (wanted := pods.selects(key))) and all(
-        any(_tolerates(row, taint) for row in tolerations) for taint in rows(flavour, "spec", "nodeTaints")
+        pods.tolerates(taint) for taint in rows(flavour, "spec", "nodeTaints")
     )
 
 
-def _tolerates(row: Node, taint: Node) -> bool:
-    exists = text(row, "operator") == "Exists"
-    return text(row, "key") in {text(taint, "key"), "" if exists else text(taint, "key")} and (
-        exists or text(row, "value") == text(taint, "value")
-    )
+def _asked(cluster: Node, together: list[Pods]) -> dict[str, float]:
+    """Of each resource, by all of these pods. Pods themselves count where the queue covers them."""
+    names = {str(n) for p in together for c in p.containers for side in SIDES for n in sub(c.node, "resources", side)}
+    asked = {name: sum(p.count * p.asks(name, "requests") for p in together) for name in sorted(names)}
+    if any("pods" in texts(group, "coveredResources") for group in rows(cluster, "spec", "resourceGroups")):
+        asked["pods"] = sum(p.count for p in together)
+    return asked
+
+
+def _excludes(selector: object, space: str, known: dict[str, str] | None) -> bool:
+    """Whether a selector leaves a namespace out. `known`: its labels, None where the manifests do not make it."""
+    if not isinstance(selector, dict):
+        return True
+    there = {**(known or {}), "kubernetes.io/metadata.name": space}
+    wanted = [(key, "In", [value]) for key, value in labels(selector, "matchLabels").items()]
+    for row in rows(selector, "matchExpressions"):
+        wanted.append((text(row, "key"), text(row, "operator"), texts(row, "values")))
+    for key, operator, values in wanted:
+        if key not in there and known is None:
+            continue
+        found = there.get(key)
+        ends = {"In": found in values, "NotIn": found not in values, "Exists": found is not None}
+        if not ends.get(operator, found is None):
+            return True
+    return False
 
 
 def _flavours(cluster: Node) -> list[Node]:

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from k8s.lint.manifests import ITERATION, Manifests, Workload, namespace, where
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import ITERATION, Workload, namespace, where
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import labels, rows, text, whole
 
@@ -14,6 +15,7 @@ LONGEST = 63
 SUFFIX = "-xxxxx"
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(rf"(?:{_DNS_LABEL}\.)*{_DNS_LABEL}")
+_ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _RBAC_NAME = re.compile(r"[^/%\s]+")
 _KEY = re.compile(rf"(?:(?:{_DNS_LABEL}\.)*{_DNS_LABEL}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 _VALUE = re.compile(r"(?:[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -29,8 +31,29 @@ def name_invalid(seen: Manifests) -> Hits:
         if len(name) > 253 or not form.fullmatch(name):
             yield where(node, "metadata.name"), repr(name[:80]) if name else "none"
         space = text(node, "metadata", "namespace")
-        if space and not re.fullmatch(_DNS_LABEL, space):
+        if space and (len(space) > LONGEST or not re.fullmatch(_DNS_LABEL, space)):
             yield where(node, "metadata.namespace"), repr(space[:80])
+
+
+@rule(
+    "error", fix="Names: lower-case letters, digits and dashes; environment: letters, digits, - _ . ; no white space."
+)
+def reference_invalid(seen: Manifests) -> Hits:
+    """No object can have such a name, no process such a variable, no registry such an image: an operator's kind is
+    taken, and each of its pods refused."""
+    for pods in seen.pods:
+        volumes = enumerate(rows(pods.spec, "volumes"))
+        named = {f"volumes[{i}]": text(v, "persistentVolumeClaim", "claimName") for i, v in volumes}
+        named["serviceAccountName"] = text(pods.spec, "serviceAccountName")
+        for path, name in named.items():
+            if name and (len(name) > 253 or not _NAME.fullmatch(name)):
+                yield f"{pods.where}.{path}", repr(name[:80])
+        for container in pods.containers:
+            if re.search(r"\s", image := text(container.node, "image")):
+                yield f"{container.where}.image", repr(image[:80])
+            for place, name, _ in container.env():
+                if not _ENV_NAME.fullmatch(name):
+                    yield place, repr(name[:80])
 
 
 @rule("error", fix="Shorten the name (k8s.names.object_name keeps 40 characters and a digest).")
@@ -59,7 +82,7 @@ def no_iteration_label(seen: Manifests) -> Hits:
     for workload in seen.trainings:
         if ITERATION not in labels(workload.object, "metadata", "labels"):
             yield f"{workload.where} metadata.labels", f"no {ITERATION}"
-        for pods in workload.pods:
+        for pods in workload.all_pods:
             if pods.containers and ITERATION not in pods.labels:
                 yield f"{pods.where} (template.metadata.labels)", f"no {ITERATION}"
 

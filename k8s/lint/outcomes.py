@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from k8s.lint.manifests import Job
+from k8s.lint.pods import Job
 from k8s.lint.tree import Node, rows, sub, text, texts, whole
 
 

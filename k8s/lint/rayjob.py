@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from k8s.lint.manifests import Manifests, Workload, where
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import Workload, where
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import rows, sub, text, whole
 

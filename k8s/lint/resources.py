@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from k8s.lint.manifests import EFA, GPU, Manifests, Pods, namespace
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import EFA, GPU, Pods, namespace
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import Node, quantity, rows, sub, text, texts
 
@@ -121,7 +122,7 @@ def reference_missing(seen: Manifests) -> Hits:
     claims, accounts = _named(seen, "PersistentVolumeClaim"), _named(seen, "ServiceAccount")
     for workload in seen.workloads:
         space = namespace(workload.object)
-        for pods in workload.pods:
+        for pods in workload.all_pods:
             for name in _claims(pods) if any(s == space for s, _ in claims) else []:
                 if (space, name) not in claims:
                     yield f"{pods.where}.volumes", f"claim {name!r} in {space!r}"

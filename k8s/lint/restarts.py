@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 
-from k8s.lint.manifests import Manifests, namespace, where
+from k8s.lint.manifests import Manifests
 from k8s.lint.outcomes import CRASHED, EVICTED, NOTICED, REFUSED, REPLACED, failure, jobset_action
+from k8s.lint.pods import namespace, where
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import labels, quantity, rows, text, texts, whole
 
 SPOT_NOTICE_S = 120
 LONGEST_GRACE_S = 110
+GKE_NOTICE_S = 30
+GKE_LONGEST_GRACE_S = 15
 DEFAULT_GRACE_S = 30
 RESTART = "RestartJobSetAndIgnoreMaxRestarts"
 
@@ -149,14 +152,15 @@ def success_policy(seen: Manifests) -> Hits:
 def exits_0_when_preempted(seen: Manifests) -> Hits:
     """Seen: a trainer that checkpoints on SIGTERM and exits 0 counts as Succeeded, is never replaced, and its peers
     wait for ever."""
-    for pods in seen.trainer_pods:
-        for container in pods.containers:
+    for workload in seen.trainings:
+        for container in workload.commands:
             stop = "\n".join(texts(container.node, "lifecycle", "preStop", "exec", "command"))
-            for place, script in ((".command", container.script), (".lifecycle.preStop", stop)):
+            hook = f"{container.where}.lifecycle.preStop"
+            for place, script in ((container.command, container.script), (hook, stop)):
                 if found := _ENDS_WELL.search(script):
-                    yield container.where + place, repr(found[0][:120])
-                elif place != ".command" and re.search(r"\b(?:kill|pkill|killall)\b[^\n]*(?:KILL|-9)", script):
-                    yield container.where + place, f"the hook kills the trainer: {script[:120]!r}"
+                    yield place, repr(found[0][:120])
+                elif place == hook and re.search(r"\b(?:kill|pkill|killall)\b[^\n]*(?:KILL|-9)", script):
+                    yield place, f"the hook kills the trainer: {script[:120]!r}"
 
 
 @rule("error", fix="Set terminationGracePeriodSeconds to the recipe's training.grace_s (100).")
@@ -168,13 +172,20 @@ def no_grace(seen: Manifests) -> Hits:
             yield f"{pods.where}.terminationGracePeriodSeconds", f"not set: {DEFAULT_GRACE_S} s"
 
 
-@rule("error", fix=f"Set it to at most {LONGEST_GRACE_S}.")
+@rule("error", fix=f"Set it to at most {LONGEST_GRACE_S}, on GKE to {GKE_LONGEST_GRACE_S}.")
 def grace_over_notice(seen: Manifests) -> Hits:
-    """A spot node is gone 120 s after its notice, of which the drain takes some: a longer grace is not given."""
+    """A spot node is gone 120 s after its notice, of which the drain takes some; one of GKE after 30 s, of which it
+    keeps half for the pods of the system: a longer grace is not given."""
     for pods in seen.trainer_pods:
         grace = whole(pods.spec, "terminationGracePeriodSeconds")
-        if pods.may_be_spot and grace > LONGEST_GRACE_S:
-            yield f"{pods.where}.terminationGracePeriodSeconds", f"{grace} s of a notice of {SPOT_NOTICE_S} s"
+        longest, notice = longest_grace(on_gke=pods.on_gke)
+        if pods.may_be_spot and grace > longest:
+            yield f"{pods.where}.terminationGracePeriodSeconds", f"{grace} s of a notice of {notice} s"
+
+
+def longest_grace(*, on_gke: bool) -> tuple[int, int]:
+    """What a pod is given of a spot node's notice, and the notice, both in seconds."""
+    return (GKE_LONGEST_GRACE_S, GKE_NOTICE_S) if on_gke else (LONGEST_GRACE_S, SPOT_NOTICE_S)
 
 
 @rule("warning", fix="Set activeDeadlineSeconds (of the Job, the pod or the RayJob).")

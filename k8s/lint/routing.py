@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from k8s.lint.manifests import Manifests, namespace, where
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import namespace, where
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import Node, labels, rows, sub, text, texts, whole
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from k8s.lint.manifests import ITERATION, Manifests, Pods
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import ITERATION, Workload
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import quantity, text, texts
 
@@ -55,12 +56,11 @@ def nccl_interface(seen: Manifests) -> Hits:
 @rule("warning", fix=f"Leave the defaults, or at most {LONGEST_WAIT_S} s.")
 def hang_timeout(seen: Manifests) -> Hits:
     """When a peer dies without a word, the others hold all their devices for as long as this."""
-    for pods in seen.trainer_pods:
-        for container in pods.containers:
-            for place, name, value in container.env():
-                waits = name in {"NCCL_TIMEOUT", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"}
-                if waits and quantity(value) > LONGEST_WAIT_S:
-                    yield place, f"{name}={value}"
+    for container in seen.trainer_commands:
+        for place, name, value in container.env():
+            waits = name in {"NCCL_TIMEOUT", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"}
+            if waits and quantity(value) > LONGEST_WAIT_S:
+                yield place, f"{name}={value}"
 
 
 @rule("error", fix="Name it once.")
@@ -76,21 +76,19 @@ def duplicate_env(seen: Manifests) -> Hits:
 @rule("error", fix="Install it in the image.")
 def installs_at_start(seen: Manifests) -> Hits:
     """Every restart of every pod waits for a mirror, gets what is newest that day, and needs root and the network."""
-    for pods in seen.trainer_pods:
-        for container in pods.containers:
-            if found := _INSTALLS.search(container.script):
-                yield f"{container.where}.command", found[0]
+    for container in seen.trainer_commands:
+        if found := _INSTALLS.search(container.script):
+            yield container.command, found[0]
 
 
 @rule("error", fix="Meet through the headless Service: <jobset>-<job>-0-0.<jobset>.")
 def master_ip_file(seen: Manifests) -> Hits:
     """A file on a shared disk outlives the run that wrote it: after a restart the workers read the address of a pod
     that is gone, and anybody who can write there chooses whom they talk to. Names in /etc/hosts age alike."""
-    for pods in seen.trainer_pods:
-        for container in pods.containers:
-            if re.search(r"\b(?:ip|hostname)\b", container.script, re.IGNORECASE):
-                for found in sorted({match[0] for match in _IP_FILE.finditer(container.script)}):
-                    yield f"{container.where}.command", repr(found)
+    for container in seen.trainer_commands:
+        if re.search(r"\b(?:ip|hostname)\b", container.script, re.IGNORECASE):
+            for found in sorted({match[0] for match in _IP_FILE.finditer(container.script)}):
+                yield container.command, repr(found)
 
 
 @rule("error", fix="Start the trainer with exec, or make it the command itself.")
@@ -110,34 +108,32 @@ def shared_run_directory(seen: Manifests) -> Hits:
     """A path that is the same for each run lets the second resume from the first one's checkpoints, or both write
     there at once; data under a fixed name is not the data of yesterday's run."""
     for workload in seen.trainings:
-        for pods in workload.pods:
-            names = _identities(pods, text(workload.object, "metadata", "name"))
-            for container in pods.containers:
-                for found in _OUTPUT.finditer(re.sub(r"\$\((\w+)\)", r"$\1", container.script)):
-                    path = found["path"]
-                    varies = "$" in path or re.search(r"[0-9a-f]{12,}", path) or any(n in path for n in names)
-                    if not varies:
-                        yield f"{container.where}.command", f"{found['key']} {path}"
+        names = _identities(workload)
+        for container in workload.commands:
+            for found in _OUTPUT.finditer(re.sub(r"\$\((\w+)\)", r"$\1", container.script)):
+                path = found["path"]
+                varies = "$" in path or re.search(r"[0-9a-f]{12,}", path) or any(n in path for n in names)
+                if not varies:
+                    yield container.command, f"{found['key']} {path}"
 
 
 @rule("error", fix="Pass --attempt <attempt>.<restart> to pipeline.training.")
 def unfenced(seen: Manifests) -> Hits:
     """A pod of an attempt that was given up may still run on a node that lost its network: without the attempt's
     number it writes into the checkpoints of the next one."""
-    for pods in seen.trainer_pods:
-        for container in pods.containers:
-            if "pipeline.training" in container.script and "--attempt" not in container.script:
-                yield f"{container.where}.command", "pipeline.training without --attempt"
+    for container in seen.trainer_commands:
+        if "pipeline.training" in container.script and "--attempt" not in container.script:
+            yield container.command, "pipeline.training without --attempt"
 
 
 def _environment(seen: Manifests, names: re.Pattern[str]) -> Hits:
-    for pods in seen.trainer_pods:
-        for container in pods.containers:
-            for place, name, value in container.env():
-                if names.fullmatch(name):
-                    yield place, f"{name}={value}"
+    for container in seen.trainer_commands:
+        for place, name, value in container.env():
+            if names.fullmatch(name):
+                yield place, f"{name}={value}"
 
 
-def _identities(pods: Pods, name: str) -> list[str]:
+def _identities(workload: Workload) -> list[str]:
     keys = (ITERATION, "preference-tuning/plan")
-    return [value for value in (*(pods.labels.get(key, "") for key in keys), name) if value]
+    marks = {pods.labels.get(key, "") for pods in workload.pods for key in keys}
+    return [value for value in (*marks, text(workload.object, "metadata", "name")) if value]

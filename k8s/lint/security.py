@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from k8s.lint.manifests import Manifests, namespace, where
+from k8s.lint.manifests import Manifests
+from k8s.lint.pods import namespace, where
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import rows, sub, text, texts, whole
 
-PINNED = re.compile(r".+@sha256:[0-9a-f]{64}")
+PINNED = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 PLACEHOLDER = "@sha256:" + "0" * 64
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)$", re.I
@@ -82,7 +83,7 @@ def api_token(seen: Manifests) -> Hits:
         if a.get("automountServiceAccountToken") is False
     }
     for workload in seen.trainings:
-        for pods in workload.pods:
+        for pods in workload.all_pods:
             mounts = pods.spec.get("automountServiceAccountToken")
             account = (namespace(workload.object), text(pods.spec, "serviceAccountName") or "default")
             if mounts is True or (mounts is None and account not in silent):
@@ -106,14 +107,13 @@ def wildcard_rbac(seen: Manifests) -> Hits:
 @rule("error", fix="Keep it in a Secret that is made outside the manifests, and use valueFrom.secretKeyRef.")
 def secret_in_manifest(seen: Manifests) -> Hits:
     """Manifests lie in version control, and everybody who may read pods reads their environment."""
-    for pods in seen.pods:
-        for container in pods.containers:
-            for place, name, value in container.env():
-                named = _SECRET_NAME.search(name) and value and not value.startswith(("/", "$("))
-                if named or _SECRET_VALUE.search(value):
-                    yield place, f"{name} has a literal value"  # never the value: a report is read by many
-            if found := _SECRET_VALUE.search(container.script):
-                yield f"{container.where}.command", f"a literal secret: {found[0][:12]}..."
+    for container in seen.commands:
+        for place, name, value in container.env():
+            named = _SECRET_NAME.search(name) and value and not value.startswith(("/", "$("))
+            if named or _SECRET_VALUE.search(value):
+                yield place, f"{name} has a literal value"  # never the value: a report is read by many
+        if found := _SECRET_VALUE.search(container.script):
+            yield container.command, f"a literal secret: {found[0][:12]}..."
     for node in seen.of("Secret"):
         if sub(node, "data") or sub(node, "stringData"):
             yield (
@@ -129,7 +129,7 @@ def secret_in_manifest(seen: Manifests) -> Hits:
 @rule("error", fix="Write name@sha256:<digest>.")
 def image_not_pinned(seen: Manifests) -> Hits:
     """A tag moves: two pods of a gang, or the run before and after a pre-emption, train with different code."""
-    for pods in seen.trainer_pods:
+    for pods in (p for w in seen.trainings for p in w.all_pods):
         for container in pods.containers:
             if not PINNED.fullmatch(image := text(container.node, "image")):
                 yield f"{container.where}.image", image or "none"
@@ -139,7 +139,7 @@ def image_not_pinned(seen: Manifests) -> Hits:
 def image_floating(seen: Manifests) -> Hits:
     """Without a version nobody can say what runs, nor go back to what ran."""
     for workload in seen.workloads:
-        for container in (c for p in workload.pods for c in p.containers) if not workload.trains else ():
+        for container in (c for p in workload.all_pods for c in p.containers) if not workload.trains else ():
             image = text(container.node, "image")
             name = image.rpartition("/")[2]
             if image and "@" not in image and (":" not in name or name.endswith(":latest")):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from k8s.lint.manifests import Manifests, Workload
+from k8s.lint.manifests import Manifests
 from k8s.lint.outcomes import CRASHED, EVICTED, NOTICED, REFUSED, volcano_action
+from k8s.lint.pods import Workload
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import rows, sub, text, whole
 

@@ -6,6 +6,8 @@ section or the plain value they need, never the whole recipe. Secrets and endpoi
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,27 +135,50 @@ _WITHOUT_EFFECT: Any = {
 }
 
 
+NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
+"""What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and of deep nesting."""
+
+
 def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     """Read a recipe and apply overrides such as `training.seed=3` (the value is YAML).
 
     Raises ValueError that names the file, each wrong key and value, and what was expected there.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"No recipe at {file}. Give the path of a YAML file such as jobs/recipes/embedded.yaml.")
     try:
-        tree = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as error:
+        if not file.is_file():
+            raise ValueError(f"No recipe at {file}. Give the path of a YAML file such as jobs/recipes/embedded.yaml.")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} cannot be read: {error}. Give the path of a YAML file in UTF-8.") from error
+    try:
+        tree = yaml.safe_load(text)
+    except NOT_YAML as error:
         raise ValueError(f"{file} is not YAML: {error}. Mend the line it names.") from error
     if not isinstance(tree, dict):
         raise ValueError(f"{file} holds {type(tree).__name__}, not a mapping. Start from jobs/recipes/embedded.yaml.")
     for override in overrides or []:
         _apply(tree, override)
     try:
-        return Recipe.model_validate(tree)
+        recipe = Recipe.model_validate(tree)
+    except RecursionError as error:
+        raise ValueError(f"{file} contains itself (an anchor within its own value). Write the value out.") from error
     except ValidationError as error:
         lines = [f"  {'.'.join(str(p) for p in e['loc'])}: {e['msg']} (got {e['input']!r})" for e in error.errors()]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
+    if endless := [f"  {key}: {value}" for key, value in _endless(recipe.model_dump(), "")]:
+        raise ValueError("\n".join([f"{file}: write finite numbers in these fields:", *endless]))
+    return recipe
+
+
+def _endless(node: Any, key: str) -> Iterator[tuple[str, float]]:
+    """Fields that hold no finite number, which nobody can round."""
+    if isinstance(node, dict | list | tuple):
+        pairs: Any = node.items() if isinstance(node, dict) else enumerate(node)
+        for part, inner in pairs:
+            yield from _endless(inner, f"{key}.{part}".lstrip("."))
+    elif isinstance(node, float) and not math.isfinite(node):
+        yield key, node
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
@@ -167,4 +192,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         if not isinstance(child, dict):
             raise ValueError(f"Override {override!r}: {parent!r} is a value, not a section. Check the path.")
         node = child
-    node[leaf] = yaml.safe_load(text)
+    try:
+        node[leaf] = yaml.safe_load(text)
+    except NOT_YAML as error:
+        raise ValueError(f"Override {override!r}: the value is not YAML: {error}. Quote it.") from error

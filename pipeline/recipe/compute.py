@@ -2,82 +2,113 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pipeline.recipe.section import Section
 
+INT32 = 2**31 - 1
+"""Kubernetes keeps counts and seconds in 32 bits."""
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 
-class Accelerator(Section):
+
+def _text(form: str, longest: int, says: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if len(value) > longest or not re.fullmatch(form, value):
+            raise ValueError(f"not {says}, at most {longest} characters: the API server refuses it")
+        return value
+
+    return AfterValidator(check)
+
+
+DnsLabel = Annotated[str, _text(_LABEL, 63, "a DNS label: lower-case letters, digits and dashes")]
+_DNS_NAME = rf"{_LABEL}(?:\.{_LABEL})*", "a DNS name: lower-case letters, digits, dashes and dots"
+DnsName = Annotated[str, _text(_DNS_NAME[0], 253, _DNS_NAME[1])]
+QueueName = Annotated[str, _text(_DNS_NAME[0], 63, _DNS_NAME[1])]
+"""Also the value of a label."""
+ImageName = Annotated[str, _text(r"\S+", 4096, "an image's name: name@sha256:digest, without white space")]
+EnvName = Annotated[
+    str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "a variable: letters, digits, - _ . and no digit first")
+]
+
+
+class Finite(Section):
+    """A section of numbers that are multiplied, rounded and sent to an API: none of them is infinite or no number."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Accelerator(Finite):
     """The device of a training process, for the estimate of hours and cost and for MFU. The default is an H200."""
 
     name: str = "H200"
-    peak_tflops: PositiveFloat = 989.0
+    peak_tflops: PositiveFloat = Field(default=989.0, le=1e6)
     """Dense bf16, of one device (NVIDIA's data sheet)."""
     utilisation: float = Field(default=0.3, gt=0, le=1)
     """Of the peak while training; generation counts at a tenth of it, for it waits on memory."""
-    usd_per_hour: float = Field(default=5.0, ge=0)
+    usd_per_hour: float = Field(default=5.0, ge=0, le=1e6)
     """Of one device, at the capacity that the recipe asks for first: put your own contract's price."""
 
 
-class Kubernetes(Section):
+class Kubernetes(Finite):
     """A gang of pods for each training. The data root is on a volume that Dagster's steps and the pods mount alike."""
 
     backend: Literal["jobset", "volcano", "indexed_job", "rayjob"] = "jobset"
     """jobset is admitted by Kueue; indexed_job needs no operator; rayjob (KubeRay) is for NeMo RL."""
-    namespace: str = "preference-tuning"
-    image: str
+    namespace: DnsLabel = "preference-tuning"
+    image: ImageName
     """Of the trainer (k8s/images), pinned: name@sha256:digest."""
     instance_type: str = "p5en.48xlarge"
     """Of every node of the gang; one of k8s/instances.py. "cpu": any node, for small models without devices."""
     capacity: Literal["spot", "spot_first", "on_demand"] = "spot"
     """spot_first falls back to on-demand nodes by the weights of the node pools."""
-    queue: str = "training"
+    queue: QueueName = "training"
     """Kueue's LocalQueue, or Volcano's Queue."""
-    service_account: str = "trainer"
-    claim: str = "checkpoints"
+    service_account: DnsName = "trainer"
+    claim: DnsName = "checkpoints"
     """PersistentVolumeClaim, ReadWriteMany, that holds the data root."""
     mount: str = "/checkpoints"
     """Where the claim is mounted; the data root lies below it."""
-    shm_gb: PositiveInt = 64
+    shm_gb: PositiveInt = Field(default=64, le=65_536)
     """/dev/shm in GiB, which counts in the pod's memory: what NCCL and data loaders share."""
-    max_restarts: NonNegativeInt = 3
+    max_restarts: NonNegativeInt = Field(default=3, le=INT32)
     """Of the gang after crashes. Pre-emptions are not counted."""
-    start_timeout_s: PositiveFloat = 3600.0
+    start_timeout_s: PositiveFloat = Field(default=3600.0, le=1e9)
     """For quota, nodes and images to come, until the launch gives up."""
-    poll_s: PositiveFloat = 10.0
+    poll_s: PositiveFloat = Field(default=10.0, le=3600)
     """Between two looks at a running gang."""
-    ttl_s: NonNegativeInt = 86_400
+    ttl_s: NonNegativeInt = Field(default=86_400, le=INT32)
     """How long a finished gang stays in the cluster to be looked at."""
-    on_demand_usd_per_hour: float = Field(default=0.0, ge=0)
+    on_demand_usd_per_hour: float = Field(default=0.0, ge=0, le=1e6)
     """Of one device of the fallback; 0: that of the accelerator."""
-    storage_gb: float = Field(default=0.0, ge=0)
+    storage_gb: float = Field(default=0.0, ge=0, le=1e12)
     """Of the volume, for the estimate of an iteration's cost."""
-    storage_usd_per_gb_month: float = Field(default=0.14, ge=0)
+    storage_usd_per_gb_month: float = Field(default=0.14, ge=0, le=1e6)
     """Seed 002, of FSx for Lustre."""
-    env: dict[str, str] = Field(default={})
+    env: dict[EnvName, str] = Field(default={})
     """More environment of the trainer; no secrets."""
 
 
-class Compute(Section):
+class Compute(Finite):
     """Where the work of a stage runs."""
 
     data: Literal["local", "ray"] = "local"
     """Traces and labels: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
-    workers: PositiveInt = 2
+    workers: PositiveInt = Field(default=2, le=100_000)
     """Source files read, or files of rows labelled, at once: processes (local) or tasks (ray)."""
-    memory_mb: PositiveInt = 256
+    memory_mb: PositiveInt = Field(default=256, le=INT32)
     """What one such process may take to compare a day's rows; beyond it, it spills. Rows on their way through the
     gates come in blocks of 16 MB, whatever the size of the input."""
-    nodes: PositiveInt = 1
-    """Machines of a training."""
-    processes: PositiveInt = 1
+    nodes: PositiveInt = Field(default=1, le=1000)
+    """Machines of a training; the names of pods have room for three digits."""
+    processes: PositiveInt = Field(default=1, le=1024)
     """Training processes on each node: one for each GPU; on CPU, DDP over gloo."""
     accelerator: Accelerator = Accelerator()
     kubernetes: Kubernetes | None = None
     """None: a training runs on the machine of its Dagster step."""
-    budget_usd: PositiveFloat | None = None
+    budget_usd: PositiveFloat | None = Field(default=None, le=1e12)
     """Of one iteration's training: an estimate above it refuses the launch. None: no limit."""
 
     @property

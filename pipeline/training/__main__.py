@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pipeline.processes import die_with_parent
 from pipeline.storage import digest_dir, digest_file, write_atomically
-from pipeline.training.checkpoints import Turn, only_writer
-from pipeline.training.checkpoints.turn import parse
+from pipeline.training.checkpoints import Busy, Turn, only_writer
+from pipeline.training.checkpoints.turn import check, parse
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
 from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
@@ -45,10 +45,10 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
     except (FileNotFoundError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return NEVER_RETRY
-    if "RANK" not in os.environ and finished(plan, path.parent):
-        say("finished before: its result stands")
-        return 0
     try:
+        if "RANK" not in os.environ and finished(plan, path.parent, mend=node_rank == 0):
+            say("finished before: its result stands")
+            return 0
         if plan.training.engine == "nemo_rl":
             return _with_nemo_rl(plan, path.parent, Path(nemo_rl), turn)
         os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
@@ -63,11 +63,14 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
     except Unfit as error:
         print(error, file=sys.stderr)
         return NEVER_RETRY
+    except Busy as error:
+        print(error, file=sys.stderr)
+        return PREEMPTED if attempt else 1  # no crash: the lock of a node that died is given back in time
     return 0
 
 
-def finished(plan: TrainingPlan, folder: Path) -> bool:
-    """Whether `result.json` is of this plan and its weights are there to the bit; one that isn't is removed."""
+def finished(plan: TrainingPlan, folder: Path, mend: bool = True) -> bool:
+    """Whether `result.json` is of this plan and its weights are there to the bit; `mend` removes one that isn't."""
     path = folder / "result.json"
     if not path.is_file():
         return False
@@ -78,8 +81,9 @@ def finished(plan: TrainingPlan, folder: Path) -> bool:
             return True
     except ValueError:
         pass
-    with only_writer(folder):
-        path.unlink()
+    if mend:
+        with only_writer(folder):
+            path.unlink(missing_ok=True)
     return False
 
 
@@ -92,6 +96,8 @@ def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: Turn |
         except ValueError as error:
             print(error, file=sys.stderr)
             return NEVER_RETRY
+        if turn is not None:
+            check(folder, turn)
         write_atomically(folder / "result.json", result.model_dump_json(indent=2))
     return 0
 

@@ -224,6 +224,7 @@ def run(
         _close(keeper, training.grace_s / 4)
         PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
         sys.exit(PREEMPTED)
+    fence()
     if progress.stopped:
         checkpoint = take_back(plan, trainer, folder, keeper.best()) if keeper else None
     else:

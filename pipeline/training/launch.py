@@ -31,8 +31,8 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
         return None
     if plan.nodes > 1:
         raise TrainingRefused(
-            f"The plan has {plan.nodes} nodes, and this launcher starts one. Set compute.nodes to 1, or give the recipe "
-            "a compute.kubernetes section."
+            f"The plan has {plan.nodes} nodes, and this launcher starts one. Set compute.nodes to 1, or give the "
+            "recipe a compute.kubernetes section."
         )
     name = f"iterations/{plan.iteration}/training"
     found = store.read(f"{name}/result.json", TrainingResult)

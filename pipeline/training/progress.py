@@ -114,6 +114,8 @@ class Progress(TrainerCallback):
         self._saved, self._loaded = time.monotonic(), True
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._keeper is not None:
+            self._keeper.fence()
         self._clock.settle()
         self._clock.take()
         self._step_begun = time.monotonic()

@@ -30,6 +30,26 @@ def test_progress_lines_of_a_pod_reach_the_run_once() -> None:
     assert others == ["noise", '{"a": 1}']
 
 
+def test_what_a_pod_prints_cannot_fail_the_step() -> None:
+    junk = [
+        '{"__dagster_pipes_version": "0.1"',
+        '["__dagster_pipes_version"]',
+        '{"__dagster_pipes_version": "0.1", "method": "delete_everything", "params": {}}',
+        '{"text": "__dagster_pipes_version"}',
+    ]
+    taken: list[bool] = []
+
+    @dg.asset
+    def trained(context: dg.AssetExecutionContext):
+        reader = PodLines()
+        with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader):
+            taken.extend(reader.take(line) for line in junk)
+        yield dg.MaterializeResult()
+
+    assert dg.materialize([trained]).success
+    assert taken == [False] * len(junk)
+
+
 def test_a_rank_that_is_not_the_first_says_nothing() -> None:
     code = "from pipeline.training.lines import say; say('x')"
     env = {**os.environ, "RANK": "1"}

@@ -5,8 +5,9 @@ There the tests bring their own namespace, nodes and queue, and remove them; not
 
 import os
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,7 @@ class Cluster:
     hands: Hands = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hands = Hands(self.api)
+        self.hands = Hands(self.api, home=f"{self.namespace}-0")
 
     def connect(self) -> Client:
         """A client that does not wait long before it tries again."""
@@ -115,8 +116,24 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
             with suppress(httpx.HTTPStatusError, KeyError):
                 api.create(account)
+        claim(made)
         queue(made, ROOM)
         yield made
+
+
+def claim(cluster: Cluster) -> None:
+    """The bound claim `checkpoints`, as a provisioner and the volume controller would leave it."""
+    name, size, modes = cluster.namespace, {"storage": "1Gi"}, ["ReadWriteMany"]
+    core, of = {"apiVersion": "v1"}, {"storageClassName": "", "accessModes": modes}
+    reference = {"kind": "PersistentVolumeClaim", "namespace": name, "name": "checkpoints"}
+    volume = {**of, "capacity": size, "claimRef": {**core, **reference}, "nfs": {"server": "127.0.0.1", "path": "/"}}
+    cluster.api.create({**core, "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    bound = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+    metadata = {"name": "checkpoints", "namespace": name, "annotations": bound}
+    wanted = {**of, "volumeName": name, "resources": {"requests": size}}
+    cluster.api.create({**core, "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": wanted})
+    status = {"phase": "Bound", "accessModes": modes, "capacity": size}
+    cluster.api.patch("PersistentVolumeClaim", name, "checkpoints", {"status": status}, "status")
 
 
 def queue(cluster: Cluster, quota: dict[str, str]) -> None:
@@ -138,10 +155,9 @@ def queue(cluster: Cluster, quota: dict[str, str]) -> None:
 
 
 def _remove(api: Api, name: str) -> None:
-    for kind, objects in {"ClusterQueue": [name], "ResourceFlavor": [name], "Namespace": [name]}.items():
-        for each in objects:
-            with suppress(httpx.HTTPError):
-                api.delete(kind, "", each)
+    for kind in ("ClusterQueue", "ResourceFlavor", "Namespace", "PersistentVolume"):
+        with suppress(httpx.HTTPError):
+            api.delete(kind, "", name)
     for number in range(NODES):
         with suppress(httpx.HTTPError):
             api.delete("Node", "", f"{name}-{number}")
@@ -198,6 +214,17 @@ class Launch(threading.Thread):
         self.join(within_s)
         assert not self.is_alive(), self.lines
         return self.error
+
+
+def once_told(launched: "list[Launch]", words: str) -> Callable[[], float]:
+    """A clock that goes on by an hour with each look, once the launch has logged these words."""
+    hours = [0]
+
+    def now() -> float:
+        hours[0] += any(words in line for each in launched for line in each.lines)
+        return time.time() + 3600 * hours[0]
+
+    return now
 
 
 class Robot(threading.Thread):

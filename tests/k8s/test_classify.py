@@ -6,6 +6,7 @@ from k8s.classify import NOT_STARTED, OVER, classify
 from k8s.observe import Observed, PodSeen
 
 RAN = "Failed"
+NO_CLAIM = '0/3 nodes are available: persistentvolumeclaim "checkpoints" not found.'
 
 
 def pod(rank: int = 0, phase: str = "Running", code: int | None = None, **more: str) -> PodSeen:
@@ -54,6 +55,19 @@ CASES = {
     "a crash takes its peers": (failed(pod(code=1, phase=RAN), pod(1, code=143, phase=RAN)), "crashed"),
     "a crash, pods gone": (failed(said="ReachedMaxRestarts: jobset failed due to reaching max restarts"), "crashed"),
     "a kill by nobody known": (failed(pod(code=137, phase=RAN, ended="Error")), "crashed"),
+    "too long, in a pod": (failed(pod(code=143, phase=RAN, ended="DeadlineExceeded")), "timed_out"),
+    "no claim": (
+        Observed("pending", pods=(pod(phase="Pending", waiting="Unschedulable", message=NO_CLAIM),)),
+        "volume",
+    ),
+    "Ray's submitter says what the trainer ended with": (
+        failed(pod(code=1, phase=RAN)._replace(container="submitter"), said="command failed with exit code 143, last"),
+        "preempted",
+    ),
+    "Ray's submitter, a plan refused": (
+        failed(pod(code=1, phase=RAN)._replace(container="submitter"), said="command failed with exit code 64, last"),
+        "refused",
+    ),
     "too long": (failed(said="DeadlineExceeded: Job was active longer than specified deadline"), "timed_out"),
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """The launcher against an API server that fails it, and launchers that are killed: the tests' own server only."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,47 @@ def test_a_launcher_killed_at_any_call_is_followed_by_one_that_finds_its_gang(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", range(2, 6))
+def test_what_a_gang_owns_is_made_although_its_launcher_was_killed_before_it_came_to_that(
+    cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
+) -> None:
+    assert cluster.ours
+    settings = cluster.settings(tmp_path, backend="indexed_job")
+    killed = Launch(cluster, planned, settings, mortal(cluster, nth, after))
+    if nth > 4:
+        cluster.run_all()
+    assert isinstance(killed.ended(), Killed)
+    with Robot(cluster, planned):
+        again = Launch(cluster, planned, settings)
+        assert again.ended() is None, again.lines
+    (job,) = cluster.api.list("Job", cluster.namespace)[0]
+    (service,) = cluster.api.list("Service", cluster.namespace)[0]
+    assert service["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+
+
+def test_a_slow_launcher_does_not_spoil_what_a_fast_one_has_begun_anew(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    """The slow one looks away while its attempt fails, is cleared away, and another is begun."""
+    assert cluster.ours
+    settings, awake = cluster.settings(tmp_path, backend="indexed_job"), threading.Event()
+    slow = Launch(cluster, planned, settings, sleep=lambda seconds: awake.wait(60) and None)
+    first, second = cluster.run_all()
+    fast = Launch(cluster, planned, settings)
+    cluster.hands.wait_until(lambda: any("running" in line for line in fast.lines), "the other's look")
+    cluster.hands.evict(first)
+    cluster.hands.wait_until(lambda: _going(cluster, second), "the end of its peer")
+    cluster.hands.end(second)
+    cluster.hands.wait_until(lambda: len(Attempts(planned[0], planned[1].iteration).all()) == 2, "a new attempt")
+    with Robot(cluster, planned):
+        assert fast.ended() is None, fast.lines
+        awake.set()
+        assert slow.ended() is None, slow.lines
+    outcomes = [(each.attempt, each.outcome) for each in Attempts(planned[0], planned[1].iteration).all()]
+    assert outcomes == [(1, "preempted"), (2, "succeeded")]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("nth", range(1, 7))
 def test_a_launcher_killed_while_it_clears_away_leaves_no_second_gang(
     cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
@@ -122,7 +164,7 @@ def test_an_api_server_that_stays_away_ends_the_step_and_not_the_gang(
     with cluster.ours.away():
         error = launched.ended()
     assert type(error) is RuntimeError
-    assert "The gang goes on; run this again" in str(error)
+    assert "goes on; run this again" in str(error)
     with Robot(cluster, planned):
         assert Launch(cluster, planned, settings).ended() is None
     assert len(cluster.jobsets()) == 1

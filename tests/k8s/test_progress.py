@@ -23,7 +23,14 @@ def test_looks_between_two_starts_count_for_nothing(progress: Progress) -> None:
 def test_a_newer_checkpoint_begins_the_count_anew(progress: Progress, tmp_path: Path) -> None:
     for starts in range(5 * FRUITLESS):
         if starts % (FRUITLESS - 1) == 0:
-            (tmp_path / f"step-{starts:06}").mkdir()
+            (tmp_path / "checkpoints" / f"step-{starts:06}").mkdir(parents=True)
+        assert progress.started(starts)
+
+
+def test_the_checkpoints_of_nemo_rl_count(progress: Progress, tmp_path: Path) -> None:
+    for starts in range(5 * FRUITLESS):
+        if starts % (FRUITLESS - 1) == 0:
+            (tmp_path / "nemo" / "0123" / "checkpoints" / f"step_{starts}").mkdir(parents=True)
         assert progress.started(starts)
 
 

@@ -10,6 +10,6 @@ from pipeline.training.checkpoints.checkpointer import Checkpointer
 from pipeline.training.checkpoints.folders import published
 from pipeline.training.checkpoints.manifest import MANIFEST, Manifest
 from pipeline.training.checkpoints.turn import Turn
-from pipeline.training.checkpoints.writer import only_writer, room
+from pipeline.training.checkpoints.writer import Busy, only_writer, room
 
-__all__ = ["MANIFEST", "Cadence", "Checkpointer", "Manifest", "Turn", "only_writer", "published", "room"]
+__all__ = ["MANIFEST", "Busy", "Cadence", "Checkpointer", "Manifest", "Turn", "only_writer", "published", "room"]

@@ -42,7 +42,7 @@ class Checkpointer:
     ) -> None:
         self._root, self._attempt, self._settings, self._say = root, attempt, settings, say
         self._origin = Origin(plan_digest, world_size)
-        self._fence = fence
+        self.fence = fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
         clear_hidden(root)
@@ -76,6 +76,7 @@ class Checkpointer:
         `saved` lies on the file system of `root`. A step that is published and whole stands as it is. Then the
         upload begins, and retention comes. Raises ValueError when the disk is full; the older checkpoints stand.
         """
+        self.fence()
         final = self._root / folder_name(step)
         with room(self._root):
             if self._whole(final):
@@ -107,7 +108,7 @@ class Checkpointer:
             files=measure(saved),
         )
         write_atomically(saved / MANIFEST, sealed(manifest))
-        self._fence()
+        self.fence()
         remove(final)  # not whole: an attempt passed it over
         published_now = publish_dir(saved, final)
         assert published_now, f"another process writes to {final}"

@@ -21,11 +21,15 @@ GIVES_WAY_S = 300.0
 """For the locks of a node that died: Lustre takes them back once it has evicted that client, after minutes."""
 
 
+class Busy(ValueError):
+    """Another live process holds the directory. Nothing is wrong with this one."""
+
+
 @contextmanager
 def only_writer(root: Path, turn: Turn | None = None) -> Generator[None]:
     """Hold the directory's writer lock; the kernel frees it when this process ends, however it ends.
 
-    Raises ValueError when another live process holds it; with a `turn`, which the holder has to give way to, only after
+    Raises Busy when another live process holds it; with a `turn`, which the holder has to give way to, only after
     `GIVES_WAY_S`. Raises Unfit when a later turn has the directory.
     """
     root.mkdir(parents=True, exist_ok=True)
@@ -46,9 +50,7 @@ def _lock(lock: IO[str], root: Path, patience_s: float) -> None:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() - waited_since > patience_s:
-                raise ValueError(
-                    f"Another process is training in {root}. Wait for it, or end it, and run again."
-                ) from None
+                raise Busy(f"Another process is training in {root}. Wait for it, or end it, and run again.") from None
             time.sleep(1)
 
 

@@ -24,6 +24,8 @@ LOOK_S = 0.02
 @dataclass
 class Hands:
     api: Api
+    home: str = "node-0"
+    """The node that pods are bound to which no scheduler has bound."""
     patience_s: float = 20.0
     """How long `wait_until` waits."""
 
@@ -78,16 +80,18 @@ class Hands:
         status = {"capacity": room, "allocatable": room, "conditions": [ready]}
         made = self.api.patch("Node", "", name, {"status": status}, "status")
         assert made
+        # A real API server taints a new node as not ready, and here nobody would ever take that from it.
+        self.api.patch("Node", "", name, {"spec": {"taints": taints or []}})
         return made
 
-    def bind(self, pod: Object, node: str = "node-0") -> None:
+    def bind(self, pod: Object, node: str = "") -> None:
         """What a scheduler does; nothing where one has done it."""
         found = self.api.find("Pod", *place(pod))
         if found and not found["spec"].get("nodeName"):
             with suppress(httpx.HTTPStatusError):  # 409: the scheduler was faster
-                self.api.bind(*place(pod), node)
+                self.api.bind(*place(pod), node or self.home)
 
-    def run(self, pod: Object, node: str = "node-0") -> None:
+    def run(self, pod: Object, node: str = "") -> None:
         """Bound, running and ready."""
         self.bind(pod, node)
         self._status(pod, "Running", {"running": {"startedAt": now()}})

@@ -77,6 +77,7 @@ apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
 metadata: {name: training}
 spec:
+  namespaceSelector: {}
   resourceGroups:
     - coveredResources: [cpu, memory, nvidia.com/gpu, vpc.amazonaws.com/efa]
       flavors:

@@ -1,0 +1,221 @@
+"""One attempt at a training, followed from wherever it stands until it is over and gone.
+
+Owns the order of things: the record of the attempt, then its object, then what the object owns; and at the end the
+object, its pods, then the record. What comes of the training is the launcher's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from k8s.attempts import Attempts
+from k8s.classify import OVER, Verdict, classify
+from k8s.client import Client, Unreachable
+from k8s.gang import Gang
+from k8s.ledger import LaunchAttempt
+from k8s.observe import Observed, PodSeen, observe, pods_of, resource
+from k8s.patience import Patience
+from k8s.progress import FRUITLESS
+from k8s.render import render
+from k8s.render.placement import plan_label
+from k8s.tail import Tail
+from pipeline.training.launch import TrainingRefused
+
+AWAY_S = 1800.0
+"""How long the API server may be away before the step gives up; the gang goes on without it."""
+NEVER_HEARD_S = 60.0
+"""The same for one that has not answered this launch at all: likely it is not the right one."""
+GONE_WITHIN_S = 600.0
+"""For what is deleted to be gone, beside its grace period."""
+SELF_RESTARTING = ("jobset", "volcano")
+"""Backends that start a pre-empted gang again by themselves."""
+
+T = TypeVar("T")
+
+
+class Hooks(NamedTuple):
+    """What a launch is told by, and tells."""
+
+    log: Callable[[str], None]
+    """Hears a line for people."""
+    line: Callable[[str], bool] = lambda line: False
+    """Sees every line of the first pod; True takes it."""
+    cancelled: Callable[[], bool] = lambda: False
+    """Whether a person cancelled the run, when the launcher is interrupted."""
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Follower:
+    """One attempt. Raises Refused, TrainingRefused for an object of somebody else, RuntimeError without an API."""
+
+    def __init__(
+        self,
+        client: Client,
+        gang: Gang,
+        attempts: Attempts,
+        attempt: LaunchAttempt,
+        hooks: Hooks,
+        worthwhile: Callable[[int], bool],
+    ) -> None:
+        """`worthwhile`: whether to go on after so many restarts inside the attempt."""
+        self._client, self._gang, self._attempts, self._attempt, self._hooks = client, gang, attempts, attempt, hooks
+        self._tail = Tail(client, gang, hooks.log, hooks.line)
+        self._said, self._requests, self._worthwhile = "", client.requests, worthwhile
+        self._taken = ""
+        self.restarts = 0
+
+    def follow(self) -> Verdict:
+        """Until it is over and gone; the attempt's record is closed then."""
+        try:
+            verdict = self._until_over()
+            if verdict.cause != "succeeded" and self._attempts.open(self._attempt.attempt):
+                self._delete()
+                self._earlier_gone()
+        except Exception:
+            raise
+        except BaseException:  # the step is interrupted: a cancelled run takes its gang along
+            if self._hooks.cancelled():
+                self._delete()
+                self._hooks.log(f"{self._gang.name} is deleted: the run was cancelled")
+                self._close(Verdict("deleted", "the run was cancelled"))
+            else:
+                self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
+            raise
+        # Of two launchers one is faster, and the record of the attempt is its: what this one saw is what that one did.
+        return verdict if self._close(verdict) else Verdict("gone", "another launch has dealt with it")
+
+    def _until_over(self) -> Verdict:
+        seen, patience = False, Patience(
+            self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now()
+        )  # fmt: skip
+        while True:
+            observed = self._patiently(lambda: observe(self._client, self._gang))
+            if observed.state == "absent" and not seen:
+                if not self._make():
+                    return Verdict("gone", "another launch is ahead, or pods of it live on without their owner")
+                seen = True
+                continue
+            self._check_ours(observed)
+            verdict = self._verdict(observed)
+            if verdict.cause == "leaving":
+                self._tell(verdict)
+                self._await_end()
+                verdict = Verdict("deleted", "it was deleted") if seen else Verdict("gone", "it was being deleted")
+            elif not seen and verdict.cause not in OVER:
+                self._make_owned(observed.uid)  # a launcher may have been killed before it came to that
+            self._tell(verdict)
+            self._tail.follow(observed)
+            ending = verdict if verdict.cause in OVER else patience.spent(verdict, self._hooks.now())
+            if ending is not None:
+                return ending._replace(why=f"{ending.why}{self._tail.last()}")
+            seen = True
+            self._pause()
+
+    def _verdict(self, observed: Observed) -> Verdict:
+        """What a look means in the light of those before it."""
+        verdict = classify(observed)
+        if observed.restarts > self.restarts:
+            self._taken = ""
+        self.restarts = max(self.restarts, observed.restarts)
+        self._taken = next((pod.disrupted for pod in observed.pods if pod.disrupted), self._taken)
+        if verdict.cause == "crashed" and self._taken and self._gang.settings.backend not in SELF_RESTARTING:
+            return Verdict("preempted", f"a pod was taken away before ({self._taken}); {verdict.why}")
+        if verdict.cause not in OVER and not self._worthwhile(self.restarts):
+            return Verdict("stuck", f"{FRUITLESS} starts in a row left no newer checkpoint")
+        return verdict
+
+    def _make(self) -> bool:
+        """Put the gang into the cluster, once nothing is left of other attempts. False: it is not ours to make."""
+        if self._pods(self._gang.attempt) or not self._earlier_gone():
+            return False
+        if not self._attempts.open(self._attempt.attempt):
+            return False
+        made = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
+        self._make_owned(made["metadata"]["uid"])
+        self._hooks.log(
+            f"{self._gang.name}: {self._gang.nodes} x {self._gang.settings.instance_type} in namespace "
+            f"{self._gang.settings.namespace}, by {self._gang.settings.backend}"
+        )
+        return True
+
+    def _make_owned(self, uid: str) -> None:
+        """Whatever else the gang needs; it goes when its object, of this uid, goes."""
+        first, *others = render(self._gang)
+        owner = {"apiVersion": first["apiVersion"], "kind": first["kind"], "name": self._gang.name, "uid": uid}
+        for obj in others:
+            owned: dict[str, Any] = {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
+            self._patiently(lambda owned=owned: self._client.apply(owned))
+
+    def _delete(self) -> None:
+        at = resource(self._gang)
+        self._patiently(lambda: self._client.delete(at, self._gang.settings.namespace, self._gang.name))
+
+    def _await_end(self) -> None:
+        """Of an object that is being deleted; not for ever, as its finalizer may wait for a node nobody reaches."""
+        until = self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+        while self._patiently(lambda: observe(self._client, self._gang)).state == "leaving":
+            if self._hooks.now() > until:
+                return
+            self._pause()
+
+    def _earlier_gone(self) -> bool:
+        """Wait for the pods of every attempt up to this one. Those that don't end are on nodes that nobody reaches.
+
+        False when some are of this very attempt: they could still write.
+        """
+        until = self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+        while alive := self._pods():
+            if self._hooks.now() > until:
+                names = ", ".join(pod.name for pod in alive)
+                self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
+                return all(pod.attempt != self._gang.attempt for pod in alive)
+            self._pause()
+        return True
+
+    def _pods(self, attempt: int | None = None) -> list[PodSeen]:
+        """Those that are not over, of one attempt, or of all up to this one."""
+        pods = self._patiently(lambda: pods_of(self._client, self._gang, every_attempt=True))
+        numbers = range(self._gang.attempt + 1) if attempt is None else (attempt,)
+        return [pod for pod in pods if pod.alive and pod.attempt in numbers]
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """What the API server answers, also when it is away for a while: the gang does not need it."""
+        away_since = self._hooks.now()
+        while True:
+            try:
+                return ask()
+            except Unreachable as error:
+                if self._hooks.now() - away_since > (AWAY_S if self._client.answered else NEVER_HEARD_S):
+                    raise RuntimeError(f"{error} A gang that is there goes on; run this again to follow it.") from error
+                self._tell(Verdict("running", f"for all we know; waiting for the API server ({error})"))
+                self._pause()
+
+    def _check_ours(self, observed: Observed) -> None:
+        if observed.state != "absent" and observed.plan != plan_label(self._gang):
+            raise TrainingRefused(
+                f"Namespace {self._gang.settings.namespace} has a {self._gang.settings.backend} {self._gang.name} that "
+                "is none of this training's. It is left as it is: see whose it is (kubectl describe), then remove it."
+            )
+
+    def _tell(self, verdict: Verdict) -> None:
+        said = f"{verdict.cause.replace('_', ' ')}: {verdict.why}"
+        if said != self._said:
+            self._hooks.log(f"{self._gang.name} {said}")
+        self._said = said
+
+    def _pause(self) -> None:
+        self._hooks.sleep(self._gang.settings.poll_s)
+
+    def _close(self, verdict: Verdict) -> bool:
+        """False when another launcher closed it first."""
+        over = {
+            "closed_at": self._hooks.now(),
+            "outcome": verdict.cause,
+            "why": verdict.why[:500],
+            "restarts": self.restarts,
+            "requests": self._client.requests - self._requests,
+        }
+        return self._attempts.close(self._attempt.model_copy(update=over))
