@@ -24,6 +24,9 @@ from k8s.lint.manifests import Manifests
 from k8s.render import render
 from pipeline.recipe import NOT_YAML, Recipe, load
 
+LONGEST_S = 1e9
+"""A time-out and compute.kubernetes.start_timeout_s, which has the same bound, fit together into 32 bits."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
@@ -60,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def gang_of_recipe(recipe: Recipe) -> Gang:
     """The gang that the recipe would get for an example iteration.
 
-    Raises ValueError for a recipe that trains without a cluster, or an instance type that is not known.
+    Raises ValueError for a recipe that trains without a cluster, an instance type that is not known, or a time-out
+    beyond 32 bits.
     """
     compute, training = recipe.compute, recipe.training
     if compute.kubernetes is None:
@@ -68,6 +72,11 @@ def gang_of_recipe(recipe: Recipe) -> Gang:
             f"Recipe {recipe.name} trains on the machine of its Dagster step. Add a section compute.kubernetes, as "
             "jobs/recipes/spot_h200_grpo.yaml has it."
         )
+    for key, seconds in (("timeout_s", training.timeout_s), ("grace_s", training.grace_s)):
+        if seconds > LONGEST_S:
+            raise ValueError(
+                f"training.{key} is {seconds:g} s, beyond what Kubernetes counts. Set at most {LONGEST_S:g}."
+            )
     return example(
         recipe.name, recipe.data_root, compute.nodes, compute.processes, training.engine, training.grace_s,
         training.timeout_s, compute.kubernetes,

@@ -1,11 +1,11 @@
 # syntax=docker/dockerfile:1
-# What the pods of a RayJob run: NVIDIA's container of NeMo RL with the trainer beside it. For recipes with backend rayjob
-# (spot_h200_grpo, eks_workshop, gke_deepscaler).
+# What the pods of a RayJob run: NVIDIA's container of NeMo RL with the trainer beside it. For recipes with backend
+# rayjob (spot_h200_grpo, eks_workshop, gke_deepscaler).
 #   docker build -f k8s/images/nemo-rl.Dockerfile --build-arg BASE=nvcr.io/nvidia/nemo-rl@sha256:... \
 #     --build-arg REVISION=$(git rev-parse HEAD) -t REGISTRY/nemo-rl .
 #
-# BASE has no default, because the release is yours to choose: its checkout is in /opt/nemo-rl, with Ray and its Python in
-# /opt/nemo_rl_venv. For EFA or GKE's gIB the same holds as in trainer.Dockerfile.
+# BASE has no default, because the release is yours to choose. Its checkout is in /opt/nemo-rl, Ray in an environment of
+# uv's, and it is built on Ubuntu 24.04. For EFA and GKE's gIB the same holds as in trainer.Dockerfile.
 ARG BASE
 FROM ${BASE}
 ARG BASE
@@ -21,14 +21,14 @@ RUN apt-get update \
 # torch only merges and exports here: name PyTorch's index of builds for CPUs, or 3 GB of CUDA come along a second time.
 ARG TORCH_INDEX=
 COPY constraints-gpu.txt k8s/images/nemo-rl.txt /build/
-RUN /opt/venv/bin/pip install --no-cache-dir -c /build/constraints-gpu.txt ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} torch
-RUN /opt/venv/bin/pip install --no-cache-dir -c /build/constraints-gpu.txt -r /build/nemo-rl.txt
+ENV PATH=/opt/venv/bin:${PATH}
+RUN pip install --no-cache-dir -c /build/constraints-gpu.txt ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} torch
+RUN pip install --no-cache-dir -c /build/constraints-gpu.txt -r /build/nemo-rl.txt
 
 # `python` is ours and `ray` is NeMo RL's, which `uv run` starts in its own environment whatever the PATH. uv has its
 # Python and its packages under /root, and wants a cache that it can write.
 COPY pipeline /app/pipeline
-ENV PATH=/opt/venv/bin:${PATH} \
-    PYTHONPATH=/app \
+ENV PYTHONPATH=/app \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \

@@ -1,5 +1,6 @@
 # syntax=docker/dockerfile:1
-# What a trainer's pod runs, and what the servers of champion, canary and judge run: the same vLLM that trained them.
+# What a trainer's pod runs (of a RayJob: nemo-rl.Dockerfile), and what the servers of champion, canary and judge run:
+# the same vLLM that trained them.
 #   docker build -f k8s/images/trainer.Dockerfile --build-arg REVISION=$(git rev-parse HEAD) -t REGISTRY/trainer .
 # A recipe names it by digest (compute.kubernetes.image), as `docker push` prints it.
 #
@@ -7,8 +8,8 @@
 # no Elastic Fabric Adapter: between nodes NCCL would speak TCP. On instances with EFA give a base that adds
 # libfabric and aws-ofi-nccl to it (AWS's EFA installer, or one of its Deep Learning base images), with the plugin on
 # LD_LIBRARY_PATH, and name it by digest too: --build-arg BASE=REGISTRY/cuda-efa@sha256:...
-# On GKE, GPUDirect RDMA likewise needs Google's gIB plugin in BASE (or its installer's folder of the node mounted, which a
-# gang's pods don't do) and the environment of its set_nccl_env.sh in the recipe's compute.kubernetes.env.
+# On GKE, GPUDirect RDMA likewise needs Google's gIB plugin in BASE (its installer leaves it on the node, from where a
+# gang's pods don't mount it), and NCCL's environment, as its set_nccl_env.sh has it, in compute.kubernetes.env.
 # A run shows which was taken: NCCL_DEBUG=INFO prints "NET/OFI", "NET/gIB" or "NET/Socket".
 ARG BASE=nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6
 FROM ${BASE}

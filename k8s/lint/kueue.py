@@ -70,10 +70,8 @@ def quota_too_small(seen: Manifests) -> Hits:
     }
     for workload in seen.trainings:
         cluster = clusters.get(local.get((namespace(workload.object), _queue(workload)), ""))
-        if (
-            cluster is None or text(cluster, "spec", "cohortName") or text(cluster, "spec", "cohort")
-        ):  # a cohort may lend what is missing
-            continue
+        if cluster is None or any(text(cluster, "spec", key) for key in ("cohortName", "cohort")):
+            continue  # a cohort may lend what is missing
         fitting: dict[tuple[int, ...], list[Pods]] = {}  # the submitter of a RayJob may go where its gang cannot
         for pods in workload.all_pods:
             fits = (i for i, flavour in enumerate(_flavours(cluster)) if _fits(seen, cluster, flavour, pods))
@@ -100,7 +98,7 @@ def queue_closed(seen: Manifests) -> Hits:
         for holder in (queue, cluster):
             if holder and (policy := text(holder, "spec", "stopPolicy")) not in {"", "None"}:
                 yield where(holder, "spec.stopPolicy"), f"{policy}, for {workload.where}"
-        if cluster is not None and _excludes(cluster["spec"].get("namespaceSelector"), space, spaces.get(space)):
+        if cluster is not None and _excludes(sub(cluster, "spec").get("namespaceSelector"), space, spaces.get(space)):
             yield where(cluster, "spec.namespaceSelector"), f"leaves out {space!r} of {workload.where}"
 
 

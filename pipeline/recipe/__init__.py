@@ -136,7 +136,7 @@ _WITHOUT_EFFECT: Any = {
 
 
 NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
-"""What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and of deep nesting."""
+"""What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and deep nesting."""
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:

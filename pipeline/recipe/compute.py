@@ -12,26 +12,25 @@ from pipeline.recipe.section import Section
 INT32 = 2**31 - 1
 """Kubernetes keeps counts and seconds in 32 bits."""
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_NAME = rf"{_LABEL}(?:\.{_LABEL})*"
 
 
 def _text(form: str, longest: int, says: str) -> AfterValidator:
     def check(value: str) -> str:
         if len(value) > longest or not re.fullmatch(form, value):
-            raise ValueError(f"not {says}, at most {longest} characters: the API server refuses it")
+            raise ValueError(f"write {says}, at most {longest} characters")
         return value
 
     return AfterValidator(check)
 
 
-DnsLabel = Annotated[str, _text(_LABEL, 63, "a DNS label: lower-case letters, digits and dashes")]
-_DNS_NAME = rf"{_LABEL}(?:\.{_LABEL})*", "a DNS name: lower-case letters, digits, dashes and dots"
-DnsName = Annotated[str, _text(_DNS_NAME[0], 253, _DNS_NAME[1])]
-QueueName = Annotated[str, _text(_DNS_NAME[0], 63, _DNS_NAME[1])]
+DnsLabel = Annotated[str, _text(_LABEL, 63, "lower-case letters, digits and dashes")]
+DnsName = Annotated[str, _text(_NAME, 253, "lower-case letters, digits, dashes and dots")]
+QueueName = Annotated[str, _text(_NAME, 63, "lower-case letters, digits, dashes and dots")]
 """Also the value of a label."""
-ImageName = Annotated[str, _text(r"\S+", 4096, "an image's name: name@sha256:digest, without white space")]
-EnvName = Annotated[
-    str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "a variable: letters, digits, - _ . and no digit first")
-]
+ImageName = Annotated[str, _text(r"\S+", 4096, "name@sha256:digest without white space")]
+Variable = Annotated[str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "letters, digits, - _ . and no digit first")]
+"""The name of an environment variable, as the API server takes it."""
 
 
 class Finite(Section):
@@ -87,7 +86,7 @@ class Kubernetes(Finite):
     """Of the volume, for the estimate of an iteration's cost."""
     storage_usd_per_gb_month: float = Field(default=0.14, ge=0, le=1e6)
     """Seed 002, of FSx for Lustre."""
-    env: dict[EnvName, str] = Field(default={})
+    env: dict[Variable, str] = Field(default={})
     """More environment of the trainer; no secrets."""
 
 

@@ -114,13 +114,16 @@ def _fits(pod: Object, flavor: Object, keys: set[str]) -> bool:
 def pools_for(objects: Sequence[Object], pod: Object, more: dict[str, str]) -> list[Object]:
     """Karpenter's pools whose nodes take the pod. `more`: labels that Kueue adds to its node selector."""
     selector = pod.get("nodeSelector", {}) | more
+    device = any("nvidia.com/gpu" in c.get("resources", {}).get("requests", {}) for c in pod["containers"])
     found: list[Object] = []
     for pool in of_kind(objects, "NodePool"):
+        if device and "nvidia.com/gpu" not in pool["spec"]["limits"]:
+            continue
         template = pool["spec"]["template"]
         offered = {key: [value] for key, value in template["metadata"]["labels"].items()}
         offered |= {item["key"]: item["values"] for item in template["spec"]["requirements"]}
         if all(value in offered.get(key, []) for key, value in selector.items()) and all(
-            tolerated(taint, pod) for taint in template["spec"]["taints"]
+            tolerated(taint, pod) for taint in template["spec"].get("taints", ())
         ):
             found.append(pool)
     return found

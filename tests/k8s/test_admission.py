@@ -5,7 +5,7 @@ import copy
 import pytest
 import yaml
 
-from k8s.render.pod import USER
+from k8s.render.pod import USER, labels
 from pipeline.recipe import Kubernetes
 
 from .admission import flavor_of, gang_of, pod_sets, pools_for, recipe_of, tolerated
@@ -72,6 +72,23 @@ def test_what_serves_finds_a_pool_that_is_not_for_training(name: str) -> None:
         assert [pool["metadata"]["name"] for pool in pools_for(overlay(name), pod.spec, {})] == ["serving"], pod.owner
 
 
+@pytest.mark.parametrize("name", [EKS, A100])
+def test_what_needs_no_gpu_finds_nodes_of_its_own(name: str) -> None:
+    asking = [pod for pod in pods(overlay(name)) if "nvidia.com/gpu" not in str(pod.spec)]
+    assert {"dagster-code", "dagster-daemon", "mlflow"} <= {pod.owner.split("/")[1] for pod in asking}
+    ((cpu, _),) = pod_sets(gang_of(name, backend="jobset", instance_type="cpu", shm_gb=1))
+    for spec in [{"containers": []}, cpu, *(pod.spec for pod in asking)]:
+        assert [pool["metadata"]["name"] for pool in pools_for(overlay(name), spec, {})] == ["platform"]
+
+
+@pytest.mark.parametrize("name", [EKS, A100])
+def test_the_device_plugin_runs_where_the_gpus_are(name: str) -> None:
+    """Its chart asks for this label, or for one that Node Feature Discovery would set."""
+    for pool in of_kind(overlay(name), "NodePool"):
+        labelled = pool["spec"]["template"]["metadata"]["labels"].get("nvidia.com/gpu.present") == "true"
+        assert labelled == ("nvidia.com/gpu" in pool["spec"]["limits"]), pool["metadata"]["name"]
+
+
 @every_overlay
 def test_runs_and_trainers_see_the_same_files_as_the_same_user(name: str) -> None:
     (instance,) = (obj for obj in of_kind(overlay(name), "ConfigMap") if "workspace.yaml" in obj["data"])
@@ -94,6 +111,7 @@ def test_the_operators_are_set_up_for_gangs() -> None:
     minutes = int(kueue["waitForPodsReady"]["timeout"].removesuffix("m"))
     assert 2 * minutes * 60 <= Kubernetes.model_fields["start_timeout_s"].default, "no second try before a launch ends"
     assert kueue["manageJobsWithoutQueueName"] is False
+    assert set(kueue["integrations"]["labelKeysToCopy"]) <= labels(gang_of(EKS)).keys()
     assert set(kueue["integrations"]["frameworks"]) >= {"jobset.x-k8s.io/jobset", "batch/job", "ray.io/rayjob"}
     assert values["karpenter"]["settings"]["interruptionQueue"]
     for pool in training_pools(overlay(EKS)):

@@ -15,6 +15,7 @@ import pytest
 from k8s.images.fetch_weights import fetch
 from k8s.render.pod import USER
 from pipeline.storage import digest_dir
+from pipeline.training.__main__ import NEMO_RL
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "k8s" / "images"
@@ -28,9 +29,9 @@ BROUGHT = {"referencing", "jsonschema_specifications"}
 images = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
 
 
-def parsed(text: str):
+def parsed(text: str, **build_args: str):
     parser = pytest.importorskip("dockerfile_parse", reason="dockerfile-parse is not installed").DockerfileParser
-    return parser(fileobj=BytesIO(text.encode()))
+    return parser(fileobj=BytesIO(text.encode()), build_args=build_args)
 
 
 def instructions(dockerfile: Path, kind: str) -> list[str]:
@@ -39,7 +40,8 @@ def instructions(dockerfile: Path, kind: str) -> list[str]:
 
 @images
 def test_it_starts_from_images_that_cannot_change(dockerfile: Path) -> None:
-    parser = parsed(dockerfile.read_text())
+    given = {"BASE": f"nvcr.io/nvidia/nemo-rl@sha256:{'0' * 64}"} if dockerfile.stem == "nemo-rl" else {}
+    parser = parsed(dockerfile.read_text(), **given)
     assert parser.parent_images
     assert all(DIGEST.fullmatch(image) and ":latest" not in image for image in parser.parent_images)
     assert not instructions(dockerfile, "ADD"), "ADD fetches from anywhere and unpacks what it likes; COPY does neither"
@@ -59,6 +61,23 @@ def test_signals_reach_what_it_runs(dockerfile: Path) -> None:
     (start,) = instructions(dockerfile, "ENTRYPOINT") + instructions(dockerfile, "CMD")
     assert all(isinstance(word, str) for word in json.loads(start)), "the exec form: a shell would keep SIGTERM"
     assert instructions(dockerfile, "STOPSIGNAL") == ["SIGTERM"]
+
+
+@pytest.mark.parametrize(("base", "code"), [
+    (f"nvcr.io/nvidia/nemo-rl@sha256:{'0' * 64}", 0), ("nvcr.io/nvidia/nemo-rl:v0.4.0", 1), ("", 1),
+])  # fmt: skip
+def test_nemo_rl_is_named_by_digest_or_the_build_ends(base: str, code: int) -> None:
+    assert instructions(IMAGES / "nemo-rl.Dockerfile", "ARG")[0] == "BASE", "no default: the release is the builder's"
+    check = instructions(IMAGES / "nemo-rl.Dockerfile", "RUN")[0]
+    assert subprocess.run(["sh", "-c", check], env={"BASE": base}, capture_output=True, check=False).returncode == code
+
+
+def test_a_ray_pod_runs_what_kuberay_gives_it() -> None:
+    """And finds the trainer where its command, `python -m pipeline.training`, looks, and NeMo RL beside it."""
+    assert instructions(IMAGES / "nemo-rl.Dockerfile", "ENTRYPOINT") == ["[]"]
+    environment = parsed((IMAGES / "nemo-rl.Dockerfile").read_text()).envs
+    assert environment["PYTHONPATH"] == "/app" and environment["PATH"].startswith("/opt/venv/bin:")
+    assert NEMO_RL in (IMAGES / "nemo-rl.Dockerfile").read_text()
 
 
 def test_the_run_launcher_can_give_arguments_without_a_command() -> None:
@@ -130,17 +149,20 @@ def pins(name: str) -> dict[str, str]:
     return {key.lower().replace("_", "-"): version for key, version in found.items()}
 
 
-def requirements() -> set[str]:
-    lines = (IMAGES / "trainer.txt").read_text().splitlines()
+def requirements(image: str) -> set[str]:
+    lines = (IMAGES / f"{image}.txt").read_text().splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 
 
-def test_the_trainer_has_what_it_imports_and_no_dagster() -> None:
-    """Over every module that `pipeline.training` can reach, by import-linter's own graph."""
+@pytest.mark.parametrize(("image", "entry"), [
+    ("trainer", "pipeline.training"), ("nemo-rl", "pipeline.training.nemo"),
+])  # fmt: skip
+def test_a_trainer_has_what_it_imports_and_no_dagster(image: str, entry: str) -> None:
+    """Over every module that the entry can reach, by import-linter's own graph."""
     grimp = pytest.importorskip("grimp", reason="import-linter is not installed")
     graph = grimp.build_graph("pipeline", include_external_packages=True, cache_dir=None)
     reached: set[str] = set()
-    todo = [module for module in graph.modules if module.startswith("pipeline.training")]
+    todo = [module for module in graph.modules if module.startswith(entry)]
     while todo:
         module = todo.pop()
         if module in reached:
@@ -150,13 +172,13 @@ def test_the_trainer_has_what_it_imports_and_no_dagster() -> None:
             todo += [*graph.find_modules_directly_imported_by(module), module.rpartition(".")[0] or "pipeline"]
     external = {module for module in reached if module.split(".")[0] != "pipeline"} - set(sys.stdlib_module_names)
     assert external
-    assert {DISTRIBUTIONS.get(name, name) for name in external - BROUGHT} <= requirements()
-    assert "dagster" not in requirements() | external
+    assert {DISTRIBUTIONS.get(name, name) for name in external - BROUGHT} <= requirements(image)
+    assert "dagster" not in requirements(image) | external
 
 
 def test_the_trainer_is_pinned_and_agrees_with_the_tested_set() -> None:
     gpu, cpu = pins("constraints-gpu.txt"), pins("constraints-cpu.txt")
-    assert requirements() <= gpu.keys()
+    assert requirements("trainer") | requirements("nemo-rl") <= gpu.keys()
     decisive = ("accelerate", "dagster-pipes", "datasets", "math-verify", "numpy", "peft", "pyarrow", "pydantic")
     decisive += ("safetensors", "tokenizers", "torch", "transformers", "trl", "xxhash")
     assert {name: gpu[name] for name in decisive} == {name: cpu[name] for name in decisive}
@@ -166,7 +188,9 @@ def test_the_extras_of_the_dagster_image_exist() -> None:
     (extras,) = re.findall(r"'\.\[([\w,-]+)\]'", (IMAGES / "dagster.Dockerfile").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras.split(",")) <= project.keys()
-    assert {"dagster-k8s", "dagster-postgres", "dagster-aws", "psycopg2-binary"} <= pins("constraints-cpu.txt").keys()
+    pinned = pins("constraints-cpu.txt").keys()
+    assert {"dagster-k8s", "dagster-postgres", "dagster-aws", "gcsfs", "google-cloud-storage"} <= pinned
+    assert "psycopg2-binary" in pinned
 
 
 def model(folder: Path) -> Path:

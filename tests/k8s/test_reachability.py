@@ -45,7 +45,7 @@ def reaches(source: tuple[str, Object], target: tuple[str, Object], port: int) -
 @pytest.mark.parametrize(("source", "target", "port"), [
     ("webserver-proxy", "webserver", 3000), ("mlflow-proxy", "mlflow", 5000), ("run_worker", "mlflow", 5000),
     ("webserver", "code-location", 4000), ("daemon", "code-location", 4000),
-    ("run_worker", "judge", 8000), ("run_worker", "champion", 8000), ("run_worker", "canary", 8000),
+    ("run_worker", "judge", 8000),
 ])  # fmt: skip
 def test_what_works_together_reaches_each_other(source: str, target: str, port: int) -> None:
     assert reaches(pod(source), pod(target), port)
@@ -58,8 +58,8 @@ REACHED_BY = {
     "webserver": {"webserver-proxy"},
     "mlflow": {"mlflow-proxy", "run_worker"},
     "code-location": {"webserver", "daemon"},
-    "champion": {"run_worker"},
-    "canary": {"run_worker"},
+    "champion": set(),
+    "canary": set(),
     "judge": {"run_worker"},
 }
 

@@ -13,13 +13,21 @@ def test_a_rollout_finds_one_route_with_both_arms() -> None:
     assert [r["metadata"]["name"] for r in routes] == ["model"]
     (rule,) = routes[0]["spec"]["rules"]
     assert [(b["name"], b["weight"]) for b in rule["backendRefs"]] == [("champion", 100), ("canary", 0)]
-    assert named(build("serving"), "Deployment", "canary")["spec"]["replicas"] == 0
+
+
+def test_nothing_takes_a_gpu_before_there_is_a_model() -> None:
+    objects = build("serving")
+    assert [obj["spec"]["replicas"] for obj in of_kind(objects, "Deployment")] == [0, 0]
+    paused = named(objects, "ScaledObject", "judge")["metadata"]["annotations"]
+    assert paused == {"autoscaling.keda.sh/paused-replicas": "0"}
+    rules = named(objects, "PrometheusRule", "servers")["spec"]["groups"][0]["rules"]
+    (down,) = (rule["expr"] for rule in rules if rule.get("alert") == "ChampionDown")
+    assert "kube_deployment_spec_replicas" in down, "none is wanted: none is missing"
 
 
 def test_champion_and_canary_differ_by_their_weights_alone() -> None:
     champion, canary = (named(build("serving"), "Deployment", name) for name in ("champion", "canary"))
     same = yaml.safe_load(yaml.safe_dump(canary).replace("canary", "champion"))
-    same["spec"]["replicas"] = champion["spec"]["replicas"]
     assert same == champion
 
 
@@ -36,7 +44,7 @@ def test_rules_and_triggers_read_metrics_that_are_exported() -> None:
     """vLLM 0.31 (v1/metrics/loggers.py), its HTTP instrumentation, kube-state-metrics, and our own records."""
     known = {
         "vllm:num_requests_waiting", "vllm:e2e_request_latency_seconds_bucket", "http_requests_total",
-        "kube_deployment_status_replicas", "kube_deployment_status_replicas_available",
+        "kube_deployment_spec_replicas", "kube_deployment_status_replicas", "kube_deployment_status_replicas_available",
     }  # fmt: skip
     (rules,) = (obj["spec"]["groups"][0]["rules"] for obj in of_kind(build("serving"), "PrometheusRule"))
     records = {rule["record"] for rule in rules if "record" in rule}

@@ -57,6 +57,8 @@ def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturb
     (attempt,) = Attempts(store, plan.iteration).all()
     assert (attempt.outcome, attempt.restarts) == ("succeeded", 2)
     assert any("resum" in line for line in launched.lines)
+    (jobset,) = cluster.jobsets()
+    assert jobset["status"]["restartsCountTowardsMax"] == 1, "the crash, not the eviction"
     print("from the eviction to the next step:", f"{_back_after_s(journal):.1f} s")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.k8s.lint.cases import GONE, find
+from tests.k8s.lint.cluster_mistakes import NODE_POOLS, NODES, OPERATORS
 from tests.k8s.lint.edits import (
     BOX,
     JOB,
@@ -24,9 +25,9 @@ from tests.k8s.lint.edits import (
     without,
 )
 
+SUBMITTER = "spec.submitterPodTemplate.spec"
 IGNORE = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
 RESTART = "RestartJobSetAndIgnoreMaxRestarts"
-NODES = "spec.template.spec"
 
 RESTARTS = [
     job("completions 1 of 3 (seed 002)", "job-completions", "spec.completions", 1),
@@ -66,6 +67,8 @@ RESTARTS = [
         ["sh", "-c", "pkill -9 python"]),
     pod("no grace (seeds 000, 002)", "no-grace", "terminationGracePeriodSeconds", GONE),
     pod("ten minutes of grace", "grace-over-notice", "terminationGracePeriodSeconds", 600),
+    pod("100 s on a spot node of GKE", "grace-over-notice", "nodeSelector", {"cloud.google.com/gke-spot": "true"}),
+    ray("|| true after the entrypoint", "exits-0-when-preempted", "spec.entrypoint", "python -m train /c || true"),
     jobset("no deadline", "no-deadline", f"{JOB}.activeDeadlineSeconds", GONE),
     jobset("no TTL", "no-ttl", "spec.ttlSecondsAfterFinished", GONE),
     jobset("do-not-disrupt on spot", "do-not-disrupt",
@@ -86,81 +89,6 @@ kind: PodDisruptionBudget
 metadata: {name: gang, namespace: preference-tuning}
 spec: {minAvailable: 3, selector: {matchLabels: {app.kubernetes.io/component: trainer}}}
 """),
-]  # fmt: skip
-
-OPERATORS = [
-    volcano("minAvailable above the pods", "volcano-min-available", "spec.minAvailable", 4),
-    volcano("minAvailable below", "volcano-min-available", "spec.minAvailable", 2),
-    volcano("64 after PodFailed", "volcano-exit-64", "spec.policies",
-            [{"event": "PodFailed", "action": "RestartJob"}, {"event": "PodEvicted", "action": "RestartJob"},
-             {"exitCode": 64, "action": "AbortJob"}]),
-    volcano("no policy for 64", "volcano-exit-64", "spec.policies.0", GONE),
-    volcano("no policies (seed 002)", "volcano-eviction", "spec.policies", GONE),
-    volcano("RestartPod", "volcano-eviction", "spec.policies.2.action", "RestartPod"),
-    volcano("a task's policy before the job's", "volcano-eviction", "spec.tasks.0.policies",
-            [{"event": "*", "action": "RestartTask"}]),
-    volcano("maxRetry of 3 (seed 002)", "volcano-max-retry", "spec.maxRetry", GONE),
-    volcano("a typo in an action", "volcano-unknown-action", "spec.policies.2.action", "RestartJobs"),
-    volcano("the default scheduler", "volcano-scheduler", "spec.schedulerName", GONE),
-    volcano("no svc plugin (seed 002)", "volcano-plugins", "spec.plugins", {"env": []}),
-    volcano("no queue", "no-queue", "spec.queue", GONE),
-    volcano("a queue that is not there (seed 002)", "queue-unknown", "spec.queue", "training-queue"),
-    ray("no cluster", "ray-no-cluster", "spec.rayClusterSpec", GONE),
-    ray("one GPU on the head (seed 003)", "ray-uneven-gpus",
-        "spec.rayClusterSpec.headGroupSpec.template.spec.containers.0.resources", {"limits": {"nvidia.com/gpu": 1}}),
-    ray("no GPUs on the workers", "ray-uneven-gpus",
-        "spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0.resources", {}),
-    ray("the cluster stays", "ray-not-shut-down", "spec.shutdownAfterJobFinishes", False),
-    ray("an autoscaled gang", "ray-elastic-gang", "spec.rayClusterSpec.enableInTreeAutoscaling", True),
-    ray("from 0 to 2 workers", "ray-elastic-gang", "spec.rayClusterSpec.workerGroupSpecs.0.minReplicas", 0),
-    ray("KubeRay retries", "ray-retries", "spec.backoffLimit", 2),
-    ray("no entrypoint", "ray-no-entrypoint", "spec.entrypoint", GONE),
-    jobset("three pods without a queue", "no-gang-scheduler", "metadata.labels", {"preference-tuning/iteration": "i"}),
-    Mistake("one pod without a queue", "no-queue",
-            without('metadata.labels."kueue.x-k8s.io/queue-name"', f"{JOB}.parallelism")),
-    jobset("another namespace's queue", "queue-unknown", "metadata.namespace", "research"),
-    static("LocalQueue", "a ClusterQueue that is not there", "queue-unknown", "spec.clusterQueue", "gpus"),
-    static("ClusterQueue", "a flavour that is not there", "queue-unknown", "spec.resourceGroups.0.flavors.0.name", "s"),
-    static("ClusterQueue", "EFA is not covered", "quota-too-small",
-           "spec.resourceGroups.0.flavors.0.resources.3", GONE),
-    static("ClusterQueue", "quota for two of three nodes", "quota-too-small",
-           "spec.resourceGroups.0.flavors.0.resources.2.nominalQuota", 16),
-    static("ClusterQueue", "the quota is another capacity's", "quota-too-small",
-           "spec.resourceGroups.0.flavors.0.name", "on-demand"),
-    static("ResourceFlavor", "a taint that nobody tolerates", "quota-too-small",
-           "spec.nodeTaints", [{"key": "team", "value": "a", "effect": "NoSchedule"}], "spot"),
-    static("ResourceFlavor", "a flavour of any node", "flavour-without-nodes", "spec", {}, "spot"),
-]  # fmt: skip
-
-NODE_POOLS = [
-    static("NodePool", "a name alone (seed 002)", "node-class-ref", f"{NODES}.nodeClassRef", {"name": "training"}),
-    static("NodePool", "a class that is not there (seed 002)", "node-class-missing",
-           f"{NODES}.nodeClassRef.name", "training-gpu-class"),
-    static("EC2NodeClass", "no subnets", "node-class-incomplete", "spec.subnetSelectorTerms", GONE),
-    static("EC2NodeClass", "no role", "node-class-incomplete", "spec.role", GONE),
-    static("EC2NodeClass", "17 Gi of disk", "instance-store", "spec.instanceStorePolicy", GONE),
-    static("NodePool", "the default consolidation", "consolidation", "spec.disruption", GONE),
-    static("NodePool", "consolidation of the underused", "consolidation",
-           "spec.disruption.consolidationPolicy", "WhenEmptyOrUnderutilized"),
-    static("NodePool", "empty nodes stay", "consolidation", "spec.disruption.consolidateAfter", "Never"),
-    static("NodePool", "no budgets (seed 002)", "drift-budget", "spec.disruption.budgets", GONE),
-    static("NodePool", "a budget for drift alone", "drift-budget", "spec.disruption.budgets.0.reasons", ["Drifted"]),
-    static("NodePool", "720 hours", "node-expiry", f"{NODES}.expireAfter", GONE),
-    static("NodePool", "no limits (seed 002)", "pool-limits", "spec.limits", GONE),
-    static("NodePool", "two zones with EFA (seed 002)", "several-zones", f"{NODES}.requirements.2.values",
-           ["us-east-2a", "us-east-2b"]),
-    static("NodePool", "any zone", "several-zones", f"{NODES}.requirements.2", GONE),
-    static("NodePool", "no taint", "pool-untainted", f"{NODES}.taints", GONE),
-    jobset("a label instead of a selector (seed 002)", "capacity-label",
-           f'{JOB}.template.metadata.labels."karpenter.sh/capacity-type"', "spot"),
-    pod("Spot, in a selector", "capacity-spelling", 'nodeSelector."karpenter.sh/capacity-type"', "Spot"),
-    static("NodePool", "Spot, in a pool", "capacity-spelling", f"{NODES}.requirements.0.values", ["Spot"]),
-    pod("everything is tolerated", "tolerates-everything", "tolerations", [{"operator": "Exists"}]),
-    pod("disrupted nodes are tolerated", "tolerates-everything", "tolerations",
-        [{"key": "karpenter.sh/disrupted", "operator": "Exists"}]),
-    pod("terminating nodes are tolerated (seed 003)", "tolerates-everything", "tolerations",
-        [{"key": "cloud.google.com/impending-node-termination", "operator": "Exists"}]),
-    pod("any GPU", "instance-unselected", "nodeSelector", GONE),
 ]  # fmt: skip
 
 RESOURCES = [
@@ -194,6 +122,10 @@ SECURITY = [
     pod("no user (seeds)", "root", "securityContext", GONE),
     pod("user 0", "root", "securityContext.runAsUser", 0),
     ray("the submitter as root", "root", "spec.submitterPodTemplate.spec.securityContext", GONE),
+    ray("a token in the submitter", "api-token", f"{SUBMITTER}.automountServiceAccountToken", True),
+    ray("the submitter by tag", "image-not-pinned", f"{SUBMITTER}.containers.0.image", "rayproject/ray:2.46.0"),
+    ray("a token in Ray's environment", "secret-in-manifest", "spec.runtimeEnvYAML", "env_vars: {HF_TOKEN: abcdef}"),
+    ray("a token in the entrypoint", "secret-in-manifest", "spec.entrypoint", "python train.py --hub-token=abcdefgh"),
     pod("a token in the trainer", "api-token", "automountServiceAccountToken", True),
     Mistake("a token by default (seeds)", "api-token",
             without(f"{POD}.automountServiceAccountToken", f"{POD}.serviceAccountName")),
@@ -224,6 +156,10 @@ SCRIPTS = [
     script("apt-get (seed 003)", "installs-at-start", "apt-get update\napt-get install -y sudo\nexec ray start"),
     script("pip install (seed 003)", "installs-at-start", "/usr/bin/python -m pip install uv && exec python x.py"),
     script("a clone", "installs-at-start", "git clone https://github.com/NVIDIA-NeMo/RL && cd RL"),
+    ray("pip install in the entrypoint", "installs-at-start", "spec.entrypoint", "pip install trl && python x.py"),
+    ray("pip in Ray's environment", "installs-at-start", "spec.runtimeEnvYAML", "pip: [math-verify]"),
+    ray("a buffer's size in Ray's environment", "nccl-tuning", "spec.runtimeEnvYAML",
+        "env_vars: {NCCL_BUFFSIZE: 8388608}"),
     script("the master's address in a file (seed 000)", "master-ip-file",
            'MY_IP=$(hostname -I)\nMASTER_FILE="/shared/.grpo-master-ip"\necho "$MY_IP" > "$MASTER_FILE"'),
     script("/etc/hosts (seed 000)", "master-ip-file", 'echo "$MY_IP $(hostname)" >> /etc/hosts'),
@@ -236,6 +172,9 @@ SCRIPTS = [
     box("data under a fixed name (seed 002)", "shared-run-directory", "args",
         ["--data-path=s3://training-data-lake/labeled-dataset/"]),
     box("no fence", "unfenced", "command", ["python", "-m", "pipeline.training", "/checkpoints/plan.json"]),
+    ray("an entrypoint without a fence", "unfenced", "spec.entrypoint", "python -m pipeline.training /c/plan.json"),
+    ray("one directory in the entrypoint", "shared-run-directory", "spec.entrypoint",
+        "python run_grpo.py checkpointing.checkpoint_dir=/data/checkpoints"),
 ]  # fmt: skip
 
 NAMES = [
@@ -244,6 +183,14 @@ NAMES = [
     jobset("capitals", "name-invalid", "metadata.name", "GRPO_run"),
     jobset("300 characters", "name-invalid", "metadata.name", "a" * 300),
     jobset("a namespace that is none", "name-invalid", "metadata.namespace", "a.b"),
+    jobset("a namespace of 64 characters", "name-invalid", "metadata.namespace", "a" * 64),
+    pod("an account that can have no such name", "reference-invalid", "serviceAccountName", "Nemo_RL"),
+    pod("a claim that can have no such name", "reference-invalid",
+        "volumes.0.persistentVolumeClaim.claimName", "a" * 254),
+    box("white space in an image", "reference-invalid", "image", f"trainer @sha256:{'5' * 64}"),
+    env("a variable that is none", "reference-invalid", "MAX TOKENS", "512"),
+    ray("a variable that begins with a digit", "reference-invalid", f"{SUBMITTER}.containers.0.env",
+        [{"name": "9LIVES", "value": "1"}]),
     jobset("a name without room for numbers", "pod-name-too-long", "metadata.name", "a" * 60),
     volcano("a name without room for a task", "pod-name-too-long", "metadata.name", "a" * 60),
     ray("a name without room for the head", "pod-name-too-long", "metadata.name", "a" * 60),
@@ -255,7 +202,7 @@ NAMES = [
     jobset("nobody's gang (seeds)", "no-iteration-label", "metadata.labels", {"app": "grpo"}),
     jobset("namespace default (seed 000)", "no-namespace", "metadata.namespace", "default"),
     Mistake("a role twice", "duplicate-object", twice),
-]
+]  # fmt: skip
 
 ROUTES = [
     job("a Service with an address", "service-not-headless", "spec.clusterIP", GONE, kind="Service"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -39,7 +40,9 @@ def test_what_we_render_has_no_mistake(backend: str, nodes: int) -> None:
 @pytest.mark.parametrize("instance", ["cpu", "p4d.24xlarge", "g6e.12xlarge", "a4-highgpu-8g"])
 @pytest.mark.parametrize("capacity", ["spot", "spot_first", "on_demand"])
 def test_nor_on_other_machines(backend: str, instance: str, capacity: str) -> None:
-    ours = gang(backend, 2, 4 if instance == "g6e.12xlarge" else 8, instance_type=instance, capacity=capacity)
+    processes = 4 if instance == "g6e.12xlarge" else 8
+    grace_s = 15 if instance == "a4-highgpu-8g" and capacity != "on_demand" else 100
+    ours = gang(backend, 2, processes, grace_s, instance_type=instance, capacity=capacity)
     errors = [f for f in lint_gang(ours, render(ours)) if f.severity == "error"]
     assert errors == []
 
@@ -72,6 +75,8 @@ RECIPES: list[tuple[str, Gang]] = [
     ("data-root-outside-mount", gang(data_root="/checkpoints-old/tuning")),
     ("grace-of-recipe", gang(grace_s=5)),
     ("grace-of-recipe", gang(grace_s=300)),
+    ("grace-of-recipe", gang(grace_s=100, instance_type="a4-highgpu-8g")),
+    ("save-over-grace", gang(grace_s=15, instance_type="a4-highgpu-8g")),
     ("engine-backend", gang("rayjob").model_copy(update={"engine": "trl"})),
     ("engine-backend", gang().model_copy(update={"engine": "nemo_rl"})),
     ("reserved-env", gang(env={"NODE_RANK": "0"})),
@@ -98,6 +103,37 @@ def test_a_recipe_of_8_gpus_on_nodes_of_4_says_so() -> None:
     ours = gang(instance_type="g6e.12xlarge")
     (found,) = [f for f in lint_gang(ours, []) if f.rule == "gpus-over-instance"]
     assert found.problem == "3 nodes of 8 GPUs, but g6e.12xlarge has 4"
+
+
+def test_on_gke_a_short_grace_is_the_nodes_own_limit() -> None:
+    ours = gang(grace_s=15, instance_type="a4-highgpu-8g")
+    found = {f.rule: f.severity for f in lint_gang(ours, render(ours))}
+    assert "grace-of-recipe" not in found
+    assert found["save-over-grace"] == "warning"
+
+
+def test_a_runtime_environment_that_is_none_has_no_mistake_of_its_own() -> None:
+    for content in ("a: [1", "- 1", "!!timestamp x", "2024-99-99", "[" * 3000, "env_vars: 5", ""):
+        objects = good("rayjob")
+        objects[0]["spec"]["runtimeEnvYAML"] = content
+        assert lint_objects(objects) == []
+
+
+def test_pools_of_others_are_no_refusal() -> None:
+    """Without a pool for trainings the nodes come from elsewhere."""
+    objects = good()
+    put(find(objects, "NodePool"), 'spec.template.metadata.labels."preference-tuning/pool"', "serving")
+    put(find(objects, "NodePool"), "spec.template.spec.requirements.1.values", ["g6e.4xlarge"])
+    assert not rules(lint_objects(objects)) & {"no-pool", "flavour-without-pool"}
+
+
+def test_either_of_two_pools_will_do() -> None:
+    objects = good()
+    other = deepcopy(find(objects, "NodePool"))
+    put(other, "metadata.name", "others")
+    put(other, "spec.template.spec.requirements.1.values", ["p5.48xlarge"])
+    assert "no-pool" not in rules(lint_objects([*objects, other]))
+    assert "no-pool" in rules(lint_objects([o for o in objects if o["kind"] != "NodePool"] + [other]))
 
 
 def test_pipes_files_outside_the_volume_are_found() -> None:
