@@ -24,9 +24,6 @@ from k8s.lint.manifests import Manifests
 from k8s.render import render
 from pipeline.recipe import NOT_YAML, Recipe, load
 
-LONGEST_S = 1e9
-"""A time-out and compute.kubernetes.start_timeout_s, which has the same bound, fit together into 32 bits."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
@@ -72,11 +69,6 @@ def gang_of_recipe(recipe: Recipe) -> Gang:
             f"Recipe {recipe.name} trains on the machine of its Dagster step. Add a section compute.kubernetes, as "
             "jobs/recipes/spot_h200_grpo.yaml has it."
         )
-    for key, seconds in (("timeout_s", training.timeout_s), ("grace_s", training.grace_s)):
-        if seconds > LONGEST_S:
-            raise ValueError(
-                f"training.{key} is {seconds:g} s, beyond what Kubernetes counts. Set at most {LONGEST_S:g}."
-            )
     return example(
         recipe.name, recipe.data_root, compute.nodes, compute.processes, training.engine, training.grace_s,
         training.timeout_s, compute.kubernetes,

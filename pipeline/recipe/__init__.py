@@ -6,8 +6,6 @@ section or the plain value they need, never the whole recipe. Secrets and endpoi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,25 +158,12 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     for override in overrides or []:
         _apply(tree, override)
     try:
-        recipe = Recipe.model_validate(tree)
+        return Recipe.model_validate(tree)
     except RecursionError as error:
         raise ValueError(f"{file} contains itself (an anchor within its own value). Write the value out.") from error
     except ValidationError as error:
         lines = [f"  {'.'.join(str(p) for p in e['loc'])}: {e['msg']} (got {e['input']!r})" for e in error.errors()]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
-    if endless := [f"  {key}: {value}" for key, value in _endless(recipe.model_dump(), "")]:
-        raise ValueError("\n".join([f"{file}: write finite numbers in these fields:", *endless]))
-    return recipe
-
-
-def _endless(node: Any, key: str) -> Iterator[tuple[str, float]]:
-    """Fields that hold no finite number, which nobody can round."""
-    if isinstance(node, dict | list | tuple):
-        pairs: Any = node.items() if isinstance(node, dict) else enumerate(node)
-        for part, inner in pairs:
-            yield from _endless(inner, f"{key}.{part}".lstrip("."))
-    elif isinstance(node, float) and not math.isfinite(node):
-        yield key, node
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

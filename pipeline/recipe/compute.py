@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pipeline.recipe.section import Section
 
@@ -33,13 +33,7 @@ Variable = Annotated[str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "letters, di
 """The name of an environment variable, as the API server takes it."""
 
 
-class Finite(Section):
-    """A section of numbers that are multiplied, rounded and sent to an API: none of them is infinite or no number."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-
-class Accelerator(Finite):
+class Accelerator(Section):
     """The device of a training process, for the estimate of hours and cost and for MFU. The default is an H200."""
 
     name: str = "H200"
@@ -51,7 +45,7 @@ class Accelerator(Finite):
     """Of one device, at the capacity that the recipe asks for first: put your own contract's price."""
 
 
-class Kubernetes(Finite):
+class Kubernetes(Section):
     """A gang of pods for each training. The data root is on a volume that Dagster's steps and the pods mount alike."""
 
     backend: Literal["jobset", "volcano", "indexed_job", "rayjob"] = "jobset"
@@ -72,8 +66,9 @@ class Kubernetes(Finite):
     """Where the claim is mounted; the data root lies below it."""
     shm_gb: PositiveInt = Field(default=64, le=65_536)
     """/dev/shm in GiB, which counts in the pod's memory: what NCCL and data loaders share."""
-    max_restarts: NonNegativeInt = Field(default=3, le=INT32)
-    """Of the gang after crashes. Pre-emptions are not counted."""
+    max_restarts: NonNegativeInt = Field(default=5, le=INT32)
+    """Of the gang after crashes. Pre-emptions are not counted, but a node that is lost without notice may be: its peers
+    end with an error of their own before anybody else knows."""
     start_timeout_s: PositiveFloat = Field(default=3600.0, le=1e9)
     """For quota, nodes and images to come, until the launch gives up."""
     poll_s: PositiveFloat = Field(default=10.0, le=3600)
@@ -90,7 +85,7 @@ class Kubernetes(Finite):
     """More environment of the trainer; no secrets."""
 
 
-class Compute(Finite):
+class Compute(Section):
     """Where the work of a stage runs."""
 
     data: Literal["local", "ray"] = "local"

@@ -247,6 +247,6 @@ class Training(Section):
     seed: int = 1
     threads: PositiveInt = 1
     """Compute threads on CPU. Two help on a quiet machine and hurt badly on a busy one."""
-    timeout_s: PositiveFloat = 6 * 3600.0
-    grace_s: PositiveFloat = 100.0
+    timeout_s: PositiveFloat = Field(default=6 * 3600.0, le=1e9)
+    grace_s: PositiveFloat = Field(default=100.0, le=1e9)
     """From SIGTERM to SIGKILL. A spot notice is 120 s, of which a pod's grace may use about 110."""

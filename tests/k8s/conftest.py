@@ -227,6 +227,28 @@ def once_told(launched: "list[Launch]", words: str) -> Callable[[], float]:
     return now
 
 
+def ender(cluster: Cluster) -> Any:
+    """Ends what is deleted, as kubelets do."""
+
+    class Ender(threading.Thread):
+        stop = threading.Event()
+
+        def run(self) -> None:
+            while not self.stop.wait(0.05):
+                for pod in cluster.hands.pods(cluster.namespace):
+                    if "deletionTimestamp" in pod["metadata"]:
+                        cluster.hands.end(pod)
+
+        def __enter__(self) -> None:
+            self.start()
+
+        def __exit__(self, *_: object) -> None:
+            self.stop.set()
+            self.join()
+
+    return Ender(daemon=True)
+
+
 class Robot(threading.Thread):
     """A kubelet that only plays: pods run at once, and end with 0 once all of them ran."""
 

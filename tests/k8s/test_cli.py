@@ -196,7 +196,7 @@ def test_numbers_without_bounds(command: str, lines: list[tuple[str, str]], tmp_
 @pytest.mark.parametrize("command", ["lint", "render"])
 def test_a_time_out_that_no_field_holds(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, changed(tmp_path, ("timeout_s: 43200", "timeout_s: 1e300"))]) == 2
-    assert "training.timeout_s is 1e+300 s" in capsys.readouterr().err
+    assert "training.timeout_s: Input should be less than" in capsys.readouterr().err
 
 
 def test_it_runs_as_a_module_without_heavy_libraries() -> None:

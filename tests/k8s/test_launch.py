@@ -1,7 +1,6 @@
 """The launcher on a cluster: what comes of a gang, and what the run hears of it. Hands play the kubelets."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 
-from .conftest import ROOM, Cluster, Launch, Robot, leave_result, once_told, queue
+from .conftest import Cluster, Launch, Robot, ender, leave_result
 
 Planned = tuple[Store, TrainingPlan]
 RANK = "batch.kubernetes.io/job-completion-index"
@@ -71,7 +70,7 @@ def test_a_gang_that_is_evicted_again_and_again_without_a_checkpoint_is_given_up
     monkeypatch.setattr("k8s.progress.FRUITLESS", 2)
     launched = Launch(cluster, planned, cluster.settings(tmp_path))
     evicted: set[str] = set()
-    with _ender(cluster):
+    with ender(cluster):
         while launched.is_alive() and len(evicted) < 10:
             for pod in cluster.hands.pods(cluster.namespace):
                 if pod["metadata"]["labels"][RANK] == "0" and pod["metadata"]["uid"] not in evicted:
@@ -96,7 +95,7 @@ ENDINGS = {
 def test_each_end_of_a_gang_is_told_apart(cluster: Cluster, planned: Planned, tmp_path: Path, outcome: str) -> None:
     code, reason, kind, words = ENDINGS[outcome]
     launched = Launch(cluster, planned, cluster.settings(tmp_path, max_restarts=0))
-    with _ender(cluster):
+    with ender(cluster):
         cluster.hands.finish(cluster.run_all()[1], code, reason)
         error = launched.ended()
     assert type(error) is kind
@@ -105,34 +104,12 @@ def test_each_end_of_a_gang_is_told_apart(cluster: Cluster, planned: Planned, tm
     cluster.hands.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
 
 
-def _ender(cluster: Cluster) -> Any:
-    """Ends what is deleted, as kubelets do."""
-
-    class Ender(threading.Thread):
-        stop = threading.Event()
-
-        def run(self) -> None:
-            while not self.stop.wait(0.05):
-                for pod in cluster.hands.pods(cluster.namespace):
-                    if "deletionTimestamp" in pod["metadata"]:
-                        cluster.hands.end(pod)
-
-        def __enter__(self) -> None:
-            self.start()
-
-        def __exit__(self, *_: object) -> None:
-            self.stop.set()
-            self.join()
-
-    return Ender(daemon=True)
-
-
 def test_a_crash_is_followed_by_a_new_attempt_once_its_pods_are_gone(
     cluster: Cluster, planned: Planned, tmp_path: Path
 ) -> None:
     settings = cluster.settings(tmp_path, max_restarts=0)
     launched = Launch(cluster, planned, settings)
-    with _ender(cluster):
+    with ender(cluster):
         cluster.hands.finish(cluster.run_all()[0], 1)
         assert isinstance(launched.ended(), RuntimeError)
     with Robot(cluster, planned) as robot:
@@ -140,106 +117,6 @@ def test_a_crash_is_followed_by_a_new_attempt_once_its_pods_are_gone(
         assert again.ended() is None
     assert attempts(planned) == [(1, "crashed"), (2, "succeeded")]
     assert all(len(writers) <= 1 for writers in robot.writers)
-
-
-def test_an_image_that_cannot_be_pulled_is_given_up(
-    cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("k8s.patience.UNMENDED_S", 0.3)
-    launched = Launch(cluster, planned, cluster.settings(tmp_path))
-    with _ender(cluster):
-        for pod in cluster.pods():
-            cluster.hands.waiting(pod, "ImagePullBackOff", "Back-off pulling image")
-        error = launched.ended()
-    assert isinstance(error, TrainingRefused)
-    assert "ImagePullBackOff" in str(error)
-    assert "Push it, or correct compute.kubernetes.image" in str(error)
-
-
-def test_one_bad_pull_after_a_long_wait_for_quota_is_borne(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    queue(cluster, {"cpu": "1", "memory": "1Gi"})
-    hour = [0.0]
-    launched = Launch(
-        cluster, planned, cluster.settings(tmp_path, start_timeout_s=7200.0), now=lambda: time.time() + hour[0]
-    )
-    cluster.hands.wait_until(lambda: any("queued" in line for line in launched.lines), "the queue")
-    hour[0] = 3600.0
-    queue(cluster, ROOM)
-    first, second = cluster.pods()
-    cluster.hands.waiting(first, "ErrImagePull", "toomanyrequests")
-    cluster.hands.wait_until(lambda: any("image" in line for line in launched.lines), "the bad pull")
-    for pod in (first, second):
-        cluster.hands.run(pod)
-    cluster.hands.wait_until(lambda: any("running: 2 pods" in line for line in launched.lines), "its start")
-    with Robot(cluster, planned):
-        assert launched.ended() is None
-
-
-def test_a_training_that_runs_too_long_is_ended_and_not_tried_again(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "running: 2 pods")))
-    cluster.run_all()
-    with _ender(cluster):
-        error = told[0].ended()
-    assert isinstance(error, TrainingRefused)
-    assert "longer than training.timeout_s" in str(error)
-
-
-def test_a_claim_that_is_not_there_is_said_and_not_taken_for_a_lack_of_nodes(
-    cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("k8s.patience.UNMENDED_S", 0.3)
-    launched = Launch(cluster, planned, cluster.settings(tmp_path, claim="missing"))
-    with _ender(cluster):
-        for pod in cluster.pods():
-            message = '0/3 nodes are available: persistentvolumeclaim "missing" not found.'
-            cluster.hands.unschedulable(pod, message)
-        error = launched.ended()
-    assert isinstance(error, TrainingRefused)
-    assert "correct compute.kubernetes.claim" in str(error)
-
-
-def test_a_gang_whose_deletion_never_ends_does_not_hold_its_launch_for_ever(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "leaving")))
-    cluster.run_all()  # and nobody ends them
-    (jobset,) = cluster.jobsets()
-    cluster.hands.wait_until(lambda: any("running" in line for line in told[0].lines), "its start")
-    cluster.api.delete("JobSet", cluster.namespace, jobset["metadata"]["name"], propagationPolicy="Foreground")
-    error = told[0].ended()
-    assert isinstance(error, TrainingRefused)
-    assert "Somebody deleted it" in str(error)
-
-
-def test_no_node_for_too_long_is_a_failure_that_a_retry_may_mend(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
-    settings = cluster.settings(tmp_path, instance_type="p5en.48xlarge")
-    queue(cluster, {"cpu": "1000", "memory": "10Ti", "nvidia.com/gpu": "16", "vpc.amazonaws.com/efa": "64"})
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, settings, now=once_told(told, "no capacity: pod")))
-    with _ender(cluster):
-        error = told[0].ended()
-    assert type(error) is RuntimeError
-    assert "no capacity" in str(error)
-    assert "spot_first" in str(error)
-    cluster.hands.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
-
-
-def test_quota_that_never_comes_is_said_in_the_words_of_the_queue(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
-    queue(cluster, {"cpu": "1", "memory": "1Gi"})
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "couldn't assign flavors")))
-    error = told[0].ended()
-    assert isinstance(error, TrainingRefused)
-    assert "couldn't assign flavors" in str(error)
-    assert cluster.hands.pods(cluster.namespace) == []
 
 
 def test_an_object_of_somebody_else_is_left_as_it_is(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
@@ -262,7 +139,7 @@ def test_a_gang_that_somebody_deletes_is_not_brought_back_by_itself(
     settings = cluster.settings(tmp_path)
     launched = Launch(cluster, planned, settings)
     cluster.run_all()
-    with _ender(cluster):
+    with ender(cluster):
         (jobset,) = cluster.jobsets()
         cluster.api.delete("JobSet", cluster.namespace, jobset["metadata"]["name"])
         error = launched.ended()
@@ -291,7 +168,7 @@ def test_a_cancelled_run_takes_its_gang_along_and_an_interrupted_one_leaves_it(
     launched = Launch(cluster, planned, settings, sleep=sleep, cancelled=lambda: cancelled)
     cluster.run_all()
     (before,) = cluster.jobsets()
-    with _ender(cluster):
+    with ender(cluster):
         interrupt.set()
         assert isinstance(launched.ended(), Interrupted)
         if cancelled:
