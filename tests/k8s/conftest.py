@@ -155,6 +155,10 @@ def queue(cluster: Cluster, quota: dict[str, str]) -> None:
 
 
 def _remove(api: Api, name: str) -> None:
+    """Pods by force: no kubelet will ever say that they have ended."""
+    with suppress(httpx.HTTPError):
+        for pod in api.list("Pod", name)[0]:
+            api.delete("Pod", name, pod["metadata"]["name"], grace_s=0)
     for kind in ("ClusterQueue", "ResourceFlavor", "Namespace", "PersistentVolume"):
         with suppress(httpx.HTTPError):
             api.delete(kind, "", name)
