@@ -70,7 +70,7 @@ def classify(observed: Observed) -> Verdict:
     if observed.state == "restarting":
         return Verdict("restarting", f"the gang starts again (restart {observed.restarts})")
     if observed.state == "running":
-        return Verdict("running", f"{sum(pod.phase == 'Running' for pod in observed.pods)} pods run")
+        return Verdict("running", f"{_pods(sum(pod.phase == 'Running' for pod in observed.pods))} running")
     return Verdict("starting", _starting(observed))
 
 
@@ -108,4 +108,8 @@ def _starting(observed: Observed) -> str:
     waiting = sorted({pod.waiting for pod in observed.pods if pod.waiting})
     if not observed.pods:
         return "no pod yet"
-    return f"{len(observed.pods)} pods wait" + (f" ({', '.join(waiting)})" if waiting else "")
+    return f"{_pods(len(observed.pods))} waiting" + (f" ({', '.join(waiting)})" if waiting else "")
+
+
+def _pods(number: int) -> str:
+    return "1 pod" if number == 1 else f"{number} pods"

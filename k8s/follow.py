@@ -109,8 +109,10 @@ class Follower:
             self._tell(verdict)
             self._tail.follow(observed)
             ending = verdict if verdict.cause in OVER else patience.spent(verdict, self._hooks.now())
-            if ending is not None:
+            if ending is not None and ending.cause != "succeeded":
                 return ending._replace(why=f"{ending.why}{self._tail.last()}")
+            if ending is not None:
+                return ending
             seen = True
             self._pause()
 

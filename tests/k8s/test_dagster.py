@@ -49,7 +49,7 @@ def test_the_training_asset_runs_on_the_cluster_that_the_recipe_names(
     shown = {name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()}
     assert (shown["steps"], shown["launches"], shown["attempts"]) == (6, 1, 1)
     assert sum("step 3/6" in message for message in logged) == 1
-    assert any("running: 1 pods" in message for message in logged)
+    assert any("running: 1 pod" in message for message in logged)
     account = store.read(iteration.path("training", "ledger.json"), Ledger)
     assert account is not None
     assert account.measured
