@@ -88,9 +88,8 @@ class Follower:
         return verdict if self._close(verdict) else Verdict("gone", "another launch has dealt with it")
 
     def _until_over(self) -> Verdict:
-        seen, patience = False, Patience(
-            self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now()
-        )  # fmt: skip
+        patience = Patience(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
+        seen = False
         while True:
             observed = self._patiently(lambda: observe(self._client, self._gang))
             if observed.state == "absent" and not seen:
@@ -109,10 +108,8 @@ class Follower:
             self._tell(verdict)
             self._tail.follow(observed)
             ending = verdict if verdict.cause in OVER else patience.spent(verdict, self._hooks.now())
-            if ending is not None and ending.cause != "succeeded":
-                return ending._replace(why=f"{ending.why}{self._tail.last()}")
             if ending is not None:
-                return ending
+                return ending if ending.cause == "succeeded" else ending._replace(why=ending.why + self._tail.last())
             seen = True
             self._pause()
 
