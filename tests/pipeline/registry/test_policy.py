@@ -138,5 +138,5 @@ def test_what_a_look_must_be_to_count(seen, why):
     ],
 )
 def test_a_policy_that_leads_nowhere_is_refused(change):
-    with pytest.raises(ValueError, match="Give|finite number"):
+    with pytest.raises(ValueError, match=r"Give|finite number"):
         policy_of(Rollout(**change))
