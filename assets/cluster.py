@@ -95,7 +95,7 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
                 ["severity", "rule", "where", "problem", "fix"],
                 [(each.severity, each.rule, each.where, each.problem, each.fix) for each in findings],
             ),
-            "hours": f"{cost.hours}, waiting for nodes included; {cost.basis}",
+            "hours": f"{cost.hours} ({cost.basis})",
             "cost in USD": str(cost.usd),
             "bill": pictures.table(
                 ["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]

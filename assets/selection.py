@@ -61,7 +61,12 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
     owners=["team:post-training"],
     check_specs=[
         dg.AssetCheckSpec("enough_signal", asset="training_plan"),
-        dg.AssetCheckSpec("launchable", asset="training_plan", blocking=True),
+        dg.AssetCheckSpec(
+            "launchable",
+            asset="training_plan",
+            blocking=True,
+            description="What the lint of the gang and the recipe's budget say, before anything is paid for.",
+        ),
     ],
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
