@@ -1,9 +1,10 @@
 """Commits checkpoints in a loop, is killed at random instants, and counts what is left.
 
-    python kills.py FOLDER KILLS SEED {committed,mirrored,plain}
+    python kills.py FOLDER KILLS SEED {committed,mirrored,plain} STEPS
 
 Prints one JSON object: the kills, the checkpoints that were torn, how often a resume would have gone back behind the
-last commit that had returned, and steps published. `plain` writes as the Trainer does, and resumes from the highest
+last commit that had returned, and steps published: more kills than asked for, on a disk so slow that fewer than STEPS
+come through. `plain` writes as the Trainer does, and resumes from the highest
 number. A process of its own, so that it can fork: starting Python for every kill would take most of the time.
 """
 
@@ -83,11 +84,11 @@ def left(folder: Path, kind: str) -> Path | None:
     return place / (torn or sorted(names))[-1] if names else None
 
 
-def main(folder: Path, kills: int, seed: int, kind: str) -> dict[str, int]:
+def main(folder: Path, kills: int, seed: int, kind: str, steps: int) -> dict[str, int]:
     dice = random.Random(seed)
-    torn = back = last = 0
+    torn = back = last = kill = 0
     save_s = 0.0
-    for kill in range(kills + 1):
+    while kill <= kills or (last < steps and kill < 10 * kills):
         reading, writing = os.pipe()
         if (child := os.fork()) == 0:
             os.close(reading)
@@ -95,7 +96,7 @@ def main(folder: Path, kills: int, seed: int, kind: str) -> dict[str, int]:
         os.close(writing)
         begun = time.monotonic()
         with os.fdopen(reading) as pipe:
-            if kill == 0:  # how long one takes, here and now
+            if not save_s:  # how long one takes, here and now
                 last = int(pipe.readline())
                 save_s = time.monotonic() - begun
             time.sleep(dice.uniform(0, 3 * save_s))
@@ -108,8 +109,9 @@ def main(folder: Path, kills: int, seed: int, kind: str) -> dict[str, int]:
             shutil.rmtree(found)  # as a person would
         elif found is None or int(found.name[5:]) < last:
             back += 1
-    return {"kills": kills + 1, "torn": torn, "back": back, "steps": last}
+        kill += 1
+    return {"kills": kill, "torn": torn, "back": back, "steps": last}
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))))

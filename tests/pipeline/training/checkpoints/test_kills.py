@@ -6,20 +6,20 @@ import sys
 from pathlib import Path
 
 
-def killed(folder: Path, kills: int, kind: str) -> dict[str, int]:
+def killed(folder: Path, kills: int, kind: str, steps: int = 0) -> dict[str, int]:
     script = Path(__file__).with_name("kills.py")
-    command = [sys.executable, str(script), str(folder), str(kills), "7", kind]
+    command = [sys.executable, str(script), str(folder), str(kills), "7", kind, str(steps)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def test_a_kill_leaves_the_last_commit_that_returned_or_the_one_after(tmp_path: Path) -> None:
-    account = killed(tmp_path, 40, "committed")
+    account = killed(tmp_path, 40, "committed", steps=10)
     assert account["steps"] >= 10  # else the kills met nothing but starts
     assert (account["torn"], account["back"]) == (0, 0)
 
 
 def test_a_kill_leaves_no_half_of_a_checkpoint_in_the_mirror(tmp_path: Path) -> None:
-    account = killed(tmp_path, 15, "mirrored")
+    account = killed(tmp_path, 15, "mirrored", steps=4)
     assert account["steps"] >= 4
     assert account["torn"] == 0
 
