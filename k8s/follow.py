@@ -74,18 +74,21 @@ class Follower:
             if verdict.cause != "succeeded" and self._attempts.open(self._attempt.attempt):
                 self._delete()
                 self._earlier_gone()
-        except Exception:
-            raise
-        except BaseException:  # the step is interrupted: a cancelled run takes its gang along
-            if self._hooks.cancelled():
-                self._delete()
-                self._hooks.log(f"{self._gang.name} is deleted: the run was cancelled")
-                self._close(Verdict("deleted", "the run was cancelled"))
-            else:
-                self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
+        except BaseException as ending:
+            if not isinstance(ending, Exception):  # no error of ours: the step is being interrupted
+                self._interrupted()
             raise
         # Of two launchers one is faster, and the record of the attempt is its: what this one saw is what that one did.
         return verdict if self._close(verdict) else Verdict("gone", "another launch has dealt with it")
+
+    def _interrupted(self) -> None:
+        """A cancelled run takes its gang along; whatever else ends the step leaves it to the next launch."""
+        if self._hooks.cancelled():
+            self._delete()
+            self._hooks.log(f"{self._gang.name} is deleted: the run was cancelled")
+            self._close(Verdict("deleted", "the run was cancelled"))
+        else:
+            self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
 
     def _until_over(self) -> Verdict:
         patience = Patience(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())

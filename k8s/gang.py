@@ -35,7 +35,7 @@ class Gang(Record):
     grace_s: int
     """From SIGTERM to SIGKILL."""
     timeout_s: int
-    """Of the whole attempt."""
+    """Of running, summed by the launcher over the gang's restarts, within one launch."""
     instance: Instance
     settings: Kubernetes
     pipes: dict[str, str] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)

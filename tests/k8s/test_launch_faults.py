@@ -78,8 +78,10 @@ def test_what_a_gang_owns_is_made_although_its_launcher_was_killed_before_it_cam
     if nth > 4:
         cluster.run_all()
     assert isinstance(killed.ended(), Killed)
+    again = Launch(cluster, planned, settings)
+    # Real pods don't find each other before it is there; played ones would be done at once.
+    cluster.hands.wait_until(lambda: cluster.api.list("Service", cluster.namespace)[0], "the Service")
     with Robot(cluster, planned):
-        again = Launch(cluster, planned, settings)
         assert again.ended() is None, again.lines
     (job,) = cluster.api.list("Job", cluster.namespace)[0]
     (service,) = cluster.api.list("Service", cluster.namespace)[0]
