@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from .servers import postgres, s3
@@ -14,6 +15,12 @@ ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them
+# against the clock. `pytest --hypothesis-profile=default` searches at random, for hours if you like.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

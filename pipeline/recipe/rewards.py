@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -11,29 +11,33 @@ from pipeline.recipe.section import Section, Share
 VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
 
 
+Weight = Annotated[float, Field(ge=0, le=1000)]
+"""Weights count by their ratios alone; the bound keeps a sum of them finite."""
+
+
 class Weights(Section):
     """One weight a component; 0 leaves it out. Renormalised over the components that apply to a trace."""
 
-    correct: NonNegativeFloat = 0.0
+    correct: Weight = 0.0
     """The verifier's word on the answer."""
-    format: NonNegativeFloat = 0.0
+    format: Weight = 0.0
     """The answer stands where it was asked for."""
-    length: NonNegativeFloat = 0.0
+    length: Weight = 0.0
     """Within `rules.min_chars` and `rules.max_chars`."""
-    reasoning: NonNegativeFloat = 0.0
+    reasoning: Weight = 0.0
     """Worked before it was answered."""
-    repetition: NonNegativeFloat = 0.0
+    repetition: Weight = 0.0
     """1 for a text that does not repeat itself, falling to 0."""
-    feedback: NonNegativeFloat = 0.0
+    feedback: Weight = 0.0
     """What users said and did, shrunk towards 0.5 while it is little."""
-    latency: NonNegativeFloat = 0.0
+    latency: Weight = 0.0
     """1 for an immediate answer, 0 at `rules.slow_s`."""
-    judge: NonNegativeFloat = 0.0
-    faithfulness: NonNegativeFloat = 0.0
+    judge: Weight = 0.0
+    faithfulness: Weight = 0.0
     """Ragas: claims that the retrieved contexts support."""
-    answer_relevancy: NonNegativeFloat = 0.0
-    context_precision: NonNegativeFloat = 0.0
-    context_recall: NonNegativeFloat = 0.0
+    answer_relevancy: Weight = 0.0
+    context_precision: Weight = 0.0
+    context_recall: Weight = 0.0
 
 
 class Verifier(Section):
@@ -116,8 +120,8 @@ class Judge(Section):
     """Budget of an iteration, prompts and answers together; a request that could pass it is not made."""
     max_usd: NonNegativeFloat | None = None
     """The same in US dollars."""
-    usd_per_million_prompt_tokens: NonNegativeFloat = 0.0
-    usd_per_million_completion_tokens: NonNegativeFloat = 0.0
+    usd_per_million_prompt_tokens: Weight = 0.0
+    usd_per_million_completion_tokens: Weight = 0.0
     skip_rated: bool = True
     """Where users have spoken the judge is not asked (the seed's cost rule)."""
     audits: int = Field(default=50, ge=0)
@@ -140,8 +144,8 @@ class Rag(Section):
     timeout_s: PositiveFloat = 120.0
     max_tokens: PositiveInt | None = 20_000_000
     max_usd: NonNegativeFloat | None = None
-    usd_per_million_prompt_tokens: NonNegativeFloat = 0.0
-    usd_per_million_completion_tokens: NonNegativeFloat = 0.0
+    usd_per_million_prompt_tokens: Weight = 0.0
+    usd_per_million_completion_tokens: Weight = 0.0
 
 
 class Review(Section):

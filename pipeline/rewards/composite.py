@@ -65,7 +65,7 @@ def compose(findings: Mapping[str, Finding], profile: Profile, settings: Rewards
         silent = sorted((name for name in applying if name not in values), key=lambda name: -applying[name])
         return Reward(None, said[silent[0]].reason if silent else "no_signal", profile, {}, said)
     shares = {name: applying[name] / spoke for name in values}
-    total = sum(applying[name] * value for name, value in values.items()) / spoke
+    total = sum(shares[name] * value for name, value in values.items())
     return Reward(min(1.0, total), "", profile, shares, said)  # a rounding may pass 1
 
 

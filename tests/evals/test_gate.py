@@ -255,7 +255,7 @@ def test_one_sample_an_item_is_decided_with_mcnemar(kit: Any) -> None:
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     gain=st.fixed_dictionaries(dict.fromkeys(CLEAR, NUMBERS)),
     rise=st.fixed_dictionaries({"lower": NUMBERS, "upper": NUMBERS}),

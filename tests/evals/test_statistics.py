@@ -93,7 +93,7 @@ def test_an_arm_without_variation_still_has_an_interval() -> None:
     assert low == pytest.approx(stats.binomtest(50, 50).proportion_ci(method="wilson").low, rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(-4, 4), min_size=30, max_size=60), st.integers(1, 3))
 def test_swapping_the_arms_negates_and_mirrors(gains: list[int], items_per_cluster: int) -> None:
     clusters = [f"c{i // items_per_cluster:03d}" for i in range(len(gains))]

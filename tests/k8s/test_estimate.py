@@ -1,7 +1,7 @@
 """Estimates: the seed's example, what stretches them, what a budget forbids, and what a person reads."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s.estimate import describe, estimate_launch, expected_hours, over_budget, paid_devices, prices
@@ -111,7 +111,6 @@ amounts = st.floats(0, 1e4)
 
 
 @given(amounts, amounts, st.floats(0, 48), st.floats(0, 48), amounts, amounts, st.sampled_from(["spot", "spot_first"]))
-@settings(deadline=None)
 def test_parts_sum_ends_keep_their_order_and_money_follows_the_price(
     first: float, fallback: float, a: float, b: float, gb: float, kept: float, capacity: str
 ) -> None:

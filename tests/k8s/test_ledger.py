@@ -1,7 +1,7 @@
 """The account after a launch: its sums, its order, and what it says when there is nothing to say."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s.ledger import LaunchAttempt, Ledger, ledger
@@ -85,7 +85,6 @@ def accounts(draw: st.DrawFn) -> Goodput:
 
 @given(st.lists(launch_attempts, max_size=4), st.none() | accounts(), st.floats(0, 100), st.floats(0, 100),
        st.floats(0, 100), st.integers(0, 2400), st.none() | st.floats(0.01, 1e6))  # fmt: skip
-@settings(deadline=None)
 def test_sums_ends_in_order_and_money_follows_the_price(
     attempts: list[LaunchAttempt], spent: Goodput | None, first: float, fallback: float, more: float, devices: int,
     budget: float | None,

@@ -176,7 +176,7 @@ def test_several_processes_append_to_one_chain(tmp_path: Path) -> None:
     assert sorted(e.subject for e in entries(store) if e.kind == "promotion") == sorted(str(n) for n in range(25))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_byte_can_be_changed_unseen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     store = fill(Store(tmp_path_factory.mktemp("log")), 3)

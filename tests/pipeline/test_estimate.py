@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, spearmanr
 
@@ -36,7 +36,6 @@ def test_a_half_given_estimate_is_refused() -> None:
 levels = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=4, max_size=60)
 
 
-@settings(deadline=None)
 @given(levels)
 def test_rho_is_scipys_and_within_its_interval(pairs: list[tuple[int, int]]) -> None:
     first, second = zip(*pairs, strict=True)
@@ -49,7 +48,6 @@ def test_rho_is_scipys_and_within_its_interval(pairs: list[tuple[int, int]]) -> 
     assert -1 <= found.low <= found.value <= found.high <= 1
 
 
-@settings(deadline=None)
 @given(levels)
 def test_the_interval_knows_ranks_alone_and_mirrors(pairs: list[tuple[int, int]]) -> None:
     first, second = (np.array(column, float) for column in zip(*pairs, strict=True))

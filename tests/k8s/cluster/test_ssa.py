@@ -24,7 +24,7 @@ def of(obj: dict[str, Any]) -> ssa.Fields:
     return ssa.fields({k: v for k, v in obj.items() if k != "metadata"})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.sampled_from(["ours", "theirs"]), DATA, ITEMS), min_size=1, max_size=6))
 def test_an_object_is_what_its_managers_last_sent(sent: list[tuple[str, dict[str, str], Any]]) -> None:
     storage, last = Storage(), dict[str, dict[str, Any]]()
@@ -41,7 +41,7 @@ def test_an_object_is_what_its_managers_last_sent(sent: list[tuple[str, dict[str
         assert again == result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(DATA, DATA)
 def test_a_conflict_is_another_value_of_a_field_that_is_held(ours: dict[str, str], theirs: dict[str, str]) -> None:
     from .kinds import Refused

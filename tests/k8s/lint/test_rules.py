@@ -207,7 +207,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), backend=st.sampled_from(BACKENDS))
 def test_no_manifest_brings_it_down(data: st.DataObject, backend: str) -> None:
     """Whatever stands in the place of any part of any object: findings, never an exception."""

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from k8s.render import render
 from k8s.render.pod import labels
@@ -22,7 +22,7 @@ RANK = {
     "batch/v1": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
     "batch.volcano.sh/v1alpha1": "metadata.annotations['volcano.sh/task-index']",
 }
-some = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+some = settings(max_examples=100)
 
 
 @some
@@ -125,7 +125,7 @@ def test_no_privilege(name):
 
 
 @pytest.mark.shared
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(gang=gangs())
 def test_the_api_server_takes_it(gang, shared_data):
     from ..schemas import problems

@@ -267,7 +267,6 @@ class RolloutMachine(RuleBasedStateMachine):
 RolloutMachine.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     phases=[
         HypothesisPhase.explicit,
         HypothesisPhase.generate,

@@ -160,7 +160,7 @@ SETTINGS = st.fixed_dictionaries(
         "retry_window_s": st.sampled_from([0.0, 1500.0]),
     }
 )
-many = settings(max_examples=20, deadline=None)
+many = settings(max_examples=20)
 
 
 def rows_of(said: list[tuple[Any, ...]]) -> Rows:

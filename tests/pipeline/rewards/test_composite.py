@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx, mark
+from pydantic import ValidationError
+from pytest import approx, mark, raises
 
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.composite import compose, profile_of, score_fresh, weights_of
@@ -58,6 +59,14 @@ def test_a_light_silence_is_renormalised_and_a_heavy_one_is_null() -> None:
     assert light.missing == {"answer_relevancy": "rag_timeout"}
     heavy = compose(said(correct="timeout", format=1.0, length=1.0), "verified", SETTINGS)
     assert (heavy.final_reward, heavy.reason, heavy.weights) == (None, "timeout", {})
+
+
+def test_weights_count_by_their_ratios_however_small() -> None:
+    for scale in (5e-324, 1e-12, 1000.0):
+        settings = Rewards(judged=Weights(judge=scale, faithfulness=scale))
+        assert compose(said(judge=1.0, faithfulness=0.5), "judged", settings).final_reward == 0.75
+    with raises(ValidationError, match="less than or equal to 1000"):
+        Weights(judge=1e308)
 
 
 def test_without_any_signal_the_reason_says_so() -> None:

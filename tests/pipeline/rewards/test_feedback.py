@@ -107,7 +107,7 @@ SCORES = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(SCORES, min_size=1, max_size=8), st.floats(0.01, 10), st.randoms())
 def test_values_follow_the_rule_whatever_is_said(said: list[list[Any]], strength: float, chance: Any) -> None:
     rows = [call(f"t{n}", *scores, user=f"u{n}", at=n) for n, scores in enumerate(said)]
@@ -187,7 +187,6 @@ def test_a_tenant_is_what_the_metadata_says(metadata: str, tenant: str | None) -
     assert tenant_of(metadata, "org") == tenant
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_can_name_a_tenant(name: str) -> None:
     assert tenant_of(json.dumps({name: {"x": 1}}), name) == '{"x":1}'

@@ -62,7 +62,7 @@ def test_contexts_are_bounded_and_never_cut() -> None:
     assert contexts_of(json.dumps({"c": [half * 3]}), "c") == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(),

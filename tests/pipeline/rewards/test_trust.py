@@ -50,7 +50,7 @@ def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
     assert list(found) == list(COMPONENTS)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.none() | st.floats(0, 1), st.sampled_from(["", "timeout", "error"])), max_size=40))
 def test_every_row_is_a_value_or_one_reason(rows: list[tuple[float | None, str]]) -> None:
     missing = [json.dumps({"judge": why} if why and value is None else {}) for value, why in rows]

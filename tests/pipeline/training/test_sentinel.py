@@ -149,7 +149,7 @@ VALUES = st.one_of(st.floats(0, 1), st.floats(-100, 100), st.just(0.0), st.float
 ROWS = st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8), max_size=24)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ROWS, st.integers(1, 4))
 def test_what_was_found_stays_and_is_what_check_says_at_each_step(rows: list[Row], window: int) -> None:
     """Any metrics may be missing, any value may be out of range or no number: nothing raises."""
@@ -162,14 +162,14 @@ def test_what_was_found_stays_and_is_what_check_says_at_each_step(rows: list[Row
         assert health.verdict == max((f.verdict for f in kept), key=["PASS", "HOLD", "STOP"].index, default="PASS")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ROWS, st.integers(1, 40))
 def test_clean_rows_remove_no_finding(rows: list[Row], more: int) -> None:
     before = review(rows, SETTINGS).findings
     assert review([*rows, *history(steps=more)], SETTINGS).findings[: len(before)] == before
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sets(st.sampled_from(NAMES)))
 def test_a_metric_that_is_absent_makes_no_finding(absent: set[str]) -> None:
     rows = [{name: value for name, value in row.items() if name not in absent} for row in history()]

@@ -22,7 +22,7 @@ responses = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(responses, min_size=1, max_size=12), st.integers(0, 15_000), st.booleans())
 def test_the_budget_is_never_passed(answers: list[Said], most: int, in_dollars: bool) -> None:
     budget = Budget(None, most / 1e6, 1.0, 1.0) if in_dollars else Budget(most, None, 1.0, 1.0)

@@ -15,7 +15,7 @@ from pipeline.rewards.reviews import sheet
 cells = st.text() | st.text(alphabet="=+-@,;\t\r\n\"' a1|\ufeff\x00\u2028\uff1d")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=5))
 def test_any_text_goes_through_a_sheet_and_is_no_formula_in_it(texts: list[tuple[str, str, str]]) -> None:
     rows = [

@@ -34,7 +34,7 @@ def written(config: LakeConfig) -> set[str]:
 MODELS = st.sampled_from(["a", "b", "c/d", "", "é\n", "e", "f", "g", "h", "i", "j", "k"])
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(st.lists(st.tuples(MODELS, st.booleans()), max_size=12), max_size=5), budget=st.integers(1, 9000)
 )

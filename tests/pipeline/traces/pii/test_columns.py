@@ -5,7 +5,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_tree, pseudonym
@@ -67,7 +67,6 @@ def by_row(text: str | None) -> tuple[str | None, bool]:
         return BINARY, True
 
 
-@settings(deadline=None)  # the first example compiles the patterns
 @given(st.lists(st.none() | TEXTS, max_size=6), st.integers(0, 3))
 def test_a_column_is_masked_as_its_texts_are(texts: list[str | None], skipped: int) -> None:
     column = pa.array(["@ before", *texts], pa.string()).slice(skipped)
@@ -77,7 +76,6 @@ def test_a_column_is_masked_as_its_texts_are(texts: list[str | None], skipped: i
     assert masked.type == pa.string()
 
 
-@settings(deadline=None)  # the first example compiles the patterns
 @given(st.lists(st.none() | st.dictionaries(TEXTS, TREES, max_size=3), max_size=4), st.booleans(), st.integers(0, 2))
 def test_json_is_masked_as_its_value_is(trees: list[dict[str, object] | None], escaped: bool, skipped: int) -> None:
     texts = [None if tree is None else json.dumps(tree, ensure_ascii=escaped) for tree in trees]
@@ -102,7 +100,6 @@ MESSAGES = st.lists(
 )
 
 
-@settings(deadline=None)  # the first example compiles the patterns
 @given(st.lists(st.none() | MESSAGES, max_size=5), st.integers(0, 3))
 def test_messages_are_masked_one_by_one(rows: list[list[dict[str, str | None] | None] | None], skipped: int) -> None:
     column = pa.array([[{"role": "user", "content": "a@b.example"}], *rows], pa.list_(MESSAGE)).slice(skipped)
@@ -126,7 +123,6 @@ def calls_by_row(text: str | None) -> tuple[str | None, bool]:
         return BINARY, True
 
 
-@settings(deadline=None)  # the first example compiles the patterns
 @given(st.lists(st.none() | TEXTS, max_size=6))
 def test_identities_are_replaced_as_they_are_one_by_one(identities: list[str | None]) -> None:
     assert pseudonym_column(pa.array(identities, pa.string())).to_pylist() == [pseudonym(i) for i in identities]

@@ -89,4 +89,4 @@ class Attempts(RuleBasedStateMachine):
 
 
 TestAttempts = Attempts.TestCase
-TestAttempts.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+TestAttempts.settings = settings(max_examples=15, stateful_step_count=12)
