@@ -1,19 +1,19 @@
 """How the training stage reaches a cluster: the check before a launch, and the launch with its live lines."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
 
 from assets import pictures
-from assets.resources import LEDGER, Deployment
+from assets.resources import ITERATION_TAG, LEDGER, Deployment
 from k8s.attempts import Attempts
 from k8s.client import connect
 from k8s.estimate import estimate_launch, expected_hours, over_budget, paid_devices
 from k8s.gang import gang_of
-from k8s.launch import Hooks, launch
+from k8s.launch import Hooks, abandon, launch
 from k8s.ledger import Ledger, ledger
 from k8s.lint import Finding, lint_gang
 from k8s.render import render
@@ -64,11 +64,22 @@ def train_on_cluster(
     """Launch the plan's gang, or follow the one that is there, to its result."""
     settings = deployment.recipe().compute.kubernetes
     assert settings is not None, "only a recipe with compute.kubernetes comes here"
+    context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration})  # whose gang: `jobs.orphans` asks
     reader = PodLines()
     hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
     with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:
         client = connect(deployment.kubeconfig())
         return launch(deployment.store(), plan, settings, client, hooks, dict(session.get_bootstrap_env_vars()))
+
+
+def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable[[str], None]) -> str:
+    """Take the gang of an iteration out of the cluster. Its name; "" when no launch left one."""
+    settings, store = deployment.recipe().compute.kubernetes, deployment.store()
+    plan = store.read(f"iterations/{iteration}/training/plan.json", TrainingPlan)
+    if settings is None or plan is None:
+        return ""
+    found = abandon(store, plan, settings, connect(deployment.kubeconfig()), Hooks(log=log), why)
+    return found.name if found else ""
 
 
 def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCheckResult:

@@ -6,10 +6,11 @@ import dagster as dg
 
 from assets.resources import Records, deployment
 from jobs.canary_rollout import canary_rollout
+from jobs.orphans import delete_orphaned_gang
 from jobs.preference_tuning import ASSETS, preference_tuning
 from jobs.reviews import review_sample, weekly_review
 from jobs.schedules import nightly
-from jobs.sensors import champion_changed, rollout_due
+from jobs.sensors import champion_changed, gang_orphaned, rollout_due
 from jobs.upkeep import forget, lake_upkeep, weekly
 
 settings = deployment()
@@ -17,8 +18,8 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, abo
 
 definitions = dg.Definitions(
     assets=ASSETS,
-    jobs=[preference_tuning, canary_rollout, review_sample, forget, lake_upkeep],
+    jobs=[preference_tuning, canary_rollout, review_sample, forget, lake_upkeep, delete_orphaned_gang],
     schedules=[nightly, weekly, weekly_review],
-    sensors=[champion_changed, rollout_due],
+    sensors=[champion_changed, rollout_due, gang_orphaned],
     resources={"deployment": settings, "io_manager": Records(deployment=settings)},
 )

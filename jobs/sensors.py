@@ -1,21 +1,15 @@
 """When the loop starts by what happened. Sensors only ask for a run: every effect and all memory is the job's.
 
-Stopped until somebody starts them in the UI.
+Stopped until somebody starts them in the UI, but for the one that keeps a cancelled run from costing money.
 """
 
 import dagster as dg
 
-from assets.resources import Deployment
+from assets.resources import ITERATION_TAG, Deployment
 from jobs.canary_rollout import canary_rollout
+from jobs.orphans import UNFINISHED, delete_orphaned_gang
 from jobs.preference_tuning import preference_tuning
 from pipeline.registry.record import Phase, read_state
-
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 @dg.sensor(job=canary_rollout, minimum_interval_seconds=60)
@@ -41,3 +35,19 @@ def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment
         return dg.SkipReason(f"The champion is still {digest[:12]}.")
     context.update_cursor(digest)
     return dg.RunRequest(run_key=digest)
+
+
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.CANCELED,
+    monitored_jobs=[preference_tuning],
+    request_job=delete_orphaned_gang,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=60,
+)
+def gang_orphaned(context: dg.RunStatusSensorContext, deployment: Deployment):
+    """Asks for the end of a cancelled run's gang. Where a step was alive, it has seen to that already."""
+    iteration = context.dagster_run.tags.get(ITERATION_TAG, "")
+    if not iteration or deployment.recipe().compute.kubernetes is None:
+        return dg.SkipReason("The run that was cancelled had no gang.")
+    config = {"ops": {"delete_gang": {"config": {"iteration": iteration}}}}
+    return dg.RunRequest(run_key=context.dagster_run.run_id, run_config=config, tags={ITERATION_TAG: iteration})

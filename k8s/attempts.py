@@ -27,18 +27,23 @@ class Attempts:
     def current(self, at: float, name: Callable[[int], str]) -> LaunchAttempt:
         """The newest attempt if it is not over, else a new one. Of two launchers that open one at once, one wins."""
         while True:
+            if (unfinished := self.unfinished()) is not None:
+                return unfinished
             newest = self._newest()
-            if newest is not None and newest.closed_at is None:
-                return newest
             number = newest.attempt + 1 if newest else 1
             attempt = LaunchAttempt(attempt=number, name=name(number), opened_at=at)
             if self._store.create(self._name(number), attempt):
                 return attempt
 
+    def unfinished(self) -> LaunchAttempt | None:
+        """The newest attempt, if it is not over."""
+        newest = self._newest()
+        return newest if newest is not None and newest.closed_at is None else None
+
     def open(self, number: int) -> bool:
         """Whether that attempt is the newest, and not over."""
-        newest = self._newest()
-        return newest is not None and newest.attempt == number and newest.closed_at is None
+        unfinished = self.unfinished()
+        return unfinished is not None and unfinished.attempt == number
 
     def close(self, attempt: LaunchAttempt) -> bool:
         """Write how it ended, beside what earlier launches spent on it. False when it was closed before."""

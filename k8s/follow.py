@@ -81,12 +81,17 @@ class Follower:
         # Of two launchers one is faster, and the record of the attempt is its: what this one saw is what that one did.
         return verdict if self._close(verdict) else Verdict("gone", "another launch has dealt with it")
 
+    def abandon(self, why: str) -> None:
+        """Delete the gang and close its record. Its pods may take their grace: the next attempt waits for them."""
+        if self._patiently(lambda: observe(self._client, self._gang)).plan == plan_label(self._gang):
+            self._delete()
+            self._hooks.log(f"{self._gang.name} is deleted: {why}")
+        self._close(Verdict("deleted", why))
+
     def _interrupted(self) -> None:
         """A cancelled run takes its gang along; whatever else ends the step leaves it to the next launch."""
         if self._hooks.cancelled():
-            self._delete()
-            self._hooks.log(f"{self._gang.name} is deleted: the run was cancelled")
-            self._close(Verdict("deleted", "the run was cancelled"))
+            self.abandon("the run was cancelled")
         else:
             self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
 

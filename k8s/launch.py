@@ -12,11 +12,13 @@ and the attempt's number determine, so that whoever launches again, after any cr
 
 `result.json` is the truth, never the object's state. An attempt is over only when its object and its pods are gone, so
 no two of them write; should one live on where nobody can see it, its number is too low (`checkpoints.turn`). A launcher
-that is interrupted leaves the gang alone, unless the run was cancelled: then the gang is deleted.
+that is interrupted leaves the gang alone, unless the run was cancelled: then the gang is deleted, by the launcher or,
+where none lives any more, by `abandon`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NoReturn
 
 from k8s.attempts import Attempts
@@ -24,6 +26,7 @@ from k8s.classify import Verdict
 from k8s.client import Client, Refused
 from k8s.follow import Follower, Hooks
 from k8s.gang import Gang, gang_of
+from k8s.ledger import LaunchAttempt
 from k8s.progress import Progress
 from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
@@ -63,7 +66,7 @@ def launch(
     if plan.decision.method == "none":
         return None
     attempts = Attempts(store, plan.iteration)
-    path = store.path("iterations", plan.iteration, "training", "plan.json")
+    path = _path(store, plan)
     progress = Progress(path.parent)
     starts = 0
     while True:
@@ -87,10 +90,25 @@ def launch(
         starts += 1 + follower.restarts
 
 
+def abandon(
+    store: Store, plan: TrainingPlan, settings: Kubernetes, client: Client, hooks: Hooks, why: str
+) -> LaunchAttempt | None:
+    """Delete the gang that earlier launches of a plan left in the cluster; the attempt that it was, if there is one."""
+    attempts = Attempts(store, plan.iteration)
+    if (attempt := attempts.unfinished()) is not None:
+        gang = gang_of(plan, _path(store, plan), settings, attempt.attempt)
+        Follower(client, gang, attempts, attempt, hooks, lambda _: True).abandon(why)
+    return attempt
+
+
 def finished(store: Store, plan: TrainingPlan) -> TrainingResult | None:
     """The plan's result, if it is there."""
     found = store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult)
     return found if found is not None and found.plan_digest == plan.digest() else None
+
+
+def _path(store: Store, plan: TrainingPlan) -> Path:
+    return store.path("iterations", plan.iteration, "training", "plan.json")
 
 
 def _give_up(gang: Gang, verdict: Verdict) -> NoReturn:

@@ -50,7 +50,7 @@ def test_the_training_pool_serialises_trainings() -> None:
     assert pools == {"policy_checkpoint": {"training"}}
 
 
-def test_jobs_sensors_and_schedules_exist_and_start_stopped() -> None:
+def test_what_starts_work_is_off_until_somebody_turns_it_on() -> None:
     repository = definitions.get_repository_def()
     assert {"preference_tuning", "canary_rollout", "review_sample", "forget", "lake_upkeep"} <= set(
         repository.job_names
@@ -58,6 +58,7 @@ def test_jobs_sensors_and_schedules_exist_and_start_stopped() -> None:
     assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
         "champion_changed": "STOPPED",
         "rollout_due": "STOPPED",
+        "gang_orphaned": "RUNNING",  # it ends work, and only that of a cancelled run
     }
     assert {s.name: s.default_status.value for s in repository.schedule_defs} == {
         "nightly": "STOPPED",

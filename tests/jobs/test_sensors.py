@@ -5,11 +5,13 @@ import pytest
 
 from jobs import sensors
 from jobs.definitions import definitions
-from jobs.sensors import champion_changed, rollout_due
+from jobs.sensors import champion_changed, gang_orphaned, rollout_due
 from pipeline.registry.propose import ChampionState
 from pipeline.registry.record import Phase, RolloutState
 from pipeline.storage import ModelRef
 from tests.loop import deployment
+
+CLUSTER = "compute.kubernetes={image: 'trainer@sha256:0', instance_type: cpu}"
 
 
 def tick(
@@ -45,6 +47,41 @@ def test_an_active_rollout_gets_a_look(
     monkeypatch.setattr(sensors, "read_state", lambda *_: RolloutState(phase=phase))
     requests, _ = tick(rollout_due, tmp_path)
     assert bool(requests) == asks
+
+
+@pytest.mark.parametrize(
+    ("tags", "overrides", "asks"),
+    [
+        ({"iteration": "0001-abc"}, [CLUSTER], True),
+        ({}, [CLUSTER], False),
+        ({"iteration": "0001-abc"}, [], False),
+    ],
+)
+def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
+    tags: dict[str, str], overrides: list[str], asks: bool, tmp_path: Path
+) -> None:
+    with dg.instance_for_test() as instance:
+        run = instance.create_run_for_job(
+            definitions.resolve_job_def("preference_tuning"), tags=tags, status=dg.DagsterRunStatus.STARTED
+        )
+        instance.report_run_canceled(run)
+        (entry,) = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_CANCELED)
+        asked = gang_orphaned(
+            dg.build_run_status_sensor_context(
+                sensor_name="gang_orphaned",
+                dagster_event=entry.get_dagster_event(),
+                dagster_instance=instance,
+                dagster_run=run,
+                resources={"deployment": deployment(tmp_path, overrides)},
+            )
+        )
+    if not asks:
+        assert isinstance(asked, dg.SkipReason)
+        return
+    assert isinstance(asked, dg.RunRequest)
+    assert asked.run_key == run.run_id
+    wanted = definitions.resolve_job_def("delete_orphaned_gang")
+    assert dg.validate_run_config(wanted, asked.run_config)["ops"]["delete_gang"]["config"] == {"iteration": "0001-abc"}
 
 
 def test_a_new_champion_asks_for_one_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""The gang of a run that was cancelled while nobody followed it."""
+
+import threading
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from assets.resources import ITERATION_TAG, Deployment
+from jobs.definitions import definitions
+from jobs.orphans import delete_orphaned_gang
+from k8s.attempts import Attempts
+from pipeline.storage import Store
+from pipeline.training.plan import TrainingPlan
+
+from .conftest import Cluster, Launch, Robot, ender
+
+EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
+
+
+class Killed(BaseException):
+    """The launcher's end, which tells nobody."""
+
+
+def leave_a_gang(cluster: Cluster, planned: tuple[Store, TrainingPlan], root: Path) -> None:
+    ended = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise Killed
+
+    launched = Launch(cluster, planned, cluster.settings(root), sleep=sleep)
+    cluster.run_all()
+    ended.set()
+    assert isinstance(launched.ended(), Killed)
+
+
+def clear_away(cluster: Cluster, iteration: str, root: Path, instance: dg.DagsterInstance) -> list[str]:
+    """What the job says."""
+    placed = yaml.safe_dump(cluster.settings(root).model_dump(mode="json", exclude_defaults=True))
+    overrides = [f"data_root={root / 'data'}", f"compute.kubernetes={placed}"]
+    done = delete_orphaned_gang.execute_in_process(
+        run_config={"ops": {"delete_gang": {"config": {"iteration": iteration}}}},
+        resources={"deployment": Deployment(recipe_path=str(EMBEDDED), overrides=overrides)},
+        instance=instance,
+    )
+    return [entry.user_message for entry in instance.all_logs(done.run_id)]
+
+
+def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(
+    cluster: Cluster, planned: tuple[Store, TrainingPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    store, plan = planned
+    leave_a_gang(cluster, planned, tmp_path)
+    (jobset,) = cluster.jobsets()
+    with dg.instance_for_test() as instance:
+        job = definitions.resolve_job_def("preference_tuning")
+        tags = {ITERATION_TAG: plan.iteration}
+        follower = instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
+        said = clear_away(cluster, plan.iteration, tmp_path, instance)
+        assert any("it stays" in line for line in said)
+        assert cluster.jobsets()
+        instance.report_run_canceled(follower)
+        with ender(cluster):
+            said = clear_away(cluster, plan.iteration, tmp_path, instance)
+            cluster.hands.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+        assert any("its run was cancelled" in line for line in said)
+        said = clear_away(cluster, plan.iteration, tmp_path, instance)
+        assert any("No gang was left" in line for line in said)
+    assert [attempt.outcome for attempt in Attempts(store, plan.iteration).all()] == ["deleted"]
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
+    assert [attempt.outcome for attempt in Attempts(store, plan.iteration).all()] == ["deleted", "succeeded"]
