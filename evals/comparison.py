@@ -213,8 +213,7 @@ def _slice_gain(gains: Array, clusters: list[str], k: int) -> tuple[Interval, fl
     dof = len(sizes) - 1
     if dof < 1:  # one cluster says nothing about the next one
         return Interval(value=float(sums.sum() / sizes.sum()), low=-1.0, high=1.0), 1.0
-    mean, error = (float(x) for x in statistics.mean_and_standard_error(sums, sizes))
-    half = statistics.t_quantile((1 + statistics.LEVEL) / 2, dof) * error
-    if not sums.any():
-        half = statistics.zero_event_bound(dof + 1, (1 - statistics.LEVEL) / 2)
-    return Interval(value=mean, low=mean - half, high=mean + half), statistics.t_p_value(mean, error, dof)
+    mean, error = statistics.mean_and_standard_error(sums, sizes)
+    below, above = statistics.reach(mean, error, len(sizes), (1 - statistics.LEVEL) / 2)
+    interval = Interval(value=float(mean), low=float(mean - below), high=float(mean + above))
+    return interval, statistics.t_p_value(float(mean), float(error), dof)

@@ -24,8 +24,9 @@ Deliberate departures
 ---------------------
 - Samples that the checker could not grade count against the candidate in both arms, instead of being dropped: a
   candidate must not gain by breaking the checker.
-- Where no cluster differs, the t interval has no width; the exact zero-event bound (about 3/C: Hanley and Lippman-Hand,
-  JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3 points.
+- Where no cluster differs, or all do alike, the t interval has no width; the exact zero-event bound (about 3/C: Hanley
+  and Lippman-Hand, JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3
+  points.
 - Improvement is one endpoint, so Holm's correction (Scand. J. Statist. 1979) is only needed for the table of slices,
   which never gates.
 - The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 5%, a true gain of
@@ -200,7 +201,7 @@ def _non_inferiority(
     safe = (rise.upper < margin, rise.bootstrap_upper < margin)
     bounds = f"{guard.name} {rise.value:+.4f}, {_bounds(rise, lambda d: (d.upper, d.bootstrap_upper), 'at most')}"
     half = rise.upper - rise.value
-    powered = half * (1 + normal_quantile(GUARD_POWER) / normal_quantile(1 - section.alpha)) <= margin
+    powered = half * (1 - normal_quantile(GUARD_POWER) / normal_quantile(section.alpha)) <= margin
     if all(safe):
         merits.append(f"guard held: {bounds}, margin {margin}")
     elif min(rise.lower, rise.bootstrap_lower) > margin or (powered and not any(safe)):

@@ -38,9 +38,10 @@ def mean_and_standard_error(sums: Array, sizes: Array) -> tuple[Array, Array]:
     is the standard error of C cluster means; the factor C/(C-1) makes it unbiased (arXiv 2411.00640).
     """
     total, c = sizes.sum(), len(sizes)
-    mean = sums.sum(axis=-1) / total
-    residuals = sums - mean[..., None] * sizes
-    return mean, np.sqrt((residuals**2).sum(axis=-1) * c / (c - 1)) / total
+    all_sums = sums.sum(axis=-1)
+    # Divided last: of whole numbers, clusters that all agree then leave an error of exactly 0.
+    residuals = (sums * total - all_sums[..., None] * sizes) / total
+    return all_sums / total, np.sqrt((residuals**2).sum(axis=-1) * c / (c - 1)) / total
 
 
 def t_quantile(probability: float, dof: int) -> float:
@@ -56,11 +57,11 @@ def normal_quantile(probability: float) -> float:
 
 
 def t_p_value(mean: float, standard_error: float, dof: int) -> float:
-    """Two-sided p-value of a mean against 0."""
+    """Two-sided p-value of a mean against 0; of clusters that all differ alike, the exact one of the sign test."""
     from scipy.special import stdtr
 
     if standard_error == 0:
-        return 1.0 if mean == 0 else 0.0
+        return 1.0 if mean == 0 else 0.5**dof
     return float(2 * stdtr(dof, -abs(mean / standard_error)))
 
 
@@ -69,13 +70,24 @@ def zero_event_bound(clusters: int, alpha: float) -> float:
     return 1 - alpha ** (1 / clusters)
 
 
+def reach(mean: Array, standard_error: Array, clusters: int, alpha: float) -> tuple[Array, Array]:
+    """How far below and above a mean difference in [-1, 1] its one-sided 1-alpha bounds lie.
+
+    Where all clusters differ alike, or none does, the t interval would have no width: fewer clusters than the exact
+    zero-event bound says are different from those that were seen, each by as much as it can be.
+    """
+    half = -t_quantile(alpha, clusters - 1) * standard_error
+    unseen, still = zero_event_bound(clusters, alpha), standard_error == 0
+    return np.where(still, unseen * (1 + mean), half), np.where(still, unseen * (1 - mean), half)
+
+
 def wilson(successes: float, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson's score interval of a binomial share."""
+    """Wilson's score interval of a binomial share, which is in it whatever the rounding."""
     z = normal_quantile((1 + level) / 2)
     share, scale = successes / n, 1 + z * z / n
     centre = (share + z * z / (2 * n)) / scale
     half = z / scale * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def accuracy_interval(sums: Array, sizes: Array, level: float = LEVEL) -> tuple[float, float, float]:
@@ -136,23 +148,17 @@ class Paired:
 
 
 def paired(sums: Array, sizes: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Paired:
-    """Estimate the mean paired difference from (E, C) sums of per-item differences over (C,) cluster sizes, in samples.
-
-    Where no cluster differs at all, the t interval would have no width: the exact zero-event bound stands in for it.
-    """
-    c = len(sizes)
+    """Estimate the mean paired difference from (E, C) sums of per-item differences over (C,) sizes, in samples."""
     mean, error = mean_and_standard_error(sums, sizes)
-    still = (sums == 0).all(axis=-1)
-    one = np.where(still, zero_event_bound(c, alpha), t_quantile(1 - alpha, c - 1) * error)
-    two = np.where(still, zero_event_bound(c, (1 - LEVEL) / 2), t_quantile((1 + LEVEL) / 2, c - 1) * error)
+    (lower, upper), (low, high) = (reach(mean, error, len(sizes), tail) for tail in (alpha, (1 - LEVEL) / 2))
     resampled = bootstrap_means(sums, sizes, draws, seed)
     return Paired(
         value=mean,
         standard_error=error,
-        low=mean - two,
-        high=mean + two,
-        lower=mean - one,
-        upper=mean + one,
+        low=mean - low,
+        high=mean + high,
+        lower=mean - lower,
+        upper=mean + upper,
         bootstrap_lower=np.quantile(resampled, alpha, axis=1),
         bootstrap_upper=np.quantile(resampled, 1 - alpha, axis=1),
     )

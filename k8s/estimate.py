@@ -27,8 +27,8 @@ COPY_USD_PER_GB_MONTH = 0.023
 """Of an object store, for the copies of `checkpoints.mirror` (seed 002, of S3); counted as large as the volume."""
 SCHEDULES, TENTH = 40, 4
 """Simulated courses of a training, and how many of them are a tenth."""
-LONGEST_H = 12.0
-"""Simulated at most: a longer training is stretched as one of half a day is."""
+LONGEST_H, MOST_INTERRUPTIONS = 12.0, 200
+"""Simulated at most, the second on average: a longer training is stretched as one of that length is."""
 RESTART_S = Profile().start_s + Profile().wait_s
 """Assumed, as seconds of a step and of a save are: before a launch nobody has measured them."""
 ENDLESS = 5.0
@@ -200,7 +200,8 @@ def _courses(hours: float, checkpoints: Checkpoints) -> Sequence[_Course]:
     every_s = checkpoints.interruption_every_s
     if every_s is None or hours == 0:
         return [_Course(hours, hours, True)] * SCHEDULES
-    profile = Profile(work_s=min(hours, LONGEST_H) * 3600, notice_s=0.0, checkpoints=checkpoints)
+    work_s = min(hours * 3600, LONGEST_H * 3600, MOST_INTERRUPTIONS * every_s)
+    profile = Profile(work_s=work_s, notice_s=0.0, checkpoints=checkpoints)
     whole_s = run(profile, ()).total_s
     until_s = ENDLESS * whole_s
     found: list[_Course] = []

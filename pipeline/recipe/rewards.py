@@ -13,6 +13,8 @@ VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
 
 Weight = Annotated[float, Field(ge=0, le=1000)]
 """Weights count by their ratios alone; the bound keeps a sum of them finite."""
+Price = Annotated[float, Field(ge=0, le=1e6)]
+"""In US dollars; the bound keeps a bill finite."""
 
 
 class Weights(Section):
@@ -78,7 +80,7 @@ class Feedback(Section):
     """Imagined answers of 0.5 beside the real ones: one thumb up is worth 0.75, ten are worth 0.95."""
     retry_name: str = "retry"
     """Name of the score that an application leaves when a user asks the same again; it counts as half a thumb down."""
-    retry_window_s: NonNegativeFloat = 300.0
+    retry_window_s: float = Field(default=300.0, ge=0, le=1e9)
     """The same user asking the same in the same session within so long is a retry too. 0: never."""
     tenant_key: str = "tenant_id"
     """Metadata key of the organisation that a user belongs to."""
@@ -120,8 +122,8 @@ class Judge(Section):
     """Budget of an iteration, prompts and answers together; a request that could pass it is not made."""
     max_usd: NonNegativeFloat | None = None
     """The same in US dollars."""
-    usd_per_million_prompt_tokens: Weight = 0.0
-    usd_per_million_completion_tokens: Weight = 0.0
+    usd_per_million_prompt_tokens: Price = 0.0
+    usd_per_million_completion_tokens: Price = 0.0
     skip_rated: bool = True
     """Where users have spoken the judge is not asked (the seed's cost rule)."""
     audits: int = Field(default=50, ge=0)
@@ -144,8 +146,8 @@ class Rag(Section):
     timeout_s: PositiveFloat = 120.0
     max_tokens: PositiveInt | None = 20_000_000
     max_usd: NonNegativeFloat | None = None
-    usd_per_million_prompt_tokens: Weight = 0.0
-    usd_per_million_completion_tokens: Weight = 0.0
+    usd_per_million_prompt_tokens: Price = 0.0
+    usd_per_million_completion_tokens: Price = 0.0
 
 
 class Review(Section):

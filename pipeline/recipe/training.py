@@ -209,7 +209,7 @@ class Checkpoints(Section):
 
     every_steps: PositiveInt = 10
     """GRPO rounds it up to the end of a batch of generation, where a resume is exact."""
-    interruption_every_s: PositiveFloat | None = None
+    interruption_every_s: float | None = Field(default=None, ge=1, le=1e9)
     """Mean time between interruptions of the whole gang. With it, the interval is Young's and Daly's
     sqrt(2 x save time x this), from the measured save time; `every_steps` is the first one."""
     keep_last: PositiveInt = 2

@@ -18,6 +18,7 @@ no property of the data: force it. Cost is told and never decides.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -34,6 +35,8 @@ METHODS: tuple[Literal["grpo", "dpo"], ...] = ("grpo", "dpo")
 """In the order of preference where both qualify."""
 MAX_GENERATIONS = 64
 """The largest group that is proposed against zero variance."""
+NARROWER = 10
+"""How many times narrower an interval is proposed to become, by a hundred times its observations."""
 
 
 class Decision(Record):
@@ -114,8 +117,9 @@ def _remedy(check: Check, evidence: Evidence, grpo: Expected | None) -> str:
     """What would make a check hold, as a number of something that people can go and get."""
     match check.key:
         case "coverage":
-            missing = math.ceil(check.threshold * evidence.traces) - evidence.labelled
-            return f"labels for another {missing:,} of the {evidence.traces:,} traces"
+            traces = evidence.traces
+            enough = bisect_left(range(traces), check.threshold, key=lambda labelled: labelled / traces)
+            return f"labels for another {enough - evidence.labelled:,} of the {traces:,} traces"
         case "verifiable":
             missing = _references(check.threshold, evidence)
             if missing is None:
@@ -170,7 +174,8 @@ def _cleaner(check: Check, evidence: Evidence) -> str:
         return (
             f"people's reviews of {reviews:,} more labels, or references where only {' and '.join(in_the_dark)} spoke"
         )
-    if found.value >= check.threshold:
+    width, room = found.high - found.value, check.threshold - found.value
+    if width > NARROWER * room:
         worst = max(sources, key=lambda name: sources[name].share * (sources[name].noise.value or 0.0))
         excess = 100 * (found.high - check.threshold)
         part = f"{sources[worst].share:.0%} of them"
@@ -178,5 +183,5 @@ def _cleaner(check: Check, evidence: Evidence) -> str:
     if "people" in sources:
         return "more pairs from as many labels, or fewer labels that people contradict: at worst, each sits in a pair"
     # The width of an interval falls with the root of its observations.
-    audits = math.ceil(found.n * ((found.high - found.value) / (check.threshold - found.value)) ** 2)
+    audits = math.ceil(found.n * (width / room) ** 2)
     return f"about {audits:,} audited prompts instead of {found.n:,}, if the noise stays as it is"

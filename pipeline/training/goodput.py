@@ -98,11 +98,11 @@ def _spent(attempt: Attempt, kept: float) -> Iterator[tuple[str, float]]:
             left = 0.0
         elif event.kind in ("saved", "validated"):
             name = "save" if event.kind == "saved" else "validation"
-            measured = min(left, event.seconds.get(name, left))
+            measured = _measured(event, name, left)
             yield name, measured
             left -= measured
         elif event.kind == "step":
-            whole = min(left, event.seconds.get("step", left)) if cause == "start" else left
+            whole = _measured(event, "step", left) if cause == "start" else left
             yield "start", left - whole
             yield PRODUCTIVE if event.step <= kept else "lost", whole
             left, cause = 0.0, "lost"
@@ -110,3 +110,8 @@ def _spent(attempt: Attempt, kept: float) -> Iterator[tuple[str, float]]:
             yield "end", left
             left = 0.0
     yield cause, left  # a step that was under way when the process had to go
+
+
+def _measured(event: Event, name: str, left: float) -> float:
+    """Seconds that the event says it took, as far as they passed; all of them where it says nothing."""
+    return min(left, max(0.0, event.seconds.get(name, left)))

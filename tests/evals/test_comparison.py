@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.comparison import Comparison
+from evals.comparison import Comparison, compare
 from evals.runner import Arm
 from pipeline.rewards.verifiers import Outcome
 
@@ -63,6 +63,16 @@ def test_swapping_the_arms_negates_every_difference(kit: Any, good: tuple[Any, .
         strict=True,
     ):
         assert (mine.value, mine.low, mine.high) == (-other.value, -other.high, -other.low)
+
+
+def test_a_slice_whose_few_clusters_agree_is_not_certain(kit: Any) -> None:
+    section = kit.section(items=4)
+    suite = kit.suite(section)
+    arms = [kit.arm(name, section, suite, skill, 0, 0) for name, skill in (("old", 0.0), ("new", 1.0))]
+    for row in compare(suite, *arms, section).slices:
+        assert (row.difference.value, row.difference.high) == (1, 1)
+        assert row.difference.low < 0
+        assert row.p_holm == 1.0, "two clusters: a coin's 0.5, twice for two slices"
 
 
 def test_a_failed_check_never_helps_the_candidate(

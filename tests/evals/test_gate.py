@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evals import gate
@@ -252,21 +252,28 @@ def test_one_sample_an_item_is_decided_with_mcnemar(kit: Any) -> None:
     assert gate.judge(report, section).verdict is Verdict.PASS
 
 
-NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-1, 1)
+RISE = ("value", "lower", "upper", "bootstrap_lower", "bootstrap_upper")
+
+
+@pytest.fixture(scope="module")
+def good_report(kit: Any, good: tuple[Any, ...]) -> EvalReport:
+    return kit.report(*good)
 
 
 @settings(max_examples=100)
 @given(
     gain=st.fixed_dictionaries(dict.fromkeys(CLEAR, NUMBERS)),
-    rise=st.fixed_dictionaries({"lower": NUMBERS, "upper": NUMBERS}),
-    alpha=st.floats(0, 1),
+    rise=st.fixed_dictionaries(dict.fromkeys(RISE, NUMBERS)),
+    alpha=st.floats(0, 1) | st.just(5e-324),
     margin=st.floats(0, 1),
 )
+@example(CLEAR, {}, 0.5 - 2**-54, 0.03)  # 1 - alpha is 0.5
 def test_the_gate_answers_whatever_the_numbers(
-    kit: Any, good: tuple[Any, ...], gain: Any, rise: Any, alpha: float, margin: float
+    good_report: EvalReport, gain: Any, rise: Any, alpha: float, margin: float
 ) -> None:
-    section = good[0].model_copy(update={"alpha": alpha, "guard_margin": margin})
-    report = _with(kit.report(*good).model_copy(update={"section": section}), gain, rise)
+    section = good_report.section.model_copy(update={"alpha": alpha, "guard_margin": margin})
+    report = _with(good_report.model_copy(update={"section": section}), gain, rise)
     if gate.judge(report, section).verdict is Verdict.PASS:
         assert min(gain["lower"], gain["bootstrap_lower"]) > 0
-        assert rise["upper"] < margin
+        assert max(rise.get("upper", 0.0), rise.get("bootstrap_upper", 0.0)) < margin

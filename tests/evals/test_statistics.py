@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -93,8 +93,32 @@ def test_an_arm_without_variation_still_has_an_interval() -> None:
     assert low == pytest.approx(stats.binomtest(50, 50).proportion_ci(method="wilson").low, rel=1e-9)
 
 
+alike = st.tuples(st.integers(2, 100), st.integers(1, 1000).flatmap(lambda k: st.tuples(st.integers(0, k), st.just(k))))
+
+
+@given(alike)
+@example((30, (15, 22)))  # 22 * (15 / 22) is not 15
+@example((30, (1, 1)))
+@example((7, (0, 1)))
+def test_clusters_that_agree_are_never_certain(drawn: tuple[int, tuple[int, int]]) -> None:
+    """No width of a t interval, and none of its rounding: an exact bound of the clusters that were not seen."""
+    n, (hits, k) = drawn
+    sums, sizes = np.full(n, float(hits)), np.full(n, float(k))
+    mean, low, high = statistics.accuracy_interval(sums, sizes)
+    assert (low, high) == pytest.approx(statistics.wilson(hits * n / k, n), abs=1e-9)
+    assert 0 <= low <= mean <= high <= 1
+    assert high - low > 1 / (n + 2)
+    found = statistics.paired(sums[None], sizes, 0.05, seed=1, draws=10)
+    assert (found.standard_error[0], found.value[0]) == (0, hits / k)
+    bound = stats.binomtest(0, n, alternative="less").proportion_ci(0.95, method="exact").high
+    assert found.lower[0] == pytest.approx((1 - bound) * hits / k - bound), "the others lost all that they could"
+    assert found.upper[0] == pytest.approx((1 - bound) * hits / k + bound)
+    assert statistics.t_p_value(0.5, 0.0, n - 1) == pytest.approx(stats.binomtest(n, n).pvalue)
+
+
 @settings(max_examples=30)
-@given(st.lists(st.integers(-4, 4), min_size=30, max_size=60), st.integers(1, 3))
+@given(st.lists(st.integers(-4, 4), min_size=30, max_size=60) | st.integers(-4, 4).map(lambda x: [x] * 30),
+       st.integers(1, 3))  # fmt: skip
 def test_swapping_the_arms_negates_and_mirrors(gains: list[int], items_per_cluster: int) -> None:
     clusters = [f"c{i // items_per_cluster:03d}" for i in range(len(gains))]
     sizes = statistics.cluster_sums(np.full(len(gains), 4.0), clusters)

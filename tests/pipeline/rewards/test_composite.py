@@ -77,7 +77,7 @@ def test_without_any_signal_the_reason_says_so() -> None:
 @given(
     FINDINGS,
     st.sampled_from(["verified", "rated", "judged"]),
-    st.builds(Weights, *[], **dict.fromkeys(COMPONENTS, SHARES)),
+    st.builds(Weights, *[], **dict.fromkeys(COMPONENTS, SHARES | st.floats(0, 1000))),
 )
 def test_a_reward_is_in_range_or_null_with_a_reason(findings: dict, profile: str, weights: Weights) -> None:
     settings = Rewards(verified=weights, rated=weights, judged=weights)

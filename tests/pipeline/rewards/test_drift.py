@@ -69,7 +69,7 @@ def test_the_index_is_the_textbook_one() -> None:
     assert stability_index([25, 25, 50], [400, 100, 500]) == pytest.approx(expected)
 
 
-counts = st.lists(st.integers(0, 1_000), min_size=5, max_size=5).filter(any)
+counts = st.lists(st.integers(0, 1_000) | st.integers(0, 10**18), min_size=5, max_size=5).filter(any)
 
 
 @given(counts, counts)

@@ -1,7 +1,7 @@
 """The rule: which method for which evidence, and what its record says."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.estimate import UNKNOWN, Estimate, share
@@ -144,6 +144,39 @@ evidences = st.fixed_dictionaries(
         "label_noise": estimates, "frontier_prompts": st.integers(0, 300), "pairs": st.integers(0, 500),
     }
 )  # fmt: skip
+
+
+@given(st.integers(0, 2000), st.integers(0, 2000), st.floats(0, 1))
+@example(100, 7, 0.55)  # 0.55 * 100 is a little more than 55
+@example(0, 0, 1.0)
+def test_as_many_labels_as_are_proposed_would_do_and_one_less_would_not(
+    traces: int, labelled: int, floor: float
+) -> None:
+    labelled = min(labelled, traces)
+    coverage = labelled / traces if traces else 0.0
+    said = decide(min_coverage=floor, traces=traces, labelled=labelled, coverage=coverage).would_change
+    wanted = [each for each in said if "labels for another" in each]
+    assert bool(wanted) == (coverage < floor)
+    if wanted and traces:
+        more = int(wanted[0].partition("another ")[2].split()[0].replace(",", ""))
+        assert (labelled + more - 1) / traces < floor <= (labelled + more) / traces
+
+
+shares = st.floats(0, 1) | st.sampled_from([5e-324, 1e-200, 1 - 2**-53])
+selections = st.builds(
+    Selection, min_prompts=st.integers(1, 10**30), min_pairs=st.integers(1, 10**30), min_verifiable_share=shares,
+    max_zero_variance_share=shares, max_label_noise=shares, method=st.sampled_from(["auto", "grpo", "dpo"]),
+)  # fmt: skip
+
+
+@given(evidences, selections, shares)
+@example({"label_noise": share(0, 100)}, Selection(max_label_noise=1e-200), 0.5)
+def test_it_decides_whatever_the_thresholds(found: dict[str, object], settings: Selection, floor: float) -> None:
+    decision = decide(settings, floor, **found)
+    lacking = [each for each in decision.checks if not each.holds]
+    assert len([each for each in decision.would_change if "closest call" not in each]) >= len(lacking)
+    if decision.method != "none" and not decision.forced:
+        assert all(decision.method not in each.needed_by for each in lacking)
 
 
 @given(evidences, st.integers(0, 400))

@@ -1,11 +1,12 @@
 """The account of time against an honest trainer whose clock is ours: it knows what it did with every second."""
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.training.goodput import account, interruptions
@@ -131,18 +132,19 @@ def test_the_account_is_what_an_honest_trainer_did(
     assert executed == steps + sum(each.lost_steps for each in told)
 
 
-moments = st.floats(0, 1e6) | st.just(1.7e9)
+moments = st.floats(-1e6, 1e6) | st.just(1.7e9)
 lines = st.builds(
     Event,
     kind=st.sampled_from(["started", "ready", "step", "saved", "validated", "stopping", "ended"]),
     at=moments,
     step=st.integers(0, 9),
-    seconds=st.dictionaries(st.sampled_from(["step", "save", "validation"]), st.floats(0, 1e6)),
+    seconds=st.dictionaries(st.sampled_from(["step", "save", "validation"]), st.floats(-1e6, 1e6) | st.just(math.nan)),
     why=st.just("SIGTERM"),
 )
 
 
 @given(st.lists(lines, max_size=30))
+@example([Event(kind="step", at=0, step=1, seconds={"step": -1.0})])
 def test_whatever_the_journal_says_no_second_is_lost_or_counted_twice(events: Sequence[Event]) -> None:
     """Clocks that differ between machines, lines that a kill cut out, seconds that cannot be: still an account."""
     found = account(events)

@@ -2,7 +2,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from pydantic import ValidationError
 
+from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Budget, Usage
 
 counts = st.integers(0, 1000)
@@ -64,6 +66,12 @@ def test_dollars_are_counted_by_kind_of_token() -> None:
     budget.settle(Usage(100_000, 80_000), Usage(50_000, 10_000))
     assert budget.spent_usd == pytest.approx(0.2)
     assert budget.spent_tokens == 60_000
+
+
+def test_a_dear_judge_is_a_judge() -> None:
+    assert Judge(model="m", digest="d", usd_per_million_completion_tokens=2000.0).max_usd is None
+    with pytest.raises(ValidationError, match="less than or equal to 1000000"):
+        Judge(model="m", digest="d", usd_per_million_completion_tokens=1e308)
 
 
 def test_an_earlier_run_of_the_iteration_has_spent_too() -> None:
