@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 MANAGER = "preference-tuning"
 """Field manager of everything that is applied."""
@@ -19,6 +20,11 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 TIMEOUT_S = 20.0
 LINES = 2000
 """Of a log, at most in one answer: the newest."""
+ADMISSION = {
+    "exceeded quota": " Raise that ResourceQuota, or remove what fills it.",
+    "being terminated": " Make the namespace again once it is gone (k8s/README.md).",
+}
+"""Words of a 403 that is no matter of rights, and what helps."""
 
 Object = dict[str, Any]
 
@@ -32,7 +38,8 @@ class Resource(NamedTuple):
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return "/".join(part for part in (root, "namespaces", namespace, self.plural, name, subresource) if part)
+        parts = ("namespaces", namespace, self.plural, name, subresource)
+        return "/".join([root, *(quote(part, safe="") for part in parts if part)])
 
 
 RESOURCES = {
@@ -58,9 +65,10 @@ def resource_of(obj: Mapping[str, Any]) -> Resource:
 class Refused(ValueError):
     """The API server said no, and would again: 400, 401, 403, 404, 409, 422. `code` is its status."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, about: str = "") -> None:
+        """`about`: the name of the object that the answer is about."""
         super().__init__(message)
-        self.code = code
+        self.code, self.about = code, about
 
 
 class Unreachable(RuntimeError):
@@ -78,11 +86,11 @@ class Client:
         """Whether the server ever gave an answer of any kind."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
-        """The object; None when there is none of that name."""
+        """The object; None when there is none of that name. A kind that is not installed is Refused (404)."""
         try:
             return self._ask("GET", resource.path(namespace, name)).json()
         except Refused as refusal:
-            if refusal.code == 404:
+            if refusal.code == 404 and refusal.about == name:
                 return None
             raise
 
@@ -143,7 +151,7 @@ class Client:
                 if response.status_code < 400:
                     return response
                 if (code := _refusal(response)) is not None:
-                    raise Refused(code, _advice(code, method, path, response))
+                    raise Refused(code, _advice(code, method, path, response), _about(response))
                 trouble, wanted_s = f"{response.status_code} {_message(response)}", _retry_after_s(response)
             if pause_s is not None:
                 time.sleep(max(pause_s, wanted_s))
@@ -176,7 +184,13 @@ def connect(kubeconfig: str = "", timeout_s: float = TIMEOUT_S) -> Client:
 def _message(response: Any) -> str:
     with suppress(ValueError, AttributeError):  # not a Status
         return str(response.json().get("message", ""))
-    return response.text[:300]
+    return response.text[:300].strip()
+
+
+def _about(response: Any) -> str:
+    with suppress(ValueError, AttributeError):  # not a Status: nothing is served at that path
+        return str((response.json().get("details") or {}).get("name", ""))
+    return ""
 
 
 def _retry_after_s(response: Any) -> float:
@@ -186,13 +200,17 @@ def _retry_after_s(response: Any) -> float:
 
 def _refusal(response: Any) -> int | None:
     """The status of an answer that would be the same again; None for one that time may mend."""
-    if response.status_code == 500 and "field not declared in schema" in _message(response):
-        return 400  # how server-side apply answers an unknown field
+    if response.status_code == 500 and _message(response).startswith("failed to create typed patch object"):
+        return 400  # how server-side apply answers an unknown field, a wrong type, a key that is there twice
     return response.status_code if response.status_code < 500 and response.status_code != 429 else None
 
 
 def _advice(code: int, method: str, path: str, response: Any) -> str:
-    said = f"{method} {path}: {response.status_code} {_message(response)}"
+    message = _message(response)
+    said = f"{method} {path}: {response.status_code} {message}"
+    for words, advice in ADMISSION.items():
+        if code == 403 and words in message:
+            return said + advice
     return said + {
         401: " Log in to the cluster again: the kubeconfig's credentials are not taken.",
         403: " Give the service account that right: k8s/manifests/bases/rbac lists all that a launch needs.",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from k8s.attempts import Attempts
 from k8s.classify import OVER, Verdict, classify
-from k8s.client import Client, Unreachable
+from k8s.client import Client, Refused, Unreachable
 from k8s.gang import Gang
 from k8s.ledger import LaunchAttempt
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
@@ -27,6 +27,8 @@ AWAY_S = 1800.0
 """How long the API server may be away before the step gives up; the gang goes on without it."""
 NEVER_HEARD_S = 60.0
 """The same for one that has not answered this launch at all: likely it is not the right one."""
+STARTING_S = 120.0
+"""How long a no to what was allowed before is not believed: an API server that starts has not read the rights yet."""
 GONE_WITHIN_S = 600.0
 """For what is deleted to be gone, beside its grace period."""
 SELF_RESTARTING = ("jobset", "volcano")
@@ -99,7 +101,7 @@ class Follower:
         patience = Patience(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
         seen = False
         while True:
-            observed = self._patiently(lambda: observe(self._client, self._gang))
+            observed = self._patiently(lambda: observe(self._client, self._gang), allowed=seen)
             if observed.state == "absent" and not seen:
                 if not self._make():
                     return Verdict("gone", "another launch is ahead, or pods of it live on without their owner")
@@ -188,12 +190,21 @@ class Follower:
         numbers = range(self._gang.attempt + 1) if attempt is None else (attempt,)
         return [pod for pod in pods if pod.alive and pod.attempt in numbers]
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """What the API server answers, also when it is away for a while: the gang does not need it."""
-        away_since = self._hooks.now()
+    def _patiently(self, ask: Callable[[], T], allowed: bool = False) -> T:
+        """What the API server answers, also when it is away for a while: the gang does not need it.
+
+        `allowed`: the same was answered before.
+        """
+        away_since, refused_since = self._hooks.now(), None
         while True:
             try:
                 return ask()
+            except Refused as refusal:
+                refused_since = self._hooks.now() if refused_since is None else refused_since
+                if not allowed or refusal.code not in (401, 403) or self._hooks.now() - refused_since > STARTING_S:
+                    raise
+                self._tell(Verdict("running", f"for all we know; asking again ({refusal})"))
+                self._pause()
             except Unreachable as error:
                 if self._hooks.now() - away_since > (AWAY_S if self._client.answered else NEVER_HEARD_S):
                     raise RuntimeError(f"{error} A gang that is there goes on; run this again to follow it.") from error

@@ -43,7 +43,7 @@ FOR_PEOPLE = {
     "volume": "Create it: k8s/manifests/bases/storage; or correct compute.kubernetes.claim.",
     "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.nodes).",
     "no_capacity": "Run it again later, or set compute.kubernetes.capacity to spot_first.",
-    "starting": "Look at kubectl describe pod; k8s/README.md says what to look for.",
+    "starting": "Look at kubectl get events: why no pod is made, or none starts; k8s/README.md says what to look for.",
     "deleted": "Somebody deleted it. Run it again to go on from the last checkpoint.",
     "timed_out": "Raise training.timeout_s and run it again: it resumes.",
     "crashed": "Run it again to resume.",

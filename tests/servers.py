@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -19,16 +18,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from .ports import held_port
+
 OWNER = "postgres"
+PATIENT = ("-w", "-t", "300")
+"""Options of pg_ctl: wait for the server, for five minutes."""
 SILENCE_S = 2.0
 STARTS_WITHIN_S = 240
 VLLM_PYTHON = Path(__file__).parent.parent / ".venv-vllm" / "bin" / "python"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager
@@ -37,22 +34,24 @@ def postgres(folder: Path) -> Generator[str]:
 
     PostgreSQL refuses to run as root: root hands `folder` to the user postgres, who must be able to reach it.
     """
-    port = free_port()
     if os.geteuid() == 0:
         shutil.chown(folder, OWNER, OWNER)
     data = str(folder / "data")
     _pg("initdb", "-D", data, "-U", OWNER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off -c timezone=Asia/Seoul"
-    _pg("pg_ctl", "start", "-w", "-D", data, "-l", str(folder / "log"), "-o", options)
-    try:
-        yield f"postgresql://{OWNER}@127.0.0.1:{port}/postgres"
-    finally:
-        _pg("pg_ctl", "stop", "-w", "-D", data, "-m", "immediate")
+    with held_port() as held:
+        port = held.getsockname()[1]
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
+        options += " -c fsync=off -c timezone=Asia/Seoul"
+        _pg("pg_ctl", "start", *PATIENT, "-D", data, "-l", str(folder / "log"), "-o", options)
+        try:
+            yield f"postgresql://{OWNER}@127.0.0.1:{port}/postgres"
+        finally:
+            _pg("pg_ctl", "stop", *PATIENT, "-D", data, "-m", "immediate")
 
 
 def restart_postgres(folder: Path) -> None:
     """As after a crash: every connection is cut, nothing is said."""
-    _pg("pg_ctl", "restart", "-w", "-D", str(folder / "data"), "-m", "immediate", "-l", str(folder / "log"))
+    _pg("pg_ctl", "restart", *PATIENT, "-D", str(folder / "data"), "-m", "immediate", "-l", str(folder / "log"))
 
 
 def _pg(program: str, *arguments: str) -> None:
@@ -163,12 +162,13 @@ def vllm_server(model: Path, name: str, folder: Path, *arguments: str, **environ
     python = Path(os.environ.get("VLLM_PYTHON", VLLM_PYTHON))
     if not python.exists():
         pytest.skip(f"no vLLM at {python} (make test-vllm, or set VLLM_PYTHON to the Python of an environment with it)")
-    port = free_port()
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--model", str(model), "--served-model-name", name, "--enforce-eager", *arguments]
     environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} | environment
-    with openai_server(command, port, folder / "log", **environment) as url:
-        yield url
+    with held_port() as held:
+        port = held.getsockname()[1]
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--model", str(model), "--served-model-name", name, "--enforce-eager", *arguments]
+        with openai_server(command, port, folder / "log", **environment) as url:
+            yield url
 
 
 def _is_healthy(port: int) -> bool:

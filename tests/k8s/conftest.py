@@ -72,7 +72,7 @@ class Cluster:
             "mount": str(root),
             "poll_s": 0.05,
         }
-        return Kubernetes(**{**given, "shm_gb": 1, "service_account": "default", "start_timeout_s": 60.0, **changes})
+        return Kubernetes(**{**given, "shm_gb": 1, "service_account": "default", "start_timeout_s": 600.0, **changes})
 
     def pods(self, number: int = 2) -> list[dict[str, Any]]:
         """That many of the gang, once they are there."""
@@ -213,7 +213,7 @@ class Launch(threading.Thread):
         except BaseException as error:  # whatever it is, the test looks at it
             self.error = error
 
-    def ended(self, within_s: float = 30) -> BaseException | None:
+    def ended(self, within_s: float = 120) -> BaseException | None:
         """Its error, or None, once it has ended."""
         self.join(within_s)
         assert not self.is_alive(), self.lines

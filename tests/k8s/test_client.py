@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s.client import RESOURCES, Client, Refused, Unreachable, connect, resource_of
+from k8s.client import RESOURCES, Client, Refused, Resource, Unreachable, connect, resource_of
 
 from .cluster.faults import Fault
 from .cluster.server import Server, api_server
@@ -65,6 +65,37 @@ def test_a_field_that_does_not_exist_is_refused(client: Client, shared_data: Pat
     assert refusal.value.code == 400
 
 
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"ports": "many"}, "wrong type"),
+        ({"ports": [{"port": 80}, {"port": 80}]}, "duplicate entries for key"),
+    ],
+)
+def test_what_an_apply_answers_with_500_is_not_asked_for_twice(
+    client: Client, server: Server, shared_data: Path, spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Refused, match=said) as refusal:
+        client.apply(service(**spec))
+    assert refusal.value.code == 400 and server.count("patch") == 1
+
+
+def test_a_kind_that_is_not_installed_is_not_an_object_that_is_not_there(client: Client) -> None:
+    absent = Resource("jobset.x-k8s.io", "v9", "jobsets")
+    for ask in (lambda: client.get(absent, SPACE, "x"), lambda: client.list(absent, SPACE, "")):
+        with pytest.raises(Refused, match=r"404 page not found Install what serves it") as refusal:
+            ask()
+        assert refusal.value.code == 404
+    client.delete(absent, SPACE, "x")  # then there is nothing to delete either
+
+
+def test_a_name_stays_one_part_of_the_path(client: Client, server: Server) -> None:
+    for name in ("a\nb", "../x", "a/status", "a?watch=1"):
+        assert client.get(SERVICE, SPACE, name) is None
+        assert server.requests[-1].call.name == name
+
+
 def test_a_namespace_that_is_not_there_is_said(client: Client) -> None:
     obj = service()
     obj["metadata"]["namespace"] = "nowhere"
@@ -111,7 +142,7 @@ def test_a_server_that_asks_for_time_gets_it(client: Client, server: Server, mon
 def test_a_server_that_hangs_is_given_up_in_time(server: Server, tmp_path: Path) -> None:
     client = connect(str(server.kubeconfig(tmp_path / "kubeconfig")), timeout_s=0.2)
     client.pauses_s = (0.01,)
-    server.faults.add(Fault(hang_s=2, times=0))
+    server.faults.add(Fault(hang_s=60, times=0))
     with pytest.raises(Unreachable, match="in 2 tries"):
         client.get(SERVICE, SPACE, "x")
 

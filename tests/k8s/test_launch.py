@@ -1,6 +1,7 @@
 """The launcher on a cluster: what comes of a gang, and what the run hears of it. Hands play the kubelets."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,21 @@ def test_a_gang_that_is_evicted_again_and_again_without_a_checkpoint_is_given_up
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("k8s.progress.FRUITLESS", 2)
-    launched = Launch(cluster, planned, cluster.settings(tmp_path))
+    looks = [0]
+
+    def sleep(seconds: float) -> None:
+        looks[0] += 1
+        time.sleep(seconds)
+
+    launched = Launch(cluster, planned, cluster.settings(tmp_path), sleep=sleep)
     evicted: set[str] = set()
     with ender(cluster):
         while launched.is_alive() and len(evicted) < 10:
             for pod in cluster.hands.pods(cluster.namespace):
                 if pod["metadata"]["labels"][RANK] == "0" and pod["metadata"]["uid"] not in evicted:
+                    # A start that goes before the launcher has had a whole look at it is none that it can count.
+                    before = looks[0]
+                    cluster.hands.wait_until(lambda at=before: looks[0] > at + 1 or not launched.is_alive(), "a look")
                     cluster.hands.run(pod)
                     cluster.hands.evict(pod)
                     evicted.add(pod["metadata"]["uid"])
@@ -196,6 +206,20 @@ def test_names_of_any_kind_make_a_gang(cluster: Cluster, planned: Planned, tmp_p
     store.write(f"iterations/{odd.iteration}/training/plan.json", odd)
     with Robot(cluster, (store, odd)):
         assert Launch(cluster, (store, odd), cluster.settings(tmp_path)).ended() is None
+
+
+def test_a_namespace_that_is_being_deleted_is_no_matter_of_rights(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    name = f"{cluster.namespace}-ending"
+    held = {"name": "held", "namespace": name, "finalizers": ["example.com/held"]}
+    cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    cluster.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": held})
+    cluster.api.delete("Namespace", "", name)
+    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace=name)).ended()
+    cluster.api.patch("ConfigMap", name, "held", {"metadata": {"finalizers": None}})
+    assert isinstance(error, TrainingRefused)
+    assert "Make the namespace again once it is gone" in str(error)
 
 
 def test_a_namespace_that_is_not_there_is_said(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:

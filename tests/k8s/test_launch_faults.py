@@ -94,7 +94,7 @@ def test_a_slow_launcher_does_not_spoil_what_a_fast_one_has_begun_anew(
     """The slow one looks away while its attempt fails, is cleared away, and another is begun."""
     assert cluster.ours
     settings, awake = cluster.settings(tmp_path, backend="indexed_job"), threading.Event()
-    slow = Launch(cluster, planned, settings, sleep=lambda seconds: awake.wait(60) and None)
+    slow = Launch(cluster, planned, settings, sleep=lambda seconds: awake.wait(600) and None)
     first, second = cluster.run_all()
     fast = Launch(cluster, planned, settings)
     cluster.hands.wait_until(lambda: any("running" in line for line in fast.lines), "the other's look")
@@ -189,6 +189,30 @@ def test_a_right_that_is_missing_ends_the_launch_with_its_name(
     assert "bases/rbac lists all that a launch needs" in str(error)
 
 
+def test_an_api_server_that_has_not_read_the_rights_yet_ends_no_launch(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    """As one answers for a moment after its start; a right that was really taken away ends the launch in the end."""
+    passed, refused = [0.0], threading.Event()
+
+    def now() -> float:
+        passed[0] += 30.0 * refused.is_set()
+        return passed[0]
+
+    launched = Launch(cluster, planned, cluster.settings(tmp_path), now=now)
+    cluster.run_all()
+    cluster.hands.wait_until(lambda: any("running" in line for line in launched.lines), "the look at it")
+    moment = cluster.ours.faults.add(Fault(verb="get", kind="JobSet", status=403, times=3))
+    cluster.hands.wait_until(lambda: moment.seen > 4, "answers after the refusals")
+    assert launched.is_alive()
+    assert any("asking again" in line for line in launched.lines)
+    refused.set()
+    cluster.ours.faults.add(Fault(verb="get", kind="JobSet", status=403, times=0))
+    assert isinstance(launched.ended(), TrainingRefused)
+    assert "bases/rbac lists all that a launch needs" in str(launched.error)
+    assert len(cluster.jobsets()) == 1
+
+
 def test_a_log_that_may_not_be_read_fails_nothing(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     cluster.ours.faults.add(Fault(subresource="log", status=403, times=0))
     with Robot(cluster, planned):
@@ -219,7 +243,8 @@ def test_what_a_running_gang_asks_of_the_api_server(cluster: Cluster, planned: P
     launched = Launch(cluster, planned, cluster.settings(tmp_path), sleep=sleep)
     cluster.run_all()
     assert isinstance(launched.ended(), Killed)
-    assert launched.client.requests <= 3 * 61 + 3  # the object, its pods and the log, each time
+    made = 4  # a look in vain, twice the pods of earlier attempts, the object
+    assert launched.client.requests <= made + 3 * 61  # the object, its pods and the log, each time
 
 
 BACKENDS = ("indexed_job", "volcano", "rayjob")

@@ -61,8 +61,8 @@ def reason(response: httpx.Response) -> tuple[int, str]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait until it holds, for five seconds."""
-    end = time.monotonic() + 5
+    """Wait until it holds, for a minute."""
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)

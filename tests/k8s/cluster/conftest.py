@@ -25,7 +25,7 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {server.token}"}
     # No certificates to load: there is no TLS here.
-    with httpx.Client(base_url=server.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False, verify=False) as client:
         yield client
 
 

@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from ...ports import LOOPBACK, held_port
 from .kinds import Object
 from .objects import labels, notes, place
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
-LOOPBACK = "127.0.0.1"
 
 
 class Container:
@@ -87,7 +87,7 @@ class Names:
     """The cluster's DNS: a free loopback port for each port of a pod's name, fresh for each life of its gang."""
 
     def __init__(self) -> None:
-        self._ports: dict[tuple[str, ...], int] = {}
+        self._ports: dict[tuple[str, ...], socket.socket] = {}
         self._lock = threading.Lock()
 
     def resolved(self, pod: Object, text: str) -> str:
@@ -102,10 +102,15 @@ class Names:
     def _port(self, key: tuple[str, ...]) -> int:
         with self._lock:
             if key not in self._ports:
-                with socket.socket() as probe:
-                    probe.bind((LOOPBACK, 0))
-                    self._ports[key] = probe.getsockname()[1]
-            return self._ports[key]
+                self._ports[key] = held_port()
+            return self._ports[key].getsockname()[1]
+
+    def free(self) -> None:
+        """Give all ports back."""
+        with self._lock:
+            for held in self._ports.values():
+                held.close()
+            self._ports.clear()
 
 
 def _life(pod: Object) -> tuple[str, ...]:

@@ -71,6 +71,12 @@ def running(hands: Hands, ns: str, number: int, label: str = "") -> list[Object]
     return pods
 
 
+def placed(hands: Hands, ns: str, number: int) -> list[Object]:
+    """Those that run where the scheduler wants them: hands that are faster than it bind them to their own node."""
+    hands.wait_until(lambda: sum("nodeName" in p["spec"] for p in hands.pods(ns)) == number, f"nodes for {number} pods")
+    return running(hands, ns, number)
+
+
 def status(hands: Hands, kind: str, ns: str, name: str) -> Object:
     return (hands.api.find(kind, ns, name) or {}).get("status") or {}
 

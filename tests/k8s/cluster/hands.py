@@ -26,8 +26,8 @@ class Hands:
     api: Api
     home: str = "node-0"
     """The node that pods are bound to which no scheduler has bound."""
-    patience_s: float = 20.0
-    """How long `wait_until` waits."""
+    patience_s: float = 120.0
+    """How long `wait_until` waits: only what hangs should fail, however slow the machine."""
 
     def wait_until(self, condition: Callable[[], T], what: str = "") -> T:
         """The first true value of `condition`. Raises AssertionError when it stays false."""

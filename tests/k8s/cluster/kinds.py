@@ -47,6 +47,16 @@ class Refused(Exception):
         return status | ({"details": self.details} if self.details else {}) | {"code": self.code}
 
 
+class NoSuchPath(Refused):
+    """Nothing is served there (a definition is not installed): the one answer that is no `Status`."""
+
+    def __init__(self) -> None:
+        super().__init__(404, "", "404 page not found\n")
+
+    def status(self) -> Any:
+        return self.message
+
+
 CORE = "Pod Service Event ConfigMap Secret ServiceAccount PersistentVolumeClaim LimitRange ResourceQuota"
 NAMESPACED = {
     "batch/v1": "Job CronJob",
@@ -103,6 +113,11 @@ CUSTOM = frozenset(name for name, k in KINDS.items() if "." in k.group and not k
     name for name, k in KINDS.items() if k.group in ("jobset.x-k8s.io", "kueue.x-k8s.io", "gateway.networking.k8s.io")
 }
 """Resources of custom resource definitions: the API server has fewer favours for them."""
+
+
+def built_in(api_version: str) -> bool:
+    """Whether the API server serves it without a custom resource definition."""
+    return any(k.api_version == api_version for name, k in KINDS.items() if name not in CUSTOM)
 
 
 def kind_of(obj: Object) -> str:

@@ -15,8 +15,9 @@ from typing import Self
 
 import httpx
 
+from ...ports import LOOPBACK
 from .api import STRATEGIC, Api
-from .containers import LOOPBACK, Container, Names, command
+from .containers import Container, Names, command
 from .kinds import Object
 from .objects import deleting, ended, now, place
 
@@ -64,6 +65,7 @@ class Kubelet:
             container.signal(9)
         for thread in self._pods:
             thread.join(timeout=10)
+        self._names.free()
 
     def logs(self, namespace: str, name: str) -> Path | None:
         """The server's hook."""

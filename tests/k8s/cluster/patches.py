@@ -12,18 +12,20 @@ ACCEPTED = ("application/json-patch+json", "application/merge-patch+json", "appl
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
+def check_type(kind: str, content_type: str) -> None:
+    """Raises Refused 415 for a type that the resource doesn't take, whether or not there is such an object."""
+    types = ACCEPTED if kind in CUSTOM else (*ACCEPTED, STRATEGIC)
+    if content_type not in types:
+        text = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(types)
+        raise Refused(415, "UnsupportedMediaType", text)
+
+
 def patch_of(kind: str, content_type: str, old: Object, patch: Any) -> Object:
-    """The object after the patch. Raises Refused 415 for a type that the resource doesn't take, 422 for a JSON patch
+    """The object after a patch of a type that it takes. Raises Refused 400 for a JSON patch that is none, 422 for one
     that does not fit the object."""
     if content_type == "application/merge-patch+json":
         return patched(old, patch)
-    if content_type == STRATEGIC and kind not in CUSTOM:
-        return _strategic(old, patch, ())
-    if content_type == "application/json-patch+json":
-        return _json_patch(old, patch)
-    types = ", ".join(ACCEPTED if kind in CUSTOM else (*ACCEPTED, STRATEGIC))
-    text = "the body of the request was in an unknown format - accepted media types include: " + types
-    raise Refused(415, "UnsupportedMediaType", text)
+    return _strategic(old, patch, ()) if content_type == STRATEGIC else _json_patch(old, patch)
 
 
 def _strategic(target: Any, patch: Any, path: ssa.Field) -> Any:
@@ -55,6 +57,8 @@ def _json_patch(old: Object, patch: Any) -> Object:
 
     try:
         return jsonpatch.apply_patch(old, patch)
+    except jsonpatch.InvalidJsonPatch as error:
+        raise Refused(400, "BadRequest", f"error decoding patch: {error}") from error
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
         raise Refused(
             422, "Invalid", f"the server rejected our request due to an error in our request: {error}"

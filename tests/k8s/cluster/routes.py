@@ -8,16 +8,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
+from urllib.parse import unquote
 
 from . import podcalls
 from .faults import Call
-from .kinds import CUSTOM, KINDS, Object, Refused, kind_at
-from .patches import patch_of
-from .reading import APPLY, TRUE, Request, check_shape, is_dry, is_strict, parsed, same_kind, whole, writer
+from .kinds import CUSTOM, KINDS, NoSuchPath, Object, Refused, built_in, kind_at
+from .patches import check_type, patch_of
+from .reading import (
+    APPLY,
+    TRUE,
+    Request,
+    check_options,
+    check_shape,
+    is_dry,
+    is_strict,
+    named,
+    parsed,
+    same_kind,
+    warns,
+    whole,
+    writer,
+)
+from .selectors import by_fields, by_labels
 from .storage import Storage
-from .strictness import checked
+from .strictness import check_typed, checked
 from .validation import invalid
+from .writes import unmet, without_nulls
 
+NOT_FOUND = "the server could not find the requested resource"
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -34,7 +52,7 @@ class Answer:
 
 def call_of(request: Request) -> Call:
     """What is asked for. Raises Refused 404 for an unknown path, 405 for a method that it has not."""
-    parts = [part for part in request.path.split("/") if part]
+    parts = [unquote(part) for part in request.path.split("/") if part]
     core = parts[:1] == ["api"]
     prefix = 2 if core else 3
     api_version, rest = "/".join(parts[1:prefix]), parts[prefix:]
@@ -43,7 +61,7 @@ def call_of(request: Request) -> Call:
         namespace, rest = rest[1], rest[2:]
     kind = kind_at(api_version, rest[0]) if rest and parts[0] in ("api", "apis") else ""
     if not kind or len(rest) > 3:
-        raise Refused(404, "NotFound", "the server could not find the requested resource")
+        raise Refused(404, "NotFound", NOT_FOUND) if built_in(api_version) else NoSuchPath()
     name, subresource = (*rest[1:], "", "")[:2]
     watching = request.query.get("watch") in TRUE
     verb = (
@@ -55,8 +73,9 @@ def call_of(request: Request) -> Call:
         verb = "deletecollection"
     if not verb or (verb == "create" and name and not subresource) or (verb in ("update", "patch") and not name):
         raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-    if KINDS[kind].namespaced and not namespace and verb not in ("list", "watch"):
-        raise Refused(404, "NotFound", "the server could not find the requested resource")
+    misplaced = KINDS[kind].namespaced and not namespace and verb not in ("list", "watch")
+    if misplaced or (namespace and not KINDS[kind].namespaced):
+        raise Refused(404, "NotFound", NOT_FOUND) if built_in(api_version) else NoSuchPath()
     return Call(verb, kind, namespace, name, subresource)
 
 
@@ -70,6 +89,7 @@ class Routes:
     def answer(self, request: Request, call: Call, stop: Event) -> Answer:
         """Do it. Raises Refused; `stop` ends a watch or a followed log."""
         query, storage = request.query, self.storage
+        check_options(request)
         match call.verb, call.subresource:
             case "get", "log":
                 lines = podcalls.log(storage, self.logs, call.namespace, call.name, query, stop)
@@ -98,13 +118,23 @@ class Routes:
                 for item in body["items"]:
                     storage.delete(call.kind, item["metadata"].get("namespace", ""), item["metadata"]["name"])
                 return Answer(200, body)
+            case _, "status":
+                text = f'{call.verb} is not supported on resources of kind "{KINDS[call.kind].resource}"'
+                raise Refused(405, "MethodNotAllowed", text)
             case _:
-                raise Refused(404, "NotFound", "the server could not find the requested resource")
+                raise Refused(404, "NotFound", NOT_FOUND)
 
     def _list(self, call: Call, query: dict[str, str]) -> Object:
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         items, version = self.storage.list(call.kind, call.namespace, labels, fields)
-        meta: Object = {"resourceVersion": version}
+        asked = whole(query, "resourceVersion")
+        if asked and query.get("continue"):
+            text = "specifying resource version is not allowed when using continue"
+            raise Refused(400, "BadRequest", text)
+        if asked > int(version):
+            text = f"Timeout: Too large resource version: {asked}, current: {version}"
+            raise Refused(504, "Timeout", text, {"retryAfterSeconds": 1})
+        meta: Object = {"resourceVersion": version} | ({"continue": ""} if call.kind in CUSTOM else {})
         limit = whole(query, "limit")
         if token := query.get("continue"):
             version, after = _token(token)
@@ -129,6 +159,7 @@ class Routes:
         bookmarks = query.get("allowWatchBookmarks") in TRUE
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         since = query.get("resourceVersion", "")
+        by_labels(labels), by_fields(fields, call.kind)  # refused before the stream begins
         try:
             events = self.storage.watch(call.kind, call.namespace, since, labels, fields, stop)
         except Refused as refusal:
@@ -147,50 +178,47 @@ class Routes:
             # A namespace that isn't there is told before what is wrong in the object.
             self.storage.get("Namespace", "", call.namespace)
             meta.setdefault("namespace", call.namespace)
-        obj, warnings = checked(call.kind, obj, is_strict(request.query), "create")
+        obj, warnings = checked(call.kind, without_nulls(obj), is_strict(request.query), "create")
         made = self.storage.create(call.kind, call.namespace, obj, writer(request), is_dry(request.query))
-        return Answer(201, made, warnings=warnings)
+        return Answer(201, made, warnings=warnings if warns(request.query) else [])
 
     def _update(self, call: Call, request: Request) -> Answer:
-        obj, warnings = parsed(request), list[str]()
+        obj = parsed(request)
         same_kind(call.kind, obj)
-        if (obj.get("metadata") or {}).get("name") != call.name:
-            raise Refused(400, "BadRequest", f"the name of the object does not match the name on the URL ({call.name})")
+        named(obj, call)
         if call.kind in CUSTOM and not obj["metadata"].get("resourceVersion"):
             text = "Invalid value: 0: must be specified for an update"
             raise invalid(call.kind, call.name, [("metadata.resourceVersion", text)])
-        if not call.subresource:
-            obj, warnings = checked(call.kind, obj, is_strict(request.query), "update")
+        obj, warnings = checked(call.kind, without_nulls(obj), is_strict(request.query), "update", call.subresource)
         dry, manager = is_dry(request.query), writer(request)
         new = self.storage.update(call.kind, call.namespace, obj, call.subresource, manager, dry)
-        return Answer(200, new, warnings=warnings)
+        return Answer(200, new, warnings=warnings if warns(request.query) else [])
 
     def _patch(self, call: Call, request: Request) -> Answer:
         if request.content_type == APPLY:
             return self._apply(call, request)
-        storage, warnings = self.storage, list[str]()
+        storage = self.storage
+        check_type(call.kind, request.content_type)
         patch = parsed(request)
         with storage.changed:
             old = storage.get(call.kind, call.namespace, call.name)
             new = patch_of(call.kind, request.content_type, old, patch)
             check_shape(new)
-            if (new.get("metadata") or {}).get("name") != call.name:
-                raise Refused(400, "BadRequest", "the name of the object may not change")
-            if not call.subresource:
-                new, warnings = checked(call.kind, new, is_strict(request.query), "patch")
+            named(new, call)
+            same_kind(call.kind, new)
+            new, warnings = checked(call.kind, without_nulls(new), is_strict(request.query), "patch", call.subresource)
             dry, manager = is_dry(request.query), writer(request)
             new = storage.update(call.kind, call.namespace, new, call.subresource, manager, dry)
-        return Answer(200, new, warnings=warnings)
+        return Answer(200, new, warnings=warnings if warns(request.query) else [])
 
     def _apply(self, call: Call, request: Request) -> Answer:
         manager, force = request.query.get("fieldManager", ""), request.query.get("force") in TRUE
-        if not manager:
-            text = 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
-            raise Refused(422, "Invalid", text)
         obj = parsed(request)
         same_kind(call.kind, obj, required=True)
-        if (obj.get("metadata") or {}).get("managedFields"):
+        named(obj, call)
+        if (obj.get("metadata") or {}).get("managedFields") is not None:
             raise Refused(400, "BadRequest", "metadata.managedFields must be nil")
+        check_typed(call.kind, obj)
         how = (call.kind, call.namespace, call.name, obj, manager, force)
         with self.storage.changed:
             result, _ = self.storage.apply(*how, dry_run=True, subresource=call.subresource)
@@ -202,6 +230,8 @@ class Routes:
 
     def _delete(self, call: Call, request: Request) -> Answer:
         options = parsed(request) if request.body else {}
+        if options.get("kind", "DeleteOptions") != "DeleteOptions":
+            raise Refused(400, "BadRequest", f'no kind "{options["kind"]}" is registered for version "v1"')
         asked = request.query | {k: str(v) for k, v in options.items()}
         grace = whole(asked, "gracePeriodSeconds") if "gracePeriodSeconds" in asked else None
         preconditions, dry = (
@@ -213,8 +243,7 @@ class Routes:
             old = self.storage.get(*where)
             version = old["metadata"]["resourceVersion"]
             if preconditions.get("resourceVersion", version) != version:
-                text = f"Precondition failed: ResourceVersion in precondition: {preconditions['resourceVersion']}"
-                raise Refused(409, "Conflict", f"{text}, ResourceVersion in object meta: {version}")
+                raise unmet(call.kind, call.name, "ResourceVersion", preconditions["resourceVersion"], version)
             policy, uid = asked.get("propagationPolicy") or "Background", preconditions.get("uid", "")
             if policy not in ("Background", "Foreground", "Orphan"):
                 text = f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "{policy}"'

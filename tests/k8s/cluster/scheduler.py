@@ -137,8 +137,8 @@ def _repels(pod: Object, other: Object) -> bool:
 
 
 def _bind(storage: Storage, pod: Object, node: str) -> None:
-    namespace, name = place(pod)
-    bound = storage.merge("Pod", namespace, name, {"spec": {"nodeName": node}})
+    # Over the version that was read: who bound it meanwhile, and perhaps runs it, was faster.
+    bound = storage.update("Pod", place(pod)[0], pod | {"spec": pod["spec"] | {"nodeName": node}})
     conditions = with_condition(bound, "PodScheduled", "True", "", "")
     set_status(storage, bound, phase="Pending", conditions=conditions)
 

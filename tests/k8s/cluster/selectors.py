@@ -6,16 +6,19 @@ import re
 from collections.abc import Callable, Mapping
 
 from .kinds import Object, Refused
+from .validation import QUALIFIED, SUBDOMAIN
 
 Matches = Callable[[Object], bool]
 SET = re.compile(r"^\s*(?P<key>[^\s=!,()]+)\s+(?P<op>in|notin)\s*\(\s*(?P<values>[^()]*)\)\s*$")
 PLAIN = re.compile(r"^\s*(?P<key>[^\s=!,()]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s=!,()]*)\s*$")
+ORDER = re.compile(r"^\s*(?P<key>[^\s=!,()<>]+)\s*(?P<op>[<>])\s*(?P<value>\d+)\s*$")
 EXISTS = re.compile(r"^\s*(?P<no>!?)\s*(?P<key>[^\s=!,()]+)\s*$")
 
 
 def by_labels(selector: str) -> Matches:
     """What a `labelSelector` lets through. Raises Refused 400 for one that cannot be read."""
-    tests = [_requirement(part) for part in re.split(r",(?![^(]*\))", selector) if part.strip()]
+    parts = re.split(r",(?![^(]*\))", selector) if selector.strip() else []
+    tests = [_requirement(part) for part in parts]
 
     def matches(obj: Object) -> bool:
         labels = obj.get("metadata", {}).get("labels") or {}
@@ -26,19 +29,35 @@ def by_labels(selector: str) -> Matches:
 
 def _requirement(part: str) -> Callable[[Mapping[str, str]], bool]:
     if m := SET.match(part):
-        key, values = m["key"], {v.strip() for v in m["values"].split(",")}
+        key, values = _key(m["key"]), {_value(v.strip()) for v in m["values"].split(",")}
         if m["op"] == "in":
             return lambda labels: labels.get(key) in values
         return lambda labels: labels.get(key) not in values
     if m := PLAIN.match(part):
-        key, value = m["key"], m["value"]
+        key, value = _key(m["key"]), _value(m["value"])
         if m["op"] == "!=":
             return lambda labels: labels.get(key) != value
         return lambda labels: labels.get(key) == value
+    if m := ORDER.match(part):
+        key, limit, sign = _key(m["key"]), int(m["value"]), 1 if m["op"] == ">" else -1
+        return lambda labels: labels.get(key, "").isdecimal() and sign * int(labels[key]) > sign * limit
     if m := EXISTS.match(part):
-        key, wanted = m["key"], not m["no"]
+        key, wanted = _key(m["key"]), not m["no"]
         return lambda labels: (key in labels) is wanted
     raise Refused(400, "BadRequest", f"unable to parse requirement: {part!r}")
+
+
+def _key(key: str) -> str:
+    prefix, slash, last = key.rpartition("/")
+    if not QUALIFIED.fullmatch(last) or (slash and not SUBDOMAIN.fullmatch(prefix)):
+        raise Refused(400, "BadRequest", f'unable to parse requirement: Invalid value: "{key}"')
+    return key
+
+
+def _value(value: str) -> str:
+    if value and not QUALIFIED.fullmatch(value):
+        raise Refused(400, "BadRequest", f'unable to parse requirement: Invalid value: "{value}"')
+    return value
 
 
 FIELDS = {

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from ...ports import LOOPBACK, held_port
 from .discovery import HEALTH, discovered
 from .faults import Call, Faults, When
 from .kinds import Refused
@@ -58,7 +59,8 @@ class Server:
         """Of its own, answered with 500: a test that ends with one fails."""
         self.token = secrets.token_hex(16)
         self._routes = Routes(self.storage)
-        self._tls, self._port, self._listener = tls, 0, None
+        self._held = held_port()
+        self._tls, self._port, self._listener = tls, self._held.getsockname()[1], None
         self._number, self.lock = 0, threading.Lock()
         self.connections: set[Any] = set()
         self._stop = threading.Event()
@@ -75,7 +77,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
+        return f"{'https' if self._tls else 'http'}://{LOOPBACK}:{self._port}"
 
     def kubeconfig(self, path: Path, namespace: str = "default") -> Path:
         """Write a kubeconfig with the server and its token; returns its path."""
@@ -95,12 +97,12 @@ class Server:
         """Listen, on the same port as before."""
         assert self._listener is None
         self._stop = threading.Event()
-        listener = _Listener(("127.0.0.1", self._port), _handler(self))
+        listener = _Listener((LOOPBACK, self._port), _handler(self))
         if self._tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*self._tls)
             listener.socket = context.wrap_socket(listener.socket, server_side=True, do_handshake_on_connect=False)
-        self._listener, self._port = listener, listener.server_port
+        self._listener = listener
         threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def close(self) -> None:
@@ -116,6 +118,10 @@ class Server:
         for connection in connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def free(self) -> None:
+        """Give the port back."""
+        self._held.close()
 
     @contextmanager
     def away(self) -> Generator[None]:
@@ -236,7 +242,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             content_type = (self.headers.get("Content-Type") or "").partition(";")[0].strip()
             query = dict(parse_qsl(parts.query, keep_blank_values=True))
-            request = Request(self.command, parts.path, query, content_type, body)
+            agent = self.headers.get("User-Agent") or ""
+            request = Request(self.command, parts.path, query, content_type, body, agent)
             token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
             try:
                 self._send(server.answer(request, token))
@@ -283,5 +290,6 @@ def api_server(storage: Storage | None = None, tls: tuple[Path, Path] | None = N
         yield server
     finally:
         server.close()
+        server.free()
     if server.errors:
         raise server.errors[0]

@@ -151,7 +151,7 @@ def _pruned(value: Any, path: Field, gone: set[Field], kept: set[Field]) -> Any:
     return value
 
 
-def _text(path: Field) -> str:
+def told(path: Field) -> str:
     """As messages write it: `.spec.containers[name="trainer"].image`."""
     out = ""
     for part in path:
@@ -235,13 +235,15 @@ def applied(live: Object, sent: Object, owner: Owner, force: bool, now: str) -> 
 
 def _conflict(clashes: dict[Owner, set[Field]], api_version: str) -> Refused:
     count, parts, causes = sum(len(p) for p in clashes.values()), [], []
-    for (manager, operation, _), paths in clashes.items():
-        using = f'"{manager}"' + (f" using {api_version}" if operation == "Update" else "")
-        lines = sorted(map(_text, paths))
+    for (manager, operation, subresource), paths in sorted(clashes.items()):
+        using = f'"{manager}"' + (f' with subresource "{subresource}"' if subresource else "")
+        using += f" using {api_version}" if operation == "Update" else ""
+        # Of a struct its own fields come before what is below others.
+        lines = [told(p) for p in sorted(paths, key=lambda p: [(i + 1 < len(p), part) for i, part in enumerate(p)])]
         causes += [{"reason": "FieldManagerConflict", "message": f"conflict with {using}", "field": t} for t in lines]
         parts.append(
-            f"conflict{'s' * (len(lines) > 1)} with {using}:"
-            + (f" {lines[0]}" if len(lines) == 1 else "\n- " + "\n- ".join(lines))
+            f"conflict{'s' * (count > 1)} with {using}:"
+            + (f" {lines[0]}" if count == 1 else "\n- " + "\n- ".join(lines))
         )
     message = f"Apply failed with {count} conflict{'s' * (count > 1)}: " + "\n".join(parts)
     return Refused(409, "Conflict", message, {"causes": causes})

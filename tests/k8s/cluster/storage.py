@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import ssa, writes
-from .kinds import KINDS, Kind, Object, Refused, kind_of
+from .kinds import CUSTOM, KINDS, Kind, Object, Refused, kind_of
 from .selectors import Matches, by_fields, by_labels
 from .writes import FIXED, copied, now, patched
 
@@ -123,11 +123,9 @@ class Storage:
     ) -> tuple[Object, bool]:
         """Server-side apply; True when it was created. Raises Refused 409 Conflict naming the other manager and the
         fields."""
-        sent = writes.without_nulls(copied(obj))
-        meta = sent.setdefault("metadata", {})
-        if meta.get("name", name) != name:
-            text = f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
-            raise Refused(400, "BadRequest", text)
+        # Decoding drops the nulls of a built-in kind; what is applied of a custom resource is not decoded.
+        sent = copied(obj) if kind in CUSTOM else writes.without_nulls(copied(obj))
+        sent["metadata"] = meta = writes.without_nulls(sent.get("metadata") or {})
         owner = (manager, "Apply", subresource)
         # The other side of a status subresource is not this manager's, whatever it sends.
         ours = {"apiVersion", "kind", "metadata"}
@@ -135,8 +133,12 @@ class Storage:
         with self.changed:
             old = self._objects.get(_key(kind, namespace, name))
             if old is None:
-                if subresource or meta.get("uid"):
+                if subresource:
                     raise writes.missing(kind, name)
+                if meta.get("uid"):
+                    text = f"uid mismatch: the provided object specified uid {meta['uid']}"
+                    text += ", and no existing object was found"
+                    raise writes.refused(kind, name, 409, "Conflict", text)
                 new = self._fresh(kind, namespace, sent | {"metadata": meta | {"name": name}})
                 ssa.record(new, {owner: set(ssa.fields(sent))}, now())
                 return copied(new if dry_run else self._store(kind, None, new)), True
@@ -163,10 +165,7 @@ class Storage:
         with self.changed:
             old = self._at(_key(kind, namespace, name))
             if uid and uid != old["metadata"]["uid"]:
-                text = (
-                    f"the UID in the precondition ({uid}) does not match the UID in record ({old['metadata']['uid']})"
-                )
-                raise writes.refused(kind, name, 409, "Conflict", f"Precondition failed: {text}")
+                raise writes.unmet(kind, name, "UID", uid, old["metadata"]["uid"])
             new = copied(self._replace(kind, old, writes.ending(kind, old, propagation, grace_s), dry_run=False))
             for other, space, named in [k for k in self._objects if kind == "Namespace" and k[1] == name]:
                 self.delete(other, space, named)

@@ -62,9 +62,9 @@ def test_another_managers_field_is_a_conflict_unless_forced(http: httpx.Client) 
     assert applied(http, MAPS, config(b="3"), manager="theirs", force="true").json()["data"] == {"b": "3"}
     assert owners(http) == {"theirs": {"f:b"}}
     http.patch(f"{MAPS}/notes", json={"data": {"b": "4"}}, headers={"Content-Type": "application/merge-patch+json"})
-    assert owners(http) == {"unknown": {"f:b"}}
+    assert owners(http) == {"python-httpx": {"f:b"}}  # the User-Agent, for want of a manager
     refused = applied(http, MAPS, config(b="3"), manager="theirs")
-    assert 'conflict with "unknown" using v1: .data.b' in refused.json()["message"]
+    assert 'conflict with "python-httpx" using v1: .data.b' in refused.json()["message"]
 
 
 def owners(http: httpx.Client) -> dict[str, set[str]]:

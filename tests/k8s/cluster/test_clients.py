@@ -113,7 +113,7 @@ def test_kubectl_applies_gets_and_deletes(tmp_path: Path) -> None:
             command = [KUBECTL or "", f"--kubeconfig={kubeconfig}", f"--cache-dir={tmp_path / 'cache'}", *arguments]
             text = json.dumps(body) if body else None
             done = subprocess.run(
-                command, input=text, capture_output=True, text=True, timeout=60, env={"HOME": str(tmp_path)}
+                command, input=text, capture_output=True, text=True, timeout=300, env={"HOME": str(tmp_path)}
             )
             assert done.returncode == rc, done.stderr
             return done.stdout + done.stderr

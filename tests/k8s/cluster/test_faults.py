@@ -38,7 +38,7 @@ class Watch:
 
     def ended(self) -> bool:
         """As the server ends a stream, not as a connection breaks."""
-        self._thread.join(5)
+        self._thread.join(60)
         return self.closed
 
     def told(self, count: int) -> list[tuple[str, str]]:
@@ -92,11 +92,24 @@ def test_a_token_is_asked_for_except_for_health(http: httpx.Client, server: Serv
     assert http.get("/version", headers=stranger).json()["major"] == "1"
 
 
-@pytest.mark.parametrize(
-    "path", ["/apis/batch/v1/namespaces/lab/widgets", "/apis/x.io/v1/jobs", "/nowhere", f"{JOBS}/a/b/c"]
-)
-def test_a_path_that_is_not_served(http: httpx.Client, path: str) -> None:
+@pytest.mark.parametrize("path", ["/apis/batch/v1/namespaces/lab/widgets", f"{JOBS}/a/b/c"])
+def test_a_path_that_a_built_in_group_has_not(http: httpx.Client, path: str) -> None:
     assert reason(http.get(path)) == (404, "NotFound")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/apis/x.io/v1/jobs",
+        "/nowhere",
+        "/apis/jobset.x-k8s.io/v9/jobsets",
+        "/apis/karpenter.sh/v1/namespaces/lab/nodepools",
+    ],
+)
+def test_what_nobody_serves_is_not_even_a_status(http: httpx.Client, path: str) -> None:
+    answer = http.get(path)
+    assert (answer.status_code, answer.text) == (404, "404 page not found\n")
+    assert answer.headers["Content-Type"].startswith("text/plain")
 
 
 @pytest.mark.parametrize("status", [403, 409, 429, 500, 503])
@@ -137,7 +150,7 @@ def test_a_connection_that_ends_before_or_after_the_deed(
 def test_a_server_that_hangs_and_one_that_is_away(http: httpx.Client, server: Server) -> None:
     server.faults.add(Fault("list", hang_s=60))
     with pytest.raises(httpx.ReadTimeout):
-        http.get(JOBS, timeout=0.1)
+        http.get(JOBS, timeout=httpx.Timeout(60, read=0.1))
     http.post(JOBS, json=job())
     url = server.url
     with server.away(), pytest.raises(httpx.ConnectError):

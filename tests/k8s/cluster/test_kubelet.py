@@ -27,7 +27,7 @@ ON_SIGTERM = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 RENDEZVOUS = """
 import os, socket, sys, time
@@ -36,7 +36,7 @@ if os.environ["RANK"] == "0":
     with socket.create_server((host, int(port))) as server:
         server.accept()[0].sendall(b"hello from 0")
 else:
-    for _ in range(200):
+    for _ in range(6000):
         try:
             with socket.create_connection((host, int(port))) as peer:
                 print(peer.recv(99).decode(), port, flush=True)
@@ -44,7 +44,7 @@ else:
         except ConnectionRefusedError:
             time.sleep(0.02)
 if os.environ["RESTART"] == "0":
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -104,7 +104,7 @@ def terminated(pod: Object) -> Object:
 
 
 def dead(pid: int) -> bool:
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, FileNotFoundError):
         os.kill(pid, 0)
         # A zombie of our own is dead too.
         return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -148,7 +148,7 @@ def test_an_eviction_is_a_sigterm_and_the_end_is_on_record_before_the_pod_goes(
 
 def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(here: Here) -> None:
     program = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     )
     pod = here.pod("deaf", "python", "-c", program, grace_s=1)
     here.up(pod)
@@ -159,14 +159,15 @@ def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(here: Here) -> Non
 
 
 def test_nothing_outlives_its_pod_or_the_test(tmp_path: Path) -> None:
-    program = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print('up', p.pid, flush=True); "
+    program = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '600']); print('up', p.pid, flush=True); "
     with cluster(tmp_path) as here:
         ends = here.pod("ends", "python", "-c", program + "time.sleep(0.1)")
-        stays = here.pod("stays", "python", "-c", program + "time.sleep(60)")
+        stays = here.pod("stays", "python", "-c", program + "time.sleep(600)")
         here.until(ends, "Succeeded")
         here.up(stays)
         children = [int(here.log(pod).split()[1]) for pod in (ends, stays)]
-        assert dead(children[0]) and not dead(children[1])
+        here.hands.wait_until(lambda: dead(children[0]), "the end of the child")  # SIGKILL takes effect a moment later
+        assert not dead(children[1])
         leader = here.kubelet.running()[NS, "stays"]
     here.hands.wait_until(lambda: dead(children[1]) and dead(leader))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .gangs import gpus, ours, pod_template, running, status, unschedulable
+from .gangs import gpus, ours, placed, pod_template, running, status, unschedulable
 from .hands import Hands
 from .kinds import Object
 from .objects import place
@@ -38,7 +38,7 @@ def test_volcano_places_all_or_none(hands: Hands, ns: str) -> None:
     hands.wait_until(lambda: [p for p in hands.pods(ns) if "pod group is not ready" in unschedulable(p)])
     assert not [p for p in hands.pods(ns) if "nodeName" in p["spec"]]
     hands.node("gpu-1", {"nvidia.com/gpu": "8"})
-    pods = running(hands, ns, 2)
+    pods = placed(hands, ns, 2)
     assert [(place(p)[1], p["spec"]["hostname"], p["spec"]["subdomain"]) for p in pods] == [
         (f"gang-trainer-{i}", f"gang-trainer-{i}", "gang") for i in range(2)
     ]

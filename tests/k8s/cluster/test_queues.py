@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from .gangs import cluster, gpus, job, jobset, ours, pod_template, running, status, unschedulable
+from . import scheduler
+from .controllers import settle
+from .gangs import cluster, gpus, job, jobset, ours, placed, pod_template, running, status, unschedulable
 from .hands import Hands
 from .kinds import Object
 from .objects import place, quantity
+from .podcalls import bind
+from .storage import Storage
 
 ANY = [{"operator": "Exists"}]
 
@@ -26,7 +30,8 @@ def test_the_scheduler_starts_part_of_a_gang(hands: Hands, ns: str) -> None:
     hands.wait_until(lambda: sum("nodeName" in p["spec"] for p in hands.pods(ns)) == 3)
     [left] = hands.wait_until(lambda: [p for p in hands.pods(ns) if unschedulable(p)])
     assert unschedulable(left).startswith("0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
-    assert hands.api.list("Event", ns)[0][0]["reason"] == "FailedScheduling"
+    [event] = hands.wait_until(lambda: hands.api.list("Event", ns)[0][:1], "its event")
+    assert event["reason"] == "FailedScheduling"
 
 
 @ours
@@ -49,12 +54,27 @@ def test_the_scheduler_says_why_a_pod_waits(hands: Hands, ns: str, spec: Any, me
     assert message in unschedulable(pod)
 
 
+def test_the_scheduler_leaves_a_pod_where_somebody_faster_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage()
+    storage.create("Pod", "default", {"metadata": {"name": "p"}, "spec": {"containers": []}})
+
+    def meanwhile(pod: Object, *_: object) -> tuple[str, str]:
+        bind(storage, *place(pod), {"target": {"name": "theirs"}})
+        storage.merge("Pod", *place(pod), {"status": {"phase": "Running"}}, "status")
+        return "ours", ""
+
+    monkeypatch.setattr(scheduler, "_choose", meanwhile)
+    settle(storage, [scheduler.reconcile])
+    found = storage.get("Pod", "default", "p")
+    assert (found["spec"]["nodeName"], found["status"]["phase"]) == ("theirs", "Running")
+
+
 @ours
 def test_pods_of_a_lost_node_are_disrupted(hands: Hands, ns: str) -> None:
     for i in range(2):
         hands.node(f"spot-{i}", {"nvidia.com/gpu": "8"})
     hands.api.create(jobset("spot", ns, 2, template=pod_template(container=gpus(8))))
-    pods = running(hands, ns, 2)
+    pods = placed(hands, ns, 2)
     lost = next(p for p in hands.pods(ns) if p["spec"]["nodeName"] == "spot-1")
     hands.api.delete("Node", "", "spot-1")
     hands.wait_gone("Pod", *place(lost))
@@ -121,7 +141,8 @@ def test_a_gang_that_is_not_ready_in_time_is_evicted_and_comes_again() -> None:
         hands.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue"}})
         kueue(hands, "kueue")
         hands.api.create(queued("slow", "kueue"))
-        before = hands.wait_for_pods(3, "kueue")
+        # Whatever they are by now: half a second may be over.
+        before = hands.wait_until(lambda: found if len(found := hands.pods("kueue")) == 3 else [])
         evicted = hands.wait_until(lambda: workload(hands, "kueue", "slow", "Evicted"))
         assert evicted["reason"] == "PodsReadyTimeout" and evicted["message"].startswith(
             "Exceeded the PodsReady timeout"

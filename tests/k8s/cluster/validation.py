@@ -15,13 +15,14 @@ NAMED_BY_LABEL = {"Namespace", "Service"}
 
 
 def invalid(kind: str, name: str, problems: list[tuple[str, str]]) -> Refused:
-    """422 for these (field, complaint)."""
+    """422 for these (field, complaint); `kind`: in KINDS, or as the message shall name it."""
     causes = [{"reason": "FieldValueInvalid", "message": text, "field": at} for at, text in problems]
     texts = [f"{at}: {text}" for at, text in problems]
     listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
-    of = KINDS[kind]
-    message = f'{of.qualified} "{name}" is invalid: {listed}'
-    return Refused(422, "Invalid", message, {"name": name, "group": of.group, "kind": of.kind, "causes": causes})
+    qualified = KINDS[kind].qualified if kind in KINDS else kind
+    short, _, group = qualified.partition(".")
+    message = f"{qualified} {json.dumps(name, ensure_ascii=False)} is invalid: {listed}"
+    return Refused(422, "Invalid", message, {"name": name, "group": group, "kind": short, "causes": causes})
 
 
 def check_metadata(kind: str, obj: Object) -> None:
@@ -49,6 +50,11 @@ def check_metadata(kind: str, obj: Object) -> None:
                 raise Refused(400, "BadRequest", text)
             if where == "labels" and value and not QUALIFIED.fullmatch(value):
                 problems.append(("metadata.labels", _no(value, "a valid label", "alphanumeric characters")))
+    if sum(len(k.encode()) + len(v.encode()) for k, v in (meta.get("annotations") or {}).items()) > 256 * 1024:
+        problems.append(("metadata.annotations", "Too long: may not be more than 262144 bytes"))
+    for finalizer in meta.get("finalizers") or []:
+        if not QUALIFIED.fullmatch(finalizer.rpartition("/")[2]):
+            problems.append(("metadata.finalizers", _no(finalizer, "name part", "alphanumeric characters")))
     if problems:
         raise invalid(kind, name, problems)
 
@@ -78,7 +84,10 @@ def check_change(kind: str, old: Object, new: Object) -> None:
     if kind == "JobSet":
         fields = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
         changed = [
-            (f"spec.{f}", "Invalid value: Value is immutable") for f in fields if f in was and was[f] != now.get(f)
+            # A rule that compares with the old value is asked only where there are both.
+            (f"spec.{f}", "Invalid value: Value is immutable")
+            for f in fields
+            if f in was and f in now and was[f] != now[f]
         ]
         if changed:
             raise invalid(kind, name, changed)

@@ -73,6 +73,12 @@ def missing(kind: str, name: str) -> Refused:
     return refused(kind, name, 404, "NotFound", "not found")
 
 
+def unmet(kind: str, name: str, field: str, wanted: str, found: str) -> Refused:
+    """409 for a precondition of a deletion."""
+    text = f"the {field} in the precondition ({wanted}) does not match the {field} in record ({found})"
+    return refused(kind, name, 409, "Conflict", text)
+
+
 def modified(kind: str, name: str) -> Refused:
     """409 for a resourceVersion that is no longer current."""
     text = "the object has been modified; please apply your changes to the latest version and try again"
