@@ -25,7 +25,7 @@ run: .venv/installed
 	@echo; echo "Look at it with: make ui       Run the next iteration with: make run"
 
 test: .venv/installed lint
-	@python -m pytest -n 2 --dist loadfile
+	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-vllm: .venv/installed .venv-vllm/installed
 	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm

@@ -64,6 +64,7 @@ def kill(words: list[str]) -> Callable[[psutil.Process], None]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # three launches, each of a process for each stage: five minutes on two free cores
 def test_two_kills_change_nothing(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     code, said = launch(folder, at="step 6/16", act=kill(["execute_run"]))
     assert code == 1, said

@@ -1,5 +1,6 @@
 """The loop closes: promoted and then iterated, refused, too little signal. Every stage is the real one."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,8 @@ class Loop(NamedTuple):
     instance: dg.DagsterInstance
     root: Path
     first: dg.ExecuteInProcessResult
+    production: Path
+    """What the base model served, as the first run left it."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,16 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
     folder = tmp_path_factory.mktemp("loop")
     settings = deployment(folder / "data")
     with instance(folder / "home") as found:
-        yield Loop(settings, found, folder / "data", run_loop(settings, found))
+        first = run_loop(settings, found)
+        production = shutil.copytree(folder / "data" / "production", folder / "production")
+        yield Loop(settings, found, folder / "data", first, production)
+
+
+@pytest.fixture
+def root(loop: Loop, tmp_path: Path) -> Path:
+    """A data root before its first run. The base model has served its days: the same bytes, were they drawn again."""
+    shutil.copytree(loop.production, tmp_path / "data" / "production")
+    return tmp_path / "data"
 
 
 def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
@@ -120,8 +132,8 @@ def test_the_promoted_model_is_the_next_iterations_base(loop: Loop) -> None:
     assert {"policy_checkpoint", "eval_report", "gate_verdict"} <= set(materialized(again))
 
 
-def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(tmp_path: Path) -> None:
-    settings = deployment(tmp_path / "data", ["training.grpo.learning_rate=1e-9", "training.grpo.steps=2"])
+def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(root: Path, tmp_path: Path) -> None:
+    settings = deployment(root, ["training.grpo.learning_rate=1e-9", "training.grpo.steps=2"])
     with instance(tmp_path / "home") as found:
         result = run_loop(settings, found)
     assert result.success
@@ -134,9 +146,8 @@ def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(tmp_path: Path)
     assert settings.champion().promotions == 0
 
 
-def test_too_little_signal_is_not_trained_on(tmp_path: Path) -> None:
-    thresholds = ["selection.min_prompts=100000", "selection.min_pairs=100000", "traces.source.traces_per_day=80"]
-    settings = deployment(tmp_path / "data", thresholds)
+def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path) -> None:
+    settings = deployment(root, ["selection.min_prompts=100000", "selection.min_pairs=100000"])
     with instance(tmp_path / "home") as found:
         result = run_loop(settings, found)
         assert result.success
@@ -148,8 +159,9 @@ def test_too_little_signal_is_not_trained_on(tmp_path: Path) -> None:
         assert materialized(run_loop(settings, found)) == []
 
 
-def test_dpo_trains_when_the_recipe_forces_it(tmp_path: Path) -> None:
-    settings = deployment(tmp_path / "data", ["selection.method=dpo", "training.dpo.steps=30"])
+def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> None:
+    asked = ["selection.method=dpo", "training.dpo.steps=30", "training.validation.every_steps=15"]
+    settings = deployment(root, asked)
     with instance(tmp_path / "home") as found:
         result = run_loop(settings, found)
     assert result.success
@@ -157,4 +169,4 @@ def test_dpo_trains_when_the_recipe_forces_it(tmp_path: Path) -> None:
     assert trained.checkpoint.step == 30
     compared = read_record(settings.store(), settings.latest().id, "eval_report").measurement.comparison
     assert compared.candidate.value > compared.champion.value
-    assert adapter_digest(tmp_path / "data", settings.latest().id)
+    assert adapter_digest(root, settings.latest().id)

@@ -38,6 +38,7 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
     started_at, path = time.time(), Path(plan_path)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+    os.environ["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"  # TRL would import all of MLflow, to report nothing to it
     try:
         plan = TrainingPlan.model_validate_json(path.read_bytes())
         verify_inputs(plan)

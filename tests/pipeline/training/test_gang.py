@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pipeline.recipe import Distribution, Training
 from pipeline.training.distribution import check_world
 from pipeline.training.gang import exit_code, needed, run
 from pipeline.training.plan import TrainingPlan
+from tests.ports import held_port
 
 WORKER = """
 import json, os, signal, sys, time
@@ -250,13 +250,13 @@ def test_no_process_outlives_its_gang(tmp_path: Path) -> None:
 def test_two_nodes_meet_at_the_master_and_are_not_started_again_one_by_one(
     launch: Callable[..., int], tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        master = f"127.0.0.1:{free.getsockname()[1]}"
     scripts = [[{"do": "add_up", "value": dies_at}] for dies_at in (0, 4)]
     script(tmp_path, *scripts)
-    other = gang(tmp_path, nodes=2, master=master)
-    assert launch(*scripts, max_restarts=1, nodes=2, processes=1, master=master) == 1  # lost its peer
-    assert other.wait() == 137
+    with held_port() as held:
+        master = f"127.0.0.1:{held.getsockname()[1]}"
+        other = gang(tmp_path, nodes=2, master=master)
+        assert launch(*scripts, max_restarts=1, nodes=2, processes=1, master=master) == 1  # lost its peer
+        assert other.wait() == 137
     assert json.loads((tmp_path / "checkpoint").read_text()) == [3, 33]
     for rank in range(2):
         assert attempts(tmp_path, rank) == 1

@@ -1,6 +1,7 @@
 """The trainer as a process: plan in, result out, exit codes, and the same bits after an interruption."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -11,13 +12,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.kills import result_of
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.storage import Store, model_ref
+from pipeline.training.exits import NEVER_RETRY
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
+
+from .conftest import Forks
 
 
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
@@ -30,30 +35,24 @@ def test_consent_that_was_withdrawn_since_the_selection_leaves_its_rows_out(tmp_
         make_plan(tmp_path / "nobody", method, withdrawn=48)
 
 
-def interrupt(store: Store, plan: TrainingPlan, at: str, number: signal.Signals) -> int:
+def attempt(zygote: Forks, store: Store, plan: TrainingPlan, at: str = "", sent: signal.Signals | None = None) -> int:
     """Run the trainer and send it a signal when it says `at`; returns its exit code."""
-    command = [sys.executable, "-m", "pipeline.training", str(folder(store, plan) / "plan.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if at in line:
-                process.send_signal(number)
-        return process.wait()
+    return zygote.attempt(folder(store, plan) / "plan.json", sent, at=at).code
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
-def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, zygote: Forks) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
-    first = train(whole, plan, 600, said.append)
-    assert first is not None
+    assert attempt(zygote, whole, plan) == 0, zygote.said()
+    first = result_of(folder(whole, plan) / "plan.json")
     assert [m["step"] for m in first.metrics] == [1, 2, 3, 4, 5, 6]
     broken, same = make_plan(tmp_path / "broken", method)
     assert same.digest() == plan.digest()
-    assert interrupt(broken, same, "step 3/6", signal.SIGTERM) == 143
-    assert interrupt(broken, same, "step 5/6", signal.SIGKILL) == -signal.SIGKILL
-    second = train(broken, same, 600, said.append)
+    assert attempt(zygote, broken, same, "step 3/6", signal.SIGTERM) == 143
+    assert attempt(zygote, broken, same, "step 5/6", signal.SIGKILL) == -signal.SIGKILL
+    said: list[str] = []
+    second = train(broken, same, 600, said.append)  # a process of its own, to the bits of the forked ones
     assert second is not None
     assert second.attempts == 3
     assert any("resuming at step-" in line for line in said)
@@ -86,63 +85,68 @@ def test_a_plan_that_cannot_be_kept_is_never_retried(changes: dict[str, Any], co
     assert store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult) is None
 
 
+def refused(zygote: Forks, store: Store, plan: TrainingPlan, complaint: str) -> None:
+    """The trainer takes the plan for one that no retry makes fit, and says why."""
+    assert attempt(zygote, store, plan) == NEVER_RETRY, zygote.said()
+    assert re.search(complaint, zygote.said()), zygote.said()
+    assert not (folder(store, plan) / "result.json").exists()
+
+
 @pytest.mark.slow
-def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path) -> None:
+def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, zygote: Forks) -> None:
     long = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
     store, plan = make_plan(tmp_path, grpo=long)
-    with pytest.raises(TrainingRefused, match=r"longest prompt has \d+ tokens .* more than the model's context of \d+"):
-        train(store, plan, 600, print)
+    refused(zygote, store, plan, r"longest prompt has \d+ tokens .* more than the model's context of \d+")
 
 
 @pytest.mark.slow
-def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path) -> None:
+def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path, zygote: Forks) -> None:
     wrong = GRPO_SETTINGS.model_copy(update={"trainer_args": {"learning_rat": 1.0}})
     store, plan = make_plan(tmp_path)
     path = folder(store, plan) / "plan.json"
     training = plan.training.model_copy(update={"grpo": wrong})
     path.write_text(plan.model_copy(update={"training": training}).model_dump_json())
-    with pytest.raises(TrainingRefused, match="learning_rat"):
-        train(store, plan, 600, print)
+    refused(zygote, store, plan, "learning_rat")
 
 
 @pytest.mark.slow
-def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, zygote: Forks) -> None:
     store, plan = make_plan(tmp_path)
     bare = tmp_path / "bare"
     shutil.copytree(MODEL_DIR, bare)
     (bare / "chat_template.jinja").unlink()
     path = folder(store, plan) / "plan.json"
     path.write_text(plan.model_copy(update={"base": model_ref(bare)}).model_dump_json())
-    with pytest.raises(TrainingRefused, match="no chat template"):
-        train(store, plan, 600, print)
+    refused(zygote, store, plan, "no chat template")
 
 
 @pytest.mark.slow
-def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_path: Path, zygote: Forks) -> None:
     wild = GRPO_SETTINGS.model_copy(update={"learning_rate": 1e30})
     store, plan = make_plan(tmp_path, grpo=wild)
-    result = train(store, plan, 600, print)
-    assert result is not None and result.health.verdict == "STOP"
+    assert attempt(zygote, store, plan) == 0, zygote.said()
+    result = result_of(folder(store, plan) / "plan.json")
+    assert result.health.verdict == "STOP"
     assert result.health.findings[-1].rule == "not_finite" and result.health.findings[-1].step == 1
     assert result.checkpoint.model == plan.base and result.checkpoint.step == 0
 
 
 @pytest.mark.slow
-def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path) -> None:
+def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, zygote: Forks) -> None:
     store, plan = make_plan(tmp_path, "dpo", dpo=DPO_SETTINGS.model_copy(update={"max_tokens": 24}))
-    with pytest.raises(TrainingRefused, match=r"TRL leaves \d+ of 48 pairs out"):
-        train(store, plan, 600, print)
+    refused(zygote, store, plan, r"TRL leaves \d+ of 48 pairs out")
 
 
 @pytest.mark.slow
-def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path) -> None:
+def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path, zygote: Forks) -> None:
     store, plan = make_plan(tmp_path)
-    train(store, plan, 600, print)
-    path = folder(store, plan)
+    assert attempt(zygote, store, plan) == 0, zygote.said()
+    path, bits = folder(store, plan), adapter(store, plan)
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
     assert subprocess.run([sys.executable, "-m", "pipeline.training", str(path / "plan.json")]).returncode == 0
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()} == before
     (path / "model" / "model.safetensors").write_bytes(b"")  # damaged since: it is trained again, from its checkpoints
-    assert subprocess.run([sys.executable, "-m", "pipeline.training", str(path / "plan.json")]).returncode == 0
-    again = TrainingResult.model_validate_json((path / "result.json").read_bytes())
+    assert attempt(zygote, store, plan) == 0, zygote.said()
+    again = result_of(path / "plan.json")
     assert again.attempts == 2 and (path / "model" / "model.safetensors").stat().st_size > 0
+    assert adapter(store, plan) == bits

@@ -13,7 +13,8 @@ import pytest
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Asked, Budget, Comparison, Endpoint, JudgeReason, JudgeRefused, open_judge
 
-from ....servers import free_port, openai_server, vllm_server
+from ....ports import held_port
+from ....servers import openai_server, vllm_server
 
 ROOT = Path(__file__).parents[4]
 MODEL = ROOT / "pipeline" / "demo" / "model"
@@ -23,11 +24,12 @@ MODEL = ROOT / "pipeline" / "demo" / "model"
 def transformers_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if importlib.util.find_spec("openai") is None:
         pytest.skip("transformers' server needs the package openai (pip install '.[dev]')")
-    port = free_port()
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", f"{MODEL}@main"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-    with openai_server(command, port, tmp_path_factory.mktemp("transformers") / "log") as url:
-        yield url
+    with held_port() as held:
+        port = held.getsockname()[1]
+        command = [sys.executable, "-m", "transformers.cli.transformers", "serve", f"{MODEL}@main"]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+        with openai_server(command, port, tmp_path_factory.mktemp("transformers") / "log") as url:
+            yield url
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,7 @@ def test_two_processes_make_the_table_at_once(config: LakeConfig) -> None:
     both = [python(FIRST, config.model_dump_json()) for _ in range(2)]
     for process in both:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    results = [process.communicate("go\n", timeout=60) for process in both]
+    results = [process.communicate("go\n", timeout=300) for process in both]
     assert [out for out, _ in results] == [config.location + "\n"] * 2, results
 
 

@@ -120,7 +120,7 @@ except OSError as error:
 def test_a_full_disk_is_an_oserror_and_the_day_stays(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         files = put(lake, config, DAY, [row(1)], "a")
-        out, err = python(FULL_DISK, config.model_dump_json()).communicate(timeout=60)
+        out, err = python(FULL_DISK, config.model_dump_json()).communicate(timeout=300)
         assert out.startswith("refused"), err
         assert ids(lake, DAY) == ["t1"]
         assert written(config) == set(files)
@@ -148,7 +148,7 @@ print(rows, few, peak())
 
 def test_memory_does_not_grow_with_the_rows(config: LakeConfig) -> None:
     """60 batches of 4 MB against 10 of them: 200 MB more data pass through."""
-    out, err = python(PEAK, config.model_dump_json()).communicate(timeout=120)
+    out, err = python(PEAK, config.model_dump_json()).communicate(timeout=300)
     assert out, err
     rows, few, many = map(int, out.split())
     assert rows == 60_000
