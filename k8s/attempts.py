@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from k8s.classify import Cause, Verdict
 from k8s.ledger import LaunchAttempt
-from pipeline.storage import Store
+from pipeline.storage import Record, Store
+
+
+class Ending(Record):
+    """How an attempt ended."""
+
+    cause: Cause
+    why: str
 
 
 class Attempts:
@@ -45,6 +53,19 @@ class Attempts:
         unfinished = self.unfinished()
         return unfinished is not None and unfinished.attempt == number
 
+    def ending(self, number: int) -> Verdict | None:
+        """What is settled about that attempt's end."""
+        found = self._store.read(self._ending(number), Ending)
+        return Verdict(found.cause, found.why) if found else None
+
+    def end(self, number: int, verdict: Verdict) -> Verdict:
+        """Settle how that attempt ended, before anything of it is cleared away.
+
+        Of two launchers that follow it, the first one's word stands: to the other, the clearing is a deletion.
+        """
+        self._store.create(self._ending(number), Ending(cause=verdict.cause, why=verdict.why))
+        return self.ending(number) or verdict
+
     def close(self, attempt: LaunchAttempt) -> bool:
         """Write how it ended, beside what earlier launches spent on it. False when it was closed before."""
         recorded = self._store.read(self._name(attempt.attempt), LaunchAttempt)
@@ -63,6 +84,9 @@ class Attempts:
 
     def _newest(self) -> LaunchAttempt | None:
         return next(iter(reversed(self.all())), None)
+
+    def _ending(self, number: int) -> str:
+        return f"{self._folder}/ending-{number:03}.json"
 
     def _name(self, number: int) -> str:
         return f"{self._folder}/attempt-{number:03}.json"

@@ -71,24 +71,27 @@ class Follower:
 
     def follow(self) -> Verdict:
         """Until it is over and gone; the attempt's record is closed then."""
+        number = self._attempt.attempt
+        earlier = self._attempts.ending(number)
         try:
-            verdict = self._until_over()
-            if verdict.cause != "succeeded" and self._attempts.open(self._attempt.attempt):
+            verdict = earlier or self._attempts.end(number, self._until_over())
+            if verdict.cause != "succeeded" and self._attempts.open(number):
                 self._delete()
                 self._earlier_gone()
         except BaseException as ending:
             if not isinstance(ending, Exception):  # no error of ours: the step is being interrupted
                 self._interrupted()
             raise
-        # Of two launchers one is faster, and the record of the attempt is its: what this one saw is what that one did.
-        return verdict if self._close(verdict) else Verdict("gone", "another launch has dealt with it")
+        self._close(verdict)
+        return Verdict("gone", f"an earlier launch saw it end: {verdict.why}") if earlier else verdict
 
     def abandon(self, why: str) -> None:
         """Delete the gang and close its record. Its pods may take their grace: the next attempt waits for them."""
-        if self._patiently(lambda: observe(self._client, self._gang)).plan == plan_label(self._gang):
+        verdict = self._attempts.end(self._attempt.attempt, Verdict("deleted", why))
+        if self._look().plan == plan_label(self._gang):
             self._delete()
             self._hooks.log(f"{self._gang.name} is deleted: {why}")
-        self._close(Verdict("deleted", why))
+        self._close(verdict)
 
     def _interrupted(self) -> None:
         """A cancelled run takes its gang along; whatever else ends the step leaves it to the next launch."""
@@ -101,9 +104,9 @@ class Follower:
         patience = Patience(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
         seen = False
         while True:
-            observed = self._patiently(lambda: observe(self._client, self._gang), allowed=seen)
+            observed = self._look(allowed=seen)
             if observed.state == "absent" and not seen:
-                if not self._make():
+                if not self._make() and self._look().state == "absent":
                     return Verdict("gone", "another launch is ahead, or pods of it live on without their owner")
                 seen = True
                 continue
@@ -158,6 +161,9 @@ class Follower:
             owned: dict[str, Any] = {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
             self._patiently(lambda owned=owned: self._client.apply(owned))
 
+    def _look(self, allowed: bool = False) -> Observed:
+        return self._patiently(lambda: observe(self._client, self._gang), allowed)
+
     def _delete(self) -> None:
         at = resource(self._gang)
         self._patiently(lambda: self._client.delete(at, self._gang.settings.namespace, self._gang.name))
@@ -165,7 +171,7 @@ class Follower:
     def _await_end(self) -> None:
         """Of an object that is being deleted; not for ever, as its finalizer may wait for a node nobody reaches."""
         until = self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
-        while self._patiently(lambda: observe(self._client, self._gang)).state == "leaving":
+        while self._look().state == "leaving":
             if self._hooks.now() > until:
                 return
             self._pause()
@@ -227,8 +233,7 @@ class Follower:
     def _pause(self) -> None:
         self._hooks.sleep(self._gang.settings.poll_s)
 
-    def _close(self, verdict: Verdict) -> bool:
-        """False when another launcher closed it first."""
+    def _close(self, verdict: Verdict) -> None:
         over = {
             "closed_at": self._hooks.now(),
             "outcome": verdict.cause,
@@ -236,4 +241,4 @@ class Follower:
             "restarts": self.restarts,
             "requests": self._client.requests - self._requests,
         }
-        return self._attempts.close(self._attempt.model_copy(update=over))
+        self._attempts.close(self._attempt.model_copy(update=over))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from k8s.attempts import Attempts
+from k8s.classify import Verdict
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
@@ -198,6 +199,37 @@ def test_two_launchers_follow_one_gang(cluster: Cluster, planned: Planned, tmp_p
     assert both[0].result == both[1].result
     assert len(cluster.jobsets()) == 1
     assert all(len(writers) <= 1 for writers in robot.writers)
+
+
+def test_two_launchers_say_the_same_of_a_crash(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    """The first clears the gang away: to the other that is no deletion by somebody, nor its own to try again."""
+    settings = cluster.settings(tmp_path, max_restarts=0)
+    both = [Launch(cluster, planned, settings) for _ in range(2)]
+    with ender(cluster):
+        pods = cluster.run_all()
+        for launched in both:
+            said = launched.lines
+            cluster.hands.wait_until(
+                lambda said=said: any("running: 2 pods" in line for line in said), "the word of it"
+            )
+        cluster.hands.finish(pods[0], 1)
+        errors = [launched.ended() for launched in both]
+    assert [type(error) for error in errors] == [RuntimeError, RuntimeError], errors
+    assert all("exit code 1" in str(error) for error in errors)
+    assert attempts(planned) == [(1, "crashed")]
+
+
+def test_an_end_that_was_settled_and_not_cleared_away_is_cleared_away(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    settings = cluster.settings(tmp_path)
+    kept = Attempts(planned[0], planned[1].iteration)
+    kept.current(0.0, lambda number: "a")
+    assert kept.end(1, Verdict("out_of_memory", "killed")).cause == "out_of_memory"
+    assert kept.end(1, Verdict("deleted", "")).cause == "out_of_memory", "the first word stands"
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, settings).ended() is None
+    assert attempts(planned) == [(1, "out_of_memory"), (2, "succeeded")]
 
 
 def test_names_of_any_kind_make_a_gang(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
