@@ -64,8 +64,11 @@ def compose(findings: Mapping[str, Finding], profile: Profile, settings: Rewards
     if spoke == 0 or spoke < settings.min_weight * sum(applying.values()):
         silent = sorted((name for name in applying if name not in values), key=lambda name: -applying[name])
         return Reward(None, said[silent[0]].reason if silent else "no_signal", profile, {}, said)
-    shares = {name: applying[name] / spoke for name in values}
-    total = sum(shares[name] * value for name, value in values.items())
+    heaviest = max(applying[name] for name in values)  # divided by it, no product of a small weight is lost
+    relative = {name: applying[name] / heaviest for name in values}
+    whole = sum(relative.values())
+    total = sum(relative[name] * value for name, value in values.items()) / whole
+    shares = {name: weight / whole for name, weight in relative.items()}
     return Reward(min(1.0, total), "", profile, shares, said)  # a rounding may pass 1
 
 
