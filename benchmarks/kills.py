@@ -30,8 +30,9 @@ class Zygote:
 
     def __init__(self, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        self.output = output
+        self.output, self._before = output, 0
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        environment["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"  # as the entry point sets it, for what is imported here
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.kills", str(output)],
             stdin=subprocess.PIPE,
@@ -48,20 +49,28 @@ class Zygote:
         self._process.stdin.close()
         self._process.wait()
 
-    def attempt(self, plan: Path, sent: signal.Signals | None = None, after_s: float = 0.0) -> Attempt:
-        """Run the trainer once; with `sent`, send it that signal after so many seconds, if it still runs."""
+    def attempt(self, plan: Path, sent: signal.Signals | None = None, after_s: float = 0.0, at: str = "") -> Attempt:
+        """Run the trainer once; with `sent`, send it that signal, if it still runs.
+
+        That is once it has printed `at`, and so many seconds have passed.
+        """
         assert self._process.stdin is not None and self._process.stdout is not None
+        self._before = self.output.stat().st_size if self.output.exists() else 0
         self._process.stdin.write(f"{plan}\n")
         self._process.stdin.flush()
         pid = int(self._process.stdout.readline())
         if sent is not None:
-            self._signal(pid, sent, after_s)
+            self._signal(pid, sent, after_s, at)
         return Attempt(sent, int(self._process.stdout.readline()))
 
-    def _signal(self, pid: int, sent: signal.Signals, after_s: float) -> None:
+    def said(self) -> str:
+        """What the newest attempt has printed, up to now."""
+        return self.output.read_bytes()[self._before :].decode(errors="replace") if self.output.exists() else ""
+
+    def _signal(self, pid: int, sent: signal.Signals, after_s: float, at: str) -> None:
         """The child is reaped by the zygote only after it is told to look: until then the pid is the child's."""
         until = time.monotonic() + after_s
-        while time.monotonic() < until and _runs(pid):
+        while _runs(pid) and (time.monotonic() < until or at not in self.said()):
             time.sleep(0.01)
         if _runs(pid):
             os.kill(pid, sent)

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.kills import result_of
+from benchmarks.kills import Zygote, result_of
 from pipeline.recipe import GRPO, DynamicSampling
 from pipeline.training.group import leave_one_out
 from tests.pipeline.training.plans import folder, make_plan
-
-from .conftest import Forks
 
 REWARD = st.one_of(st.none(), st.floats(0, 1))
 
@@ -29,7 +27,7 @@ def test_leave_one_out_compares_with_the_mean_of_the_others(drawn: tuple[int, li
         assert (reward - mean) * factor == pytest.approx(reward - others, abs=1e-12)
 
 
-def run(root: Path, zygote: Forks, **changes: Any) -> list[dict[str, float]]:
+def run(root: Path, zygote: Zygote, **changes: Any) -> list[dict[str, float]]:
     settings = GRPO(steps=3, prompts_per_step=6, num_generations=4, max_completion_tokens=32, **changes)
     store, plan = make_plan(root, "grpo", grpo=settings)
     path = folder(store, plan) / "plan.json"
@@ -38,7 +36,7 @@ def run(root: Path, zygote: Forks, **changes: Any) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_dynamic_sampling_replaces_groups_without_a_gradient(tmp_path: Path, zygote: Forks) -> None:
+def test_dynamic_sampling_replaces_groups_without_a_gradient(tmp_path: Path, zygote: Zygote) -> None:
     plain = run(tmp_path / "plain", zygote)
     dynamic = run(tmp_path / "dynamic", zygote, dynamic_sampling=DynamicSampling(max_batches=6))
     budget = run(tmp_path / "budget", zygote, dynamic_sampling=DynamicSampling(max_batches=2), temperature=0.05)
@@ -54,7 +52,7 @@ def test_dynamic_sampling_replaces_groups_without_a_gradient(tmp_path: Path, zyg
 
 
 @pytest.mark.slow
-def test_a_step_is_split_into_what_it_spent(tmp_path: Path, zygote: Forks) -> None:
+def test_a_step_is_split_into_what_it_spent(tmp_path: Path, zygote: Zygote) -> None:
     rows = run(tmp_path, zygote, beta=0.1, num_iterations=3, baseline="leave_one_out")
     parts = ("generate", "reward", "logprobs", "update")
     assert all({f"seconds/{part}" for part in parts} <= rows[0].keys() for _ in rows)

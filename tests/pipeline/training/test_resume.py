@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kills import adapter_of, result_of, survive
+from benchmarks.kills import Zygote, adapter_of, result_of, survive
 from pipeline.recipe import DPO, GRPO, Checkpoints, DynamicSampling, Validation
 from tests.pipeline.training.plans import folder, make_plan
-
-from .conftest import Forks
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +36,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_any_schedule_of_kills_ends_with_the_same_bits(case: str, tmp_path: Path, zygote: Forks) -> None:
+def test_any_schedule_of_kills_ends_with_the_same_bits(case: str, tmp_path: Path, zygote: Zygote) -> None:
     method, settings = CASES[case]
 
     def plan(name: str) -> Path:
@@ -64,7 +62,7 @@ def test_any_schedule_of_kills_ends_with_the_same_bits(case: str, tmp_path: Path
     assert interrupted, "no kill hit a running training"
 
 
-def test_asking_held_out_prompts_leaves_the_training_as_it_is(tmp_path: Path, zygote: Forks) -> None:
+def test_asking_held_out_prompts_leaves_the_training_as_it_is(tmp_path: Path, zygote: Zygote) -> None:
     bits: set[str] = set()
     for every in (0, 1):
         store, made = make_plan(

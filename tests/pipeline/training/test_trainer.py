@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.kills import result_of
+from benchmarks.kills import Zygote, result_of
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.storage import Store, model_ref
@@ -21,8 +21,6 @@ from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
-
-from .conftest import Forks
 
 
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
@@ -35,14 +33,14 @@ def test_consent_that_was_withdrawn_since_the_selection_leaves_its_rows_out(tmp_
         make_plan(tmp_path / "nobody", method, withdrawn=48)
 
 
-def attempt(zygote: Forks, store: Store, plan: TrainingPlan, at: str = "", sent: signal.Signals | None = None) -> int:
+def attempt(zygote: Zygote, store: Store, plan: TrainingPlan, at: str = "", sent: signal.Signals | None = None) -> int:
     """Run the trainer and send it a signal when it says `at`; returns its exit code."""
     return zygote.attempt(folder(store, plan) / "plan.json", sent, at=at).code
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
-def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, zygote: Forks) -> None:
+def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, zygote: Zygote) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
     assert attempt(zygote, whole, plan) == 0, zygote.said()
     first = result_of(folder(whole, plan) / "plan.json")
@@ -85,7 +83,7 @@ def test_a_plan_that_cannot_be_kept_is_never_retried(changes: dict[str, Any], co
     assert store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult) is None
 
 
-def refused(zygote: Forks, store: Store, plan: TrainingPlan, complaint: str) -> None:
+def refused(zygote: Zygote, store: Store, plan: TrainingPlan, complaint: str) -> None:
     """The trainer takes the plan for one that no retry makes fit, and says why."""
     assert attempt(zygote, store, plan) == NEVER_RETRY, zygote.said()
     assert re.search(complaint, zygote.said()), zygote.said()
@@ -93,14 +91,14 @@ def refused(zygote: Forks, store: Store, plan: TrainingPlan, complaint: str) -> 
 
 
 @pytest.mark.slow
-def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, zygote: Forks) -> None:
+def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, zygote: Zygote) -> None:
     long = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
     store, plan = make_plan(tmp_path, grpo=long)
     refused(zygote, store, plan, r"longest prompt has \d+ tokens .* more than the model's context of \d+")
 
 
 @pytest.mark.slow
-def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path, zygote: Forks) -> None:
+def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path, zygote: Zygote) -> None:
     wrong = GRPO_SETTINGS.model_copy(update={"trainer_args": {"learning_rat": 1.0}})
     store, plan = make_plan(tmp_path)
     path = folder(store, plan) / "plan.json"
@@ -110,7 +108,7 @@ def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, zygote: Forks) -> None:
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, zygote: Zygote) -> None:
     store, plan = make_plan(tmp_path)
     bare = tmp_path / "bare"
     shutil.copytree(MODEL_DIR, bare)
@@ -121,7 +119,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, zygote: 
 
 
 @pytest.mark.slow
-def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_path: Path, zygote: Forks) -> None:
+def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_path: Path, zygote: Zygote) -> None:
     wild = GRPO_SETTINGS.model_copy(update={"learning_rate": 1e30})
     store, plan = make_plan(tmp_path, grpo=wild)
     assert attempt(zygote, store, plan) == 0, zygote.said()
@@ -132,13 +130,13 @@ def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_p
 
 
 @pytest.mark.slow
-def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, zygote: Forks) -> None:
+def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, zygote: Zygote) -> None:
     store, plan = make_plan(tmp_path, "dpo", dpo=DPO_SETTINGS.model_copy(update={"max_tokens": 24}))
     refused(zygote, store, plan, r"TRL leaves \d+ of 48 pairs out")
 
 
 @pytest.mark.slow
-def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path, zygote: Forks) -> None:
+def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path, zygote: Zygote) -> None:
     store, plan = make_plan(tmp_path)
     assert attempt(zygote, store, plan) == 0, zygote.said()
     path, bits = folder(store, plan), adapter(store, plan)
