@@ -7,6 +7,7 @@ vLLM does under `--generation-config vllm`. For processes that have loaded torch
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,16 +19,14 @@ from pipeline.storage import digest_json
 
 
 def stop_ids(folder: str, tokenizer: Any) -> tuple[int, ...]:
-    """Token ids that end a completion: those of the folder's config.json and generation_config.json, and the tokenizer's.
+    """Token ids that end a completion: those of config.json, of generation_config.json and of the tokenizer.
 
     Empty where none of them names one: then only the limit ends it.
     """
     config: Any = AutoConfig.from_pretrained(folder)
     declared = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
-    try:
+    with suppress(OSError):  # there is no such file
         declared.append(GenerationConfig.from_pretrained(folder).eos_token_id)
-    except OSError:  # there is no such file
-        pass
     ids = [each if isinstance(each, list) else [each] for each in declared]
     return tuple(sorted({int(id) for some in ids for id in some if id is not None}))
 
