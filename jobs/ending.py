@@ -41,9 +41,8 @@ def ending(settings: Deployment, iteration: Iteration) -> Ending:
             return Ending(f"not now: {ended.detail}", again, f"trains on these traces all the same; {_LATER}")
         case "stopped":
             again = command(settings, f"training.seed={recipe.training.seed + 1}")
-            return Ending(
-                f"stopped by the sentinel: {ended.detail}", again, f"trains anew, with another seed; {_LATER}"
-            )
+            text = f"stopped by the sentinel: {ended.detail}"
+            return Ending(text, again, f"trains anew, with another seed; {_LATER}")
         case "refused":
             again = command(settings, f"training.seed={recipe.training.seed + 1}")
             text = f"refused by the gate{_figures(store, iteration)}: {ended.detail}"
@@ -51,11 +50,11 @@ def ending(settings: Deployment, iteration: Iteration) -> Ending:
         case "held":
             trained = _read(store, iteration, "policy_checkpoint")
             reasons = why(trained.health) if isinstance(trained, TrainingResult) else ended.detail
-            launch = f'dagster job launch -j preference_tuning -o canary --tags \'{{"iteration": "{iteration.id}"}}\''
-            accept = command(settings, f"rollout.accept_hold={iteration.id}", launch=launch)
-            return Ending(
-                f"held{_figures(store, iteration)}: {reasons}", accept, "lets the candidate in, once you looked"
-            )
+            tags = shlex.quote(json.dumps({"iteration": iteration.id}))
+            launch = f"dagster job launch -j preference_tuning -o canary --tags {tags}"
+            accept = command(settings, f'rollout.accept_hold="{iteration.id}"', launch=launch)
+            text = f"held{_figures(store, iteration)}: {reasons}"
+            return Ending(text, accept, "rolls the candidate out all the same, once you have looked at it")
         case "rollout":
             return _rolled_out(settings, iteration)
 
@@ -99,9 +98,8 @@ def _rolled_out(settings: Deployment, iteration: Iteration) -> Ending:
         return Ending(f"not promoted{figures}: {stands}", again, "looks for newer traces")
     if state.phase is Phase.HELD:
         return Ending(f"rollout held{figures}: {stands}", command(settings, launch=STATUS), "says what it waits for")
-    return Ending(
-        f"in rollout{figures}: {stands}", command(settings, launch=ROLLOUT), "takes it as far as its policy allows now"
-    )
+    onward = command(settings, launch=ROLLOUT)
+    return Ending(f"in rollout{figures}: {stands}", onward, "takes it as far as its policy allows now")
 
 
 def _figures(store: Store, iteration: Iteration) -> str:
