@@ -211,12 +211,11 @@ def kl(watch: Watch) -> Said:
 
 def entropy(watch: Watch) -> Said:
     low, high = watch.settings.entropy_floor, watch.settings.entropy_ceiling
+    errors = _errors_left(watch)
     for change in watch.changes("entropy"):
-        if change.last > high * change.first:
-            return _suspect(watch, str(change))
-        if change.last < low * change.first:
-            surer = change.last >= low * change.first * _errors_left(watch)
-            return _unexplained(watch, _suspect(watch, str(change)), explained=surer)
+        if not low * change.first <= change.last <= high * change.first:
+            surer = low * change.first * errors <= change.last <= change.first
+            return _unexplained(watch, _suspect(watch, str(change)), explained=surer or errors == 0)
     return None
 
 
@@ -305,7 +304,7 @@ def _all_right(watch: Watch) -> bool:
 
 
 def _errors_left(watch: Watch) -> float:
-    """Share of the base model's errors on held-out prompts that are left; none in a task that is solved."""
+    """Share of the base model's errors on held-out prompts that are left; 0 in a task that is solved."""
     first, now = watch.first(_SCORE), watch.score
     if first is None or now is None or first >= 1:
         return 1.0

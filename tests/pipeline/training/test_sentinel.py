@@ -171,7 +171,8 @@ def test_without_held_out_prompts_nothing_is_explained() -> None:
 
 def test_a_base_model_near_the_ceiling_is_neither_held_nor_solved() -> None:
     near = {"held_out/accuracy": to(0.96, 0.98), "accuracy": 0.97, "frac_reward_zero_std": 0.88}
-    assert review(history({**near, "entropy": to(0.1, 0.02)}), SETTINGS).findings == ()
+    for last in (0.02, 0.0, 0.4):  # so near to nothing, a token more or less is a multiple
+        assert review(history({**near, "entropy": to(0.1, last)}), SETTINGS).findings == ()
 
 
 def test_entropy_may_fall_as_far_as_the_errors_do() -> None:
