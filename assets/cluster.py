@@ -115,6 +115,12 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
     )
 
 
+def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
+    """Fails the step for good where `launchable` found a reason: nothing below it may be paid for."""
+    if not check.passed:
+        raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
+
+
 def account_for(deployment: Deployment, plan: TrainingPlan, result: TrainingResult) -> Ledger:
     """What the training took, over all launches of it; published beside its result."""
     store = deployment.store()

@@ -14,6 +14,7 @@ from assets.resources import Deployment, read_record
 from evals import report
 from evals.gate import GateVerdict
 from pipeline.iteration import Iteration
+from pipeline.pinning import pinned
 from pipeline.registry import versions
 from pipeline.registry.drive import drive
 from pipeline.registry.policy import policy_of
@@ -55,8 +56,8 @@ def canary(
     context: dg.AssetExecutionContext, deployment: Deployment, model_version: ModelVersion, gate_verdict: GateVerdict
 ):
     """The candidate's rollout, opened at its first weight; `canary_rollout` takes it further."""
-    recipe, store = deployment.recipe(), deployment.store()
-    iteration = deployment.iteration(model_version.iteration)
+    store, iteration = deployment.store(), deployment.iteration(model_version.iteration)
+    recipe = deployment.recipe_to_continue(iteration)
     trained: TrainingResult = read_record(store, iteration.id, "policy_checkpoint")
     if held := on_hold(trained.health, iteration.id, recipe.rollout.accept_hold):
         context.log.warning(held)
@@ -100,7 +101,7 @@ def on_record(
         trained.checkpoint,
         verdict=str(verdict.verdict) if verdict else "STOP",
         bundle_digest=verdict.bundle_digest if verdict else "",
-        params=deployment.recipe().model_dump(mode="json"),
+        params=pinned(deployment.store(), iteration).model_dump(mode="json"),
         metrics=told.metrics,
         plots={**plots, "evaluation": report.picture(told.report)} if told.report else plots,
         card=card_sections(told, verdict),

@@ -8,6 +8,7 @@ from assets import pictures
 from assets.outcome import outcome
 from assets.resources import Deployment
 from pipeline.demo.traffic import ensure_days
+from pipeline.pinning import pin
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
@@ -22,7 +23,7 @@ from pipeline.traces.sources.protocol import Address
     kinds={"iceberg", "python"},
     owners=["team:ml-platform"],
     output_required=False,
-    check_specs=[dg.AssetCheckSpec("every_row_accounted_for", asset="traces", blocking=True)],
+    check_specs=[dg.AssetCheckSpec("every_row_accounted_for", asset="traces")],
 )
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
@@ -62,6 +63,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     if ended is not None:
         context.log.info(f"Nothing new since iteration {found.iteration.id} ({ended.ending}: {ended.detail})")
         return
+    pin(store, found.iteration, recipe)
     governed = store.once(found.iteration.path("traces.json"), GovernedTraces, lambda: found)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")
     yield dg.Output(governed, metadata=_shown(store, governed))

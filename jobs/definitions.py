@@ -4,7 +4,7 @@ import warnings
 
 import dagster as dg
 
-from assets.resources import Records, deployment
+from assets.resources import deployment, records
 from jobs.canary_rollout import canary_rollout
 from jobs.orphans import delete_orphaned_gang
 from jobs.preference_tuning import ASSETS, preference_tuning
@@ -21,5 +21,5 @@ definitions = dg.Definitions(
     jobs=[preference_tuning, canary_rollout, review_sample, forget, lake_upkeep, delete_orphaned_gang],
     schedules=[nightly, weekly, weekly_review],
     sensors=[champion_changed, rollout_due, gang_orphaned],
-    resources={"deployment": settings, "io_manager": Records(deployment=settings)},
+    resources={"deployment": settings, "io_manager": records},
 )

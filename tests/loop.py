@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.resources import Deployment, Records
+from assets.resources import Deployment, records
 from jobs.definitions import ASSETS
 from pipeline.storage import digest_file
 
@@ -50,7 +50,7 @@ def instance(folder: Path) -> Iterator[dg.DagsterInstance]:
 
 def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     """One run of every asset, in this process."""
-    resources = {"deployment": settings, "io_manager": Records(deployment=settings)}
+    resources = {"deployment": settings, "io_manager": records}
     return dg.materialize(ASSETS, instance=found, resources=resources, raise_on_error=False)
 
 

@@ -34,6 +34,7 @@ from pipeline.storage import digest_json
 __all__ = [
     "DPO",
     "GRPO",
+    "OPERATIONAL",
     "Accelerator",
     "Algorithm",
     "BaseModelSection",
@@ -119,10 +120,10 @@ class Recipe(Section):
 
     def digest(self) -> str:
         """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""
-        return digest_json(self.model_dump(mode="json", exclude=_WITHOUT_EFFECT))
+        return digest_json(self.model_dump(mode="json", exclude=OPERATIONAL))
 
 
-_WITHOUT_EFFECT: Any = {
+OPERATIONAL: Any = {
     **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute"), True),
     "traces": {"lake": True, "retention": True},
     "rewards": {
@@ -131,6 +132,7 @@ _WITHOUT_EFFECT: Any = {
     },
     "training": {"timeout_s", "grace_s", "checkpoints"},
 }
+"""The fields that may differ between launches of one iteration; all others decide its result."""
 
 
 NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
