@@ -1,4 +1,4 @@
-"""Two stages that do what the run's tag `act` says, for the tests of launching: succeed, fail, or hang once."""
+"""Three stages that do what the run's tag `act` says, to test launching: succeed, fail, be refused, or hang once."""
 
 import os
 import subprocess
@@ -30,6 +30,16 @@ def policy(context: dg.AssetExecutionContext, traces: int) -> int:
     return traces + 1
 
 
+@dg.asset(retry_policy=dg.RetryPolicy(max_retries=1))
+def report(context: dg.AssetExecutionContext, policy: int) -> int:
+    act = context.run.tags.get("act", "succeed")
+    if act == "fail again":
+        raise ValueError("The report is empty. Add an item.")
+    if act == "refuse":
+        raise dg.Failure("The plan is wrong. Change it.", allow_retries=False)
+    return policy + 1
+
+
 toy = dg.define_asset_job(
     "toy",
     executor_def=dg.multiprocess_executor.configured(
@@ -37,4 +47,4 @@ toy = dg.define_asset_job(
     ),
 )
 
-definitions = dg.Definitions(assets=[traces, policy], jobs=[toy])
+definitions = dg.Definitions(assets=[traces, policy, report], jobs=[toy])
