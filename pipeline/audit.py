@@ -23,7 +23,7 @@ LOG, HEAD = "audit/log.jsonl", "audit/head.json"
 START = "0" * 64
 """What the first entry names as the digest before it."""
 
-Kind = Literal["admission", "erasure", "retention", "promotion", "healed"]
+Kind = Literal["admission", "erasure", "retention", "promotion", "retry", "healed"]
 
 
 class Entry(Record):

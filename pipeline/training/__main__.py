@@ -109,7 +109,9 @@ def verify_inputs(plan: TrainingPlan) -> None:
         raise ValueError(f"The plan's decision is {plan.decision.method!r}: there is nothing to train.")
     for data in (plan.data, plan.held_out):
         if data is not None and digest_file(Path(data.uri)) != data.digest:
-            raise ValueError(f"{data.uri} changed since the plan was made. Remove the plan and plan again.")
+            raise ValueError(
+                f"{data.uri} changed since the plan was made. Make it anew: python -m jobs.retry training_plan"
+            )
     if digest_dir(Path(plan.base.uri)) != plan.base.digest:
         raise ValueError(f"{plan.base.uri} changed since the plan was made. Restore it, or start a new iteration.")
 
