@@ -18,6 +18,7 @@ from evals.gate import GateVerdict
 from k8s.ledger import Ledger
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe, load
+from pipeline.recipe.overrides import split
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
@@ -139,7 +140,7 @@ def deployment() -> Deployment:
     embedded = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
     return Deployment(
         recipe_path=os.environ.get("PREFERENCE_TUNING_RECIPE", str(embedded)),
-        overrides=os.environ.get("PREFERENCE_TUNING_OVERRIDES", "").split(),
+        overrides=split(os.environ.get("PREFERENCE_TUNING_OVERRIDES", "")),
     )
 
 
