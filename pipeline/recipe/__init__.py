@@ -118,6 +118,9 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
     rollout: Rollout = Rollout()
     compute: Compute = Compute()
+    accept_demo_suite: bool = False
+    """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
+    such a model is trained."""
 
     def digest(self) -> str:
         """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""
@@ -125,7 +128,7 @@ class Recipe(Section):
 
 
 _WITHOUT_EFFECT: Any = {
-    **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute"), True),
+    **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite"), True),
     "traces": {"lake": True, "retention": True},
     "rewards": {
         **dict.fromkeys(("review", "max_drift"), True),
