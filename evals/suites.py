@@ -13,7 +13,6 @@ from pipeline.recipe import Evaluation
 from pipeline.serving.sample import Messages
 from pipeline.storage import Record, digest_json
 
-
 DEMO_SUITE = "arithmetic"
 """Made for the embedded model: of any other it says little."""
 
