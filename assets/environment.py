@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.recipe.overrides import split
+
 ITERATION_TAG = "iteration"
 """On a run: the id of the iteration that it makes or goes on with."""
 EMBEDDED = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
@@ -24,4 +26,4 @@ class Choice(NamedTuple):
 def chosen() -> Choice:
     """What the environment names; the embedded recipe where it names none."""
     path = os.environ.get("PREFERENCE_TUNING_RECIPE") or str(EMBEDDED)
-    return Choice(str(Path(path).absolute()), os.environ.get("PREFERENCE_TUNING_OVERRIDES", "").split())
+    return Choice(str(Path(path).absolute()), split(os.environ.get("PREFERENCE_TUNING_OVERRIDES", "")))

@@ -28,7 +28,8 @@ from pipeline.traces.records import GovernedTraces
 
 DEFINITIONS = "jobs.definitions"
 """The module whose jobs take a recipe."""
-JOBS = frozenset(["preference_tuning", "canary_rollout"])
+WHOLE_LOOP = "preference_tuning"
+JOBS = frozenset([WHOLE_LOOP, "canary_rollout"])
 """The jobs of it that people launch by hand."""
 RECIPE_TAG = "preference_tuning/recipe"
 DATA_ROOT_TAG = "preference_tuning/data_root"
@@ -42,8 +43,12 @@ class RecipeInstance(dg.DagsterInstance):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         command = click.get_current_context(silent=True)
-        if is_launch_command(command) and command.params.get("job_name") in JOBS:
-            _checked_recipe({})  # seconds before the code is loaded and a run is made
+        if is_launch_command(command) and not (command.params["config"] or command.params["config_json"]):
+            # Seconds before the code is loaded and a run is made. A recipe in the run's config is read with that.
+            if command.params["job_name"] in JOBS:
+                _checked_recipe({})
+            if command.params["job_name"] == WHOLE_LOOP and not command.params["op_selection"]:
+                _check_launch()
 
     @classmethod
     def config_schema(cls) -> dict[str, Any]:
@@ -63,7 +68,7 @@ class RecipeInstance(dg.DagsterInstance):
             config, recipe = _with_recipe(run["run_config"] or {})
             where = {RECIPE_TAG: digest_json(recipe)[:12], DATA_ROOT_TAG: str(Path(recipe.data_root).absolute())}
             run |= {"run_config": config, "tags": {**(run["tags"] or {}), **where}}
-            goes_on = run["job_name"] == "preference_tuning" and "traces" not in (run["step_keys_to_execute"] or [])
+            goes_on = run["job_name"] == WHOLE_LOOP and "traces" not in (run["step_keys_to_execute"] or [])
             if launched and goes_on:
                 _refuse_to_mix(recipe, run["tags"].get(ITERATION_TAG))
         if launched and (same := self._in_progress(run)):
@@ -122,6 +127,17 @@ def _checked_recipe(given: Mapping[str, Any]) -> Recipe:
         return load(given.get("recipe_path", choice.recipe_path), given.get("overrides", choice.overrides))
     except ValueError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _check_launch() -> None:
+    """Raises ClickException with what speaks against a launch: model, disk, source, what the environment lacks."""
+    from assets.preflight import launch_faults  # heavier than the recipe, whose mistakes are told without it
+    from assets.resources import deployment
+
+    if faults := launch_faults(deployment()):
+        raise click.ClickException(
+            "\n".join([*faults, "Nothing was launched. To check again: python -m jobs.validate"])
+        )
 
 
 def _refuse_to_mix(recipe: Recipe, iteration: str | None) -> None:

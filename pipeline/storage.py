@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from pipeline.model_files import faults
+
 
 class Record(BaseModel):
     """A small immutable fact that one stage leaves for the next; JSON on disk, unknown fields refused."""
@@ -186,17 +188,18 @@ def digest_dir(path: Path) -> str:
 
 
 def model_ref(path: str | Path) -> ModelRef:
-    """Reference to a Hugging Face model directory. Raises ValueError naming what it lacks."""
+    """Reference to a Hugging Face model directory with whole weights. Raises ValueError naming all that it lacks."""
     folder = Path(path)
-    if not folder.is_dir():
-        raise ValueError(f"No model directory at {folder}. Set base_model.uri to one with config.json and weights.")
-    wanted = {"config.json": ["config.json"], "a tokenizer": ["tokenizer.json", "tokenizer.model", "vocab.json"]}
-    for what, names in wanted.items():
-        if not any((folder / name).is_file() for name in names):
-            raise ValueError(
-                f"{folder} has no {what} ({' or '.join(names)}). Save the model and its tokenizer into the same folder."
-            )
+    if lacks := faults(folder):
+        raise ValueError(" ".join(lacks))
     return ModelRef(uri=str(folder), digest=digest_dir(folder))
+
+
+def shown_path(path: str | Path) -> str:
+    """A path for an error message: absolute, and of a relative one the directory that it is relative to."""
+    if "://" in str(path) or Path(path).is_absolute():
+        return str(path)
+    return f"{Path(path).absolute()} ({path} is relative to {Path.cwd()})"
 
 
 def _json(record: BaseModel) -> str:

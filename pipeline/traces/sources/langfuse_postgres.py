@@ -27,6 +27,7 @@ ATTEMPTS = 7
 """Connections made for one day; before each new one a pause that doubles from FIRST_PAUSE_S."""
 FIRST_PAUSE_S = 0.25
 CONNECT_TIMEOUT_S = 10
+PROBE_TIMEOUT_S = 3
 UNDATED = "undated"
 """The part of the rows without a timestamp."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -76,6 +77,16 @@ class LangfusePostgres:
         if not found:
             raise ValueError(f"{self.label} is empty. Point traces.source.table to the table that holds the traces.")
         return sorted(_part(row) for row in found)
+
+    def probe(self) -> None:
+        """Raises ValueError when the server cannot be reached, or the table not be read. Does not wait long."""
+        import psycopg
+        from psycopg import sql
+
+        wanted = sql.SQL('SELECT id, "timestamp" FROM {} LIMIT 1').format(sql.Identifier(*self._table.split(".")))
+        with self._telling(), psycopg.connect(self._uri, connect_timeout=PROBE_TIMEOUT_S) as connection:
+            if connection.execute(wanted).fetchone() is None:
+                raise ValueError(f"{self.label} is empty. Point traces.source.table to the table of the traces.")
 
     def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. A restart of the server is waited for, and the day is read on where it stopped.

@@ -1,5 +1,8 @@
+import shutil
+
 import pytest
 
+from pipeline.demo import MODEL_DIR
 from pipeline.registry.policy import ArmMetrics
 from pipeline.registry.propose import abort, champion, resume
 from pipeline.registry.record import Phase
@@ -271,9 +274,7 @@ def test_files_that_changed_since_the_gate_end_the_rollout(world, tmp_path, brok
 
 def test_intact_means_the_same_bytes(tmp_path):
     folder = tmp_path / "m"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (folder / name).write_text("{}")
+    shutil.copytree(MODEL_DIR, folder)
     ref = model_ref(folder)
     assert is_intact(ref)
     (folder / "config.json").write_text("{ }")
