@@ -1,8 +1,8 @@
 """A deployment checked without a run: `python -m jobs.validate [--recipe PATH] [--override K=V ...] [--quick]`.
 
 The recipe, the environment, model, disk and source; then, without --quick, a sample of the source through the reader
-and the gates, the model's chat template and the gate's suite. Nothing is written. Exit codes: 0 nothing speaks against a
-launch, 1 something does (it says what), 2 it could not be checked (it says why).
+and the gates, the model's chat template and the gate's suite. Nothing is written. Exit codes: 0 nothing speaks against
+a launch, 1 something does (it says what), 2 it could not be checked (it says why).
 """
 
 import argparse
