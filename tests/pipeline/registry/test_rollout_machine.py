@@ -12,8 +12,9 @@ from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pipeline.registry.decision import abort, resume
 from pipeline.registry.policy import ArmMetrics
-from pipeline.registry.propose import abort, champion, resume
+from pipeline.registry.propose import champion
 from pipeline.registry.record import TERMINAL, Phase, fold, read_events
 from pipeline.registry.rollout import tick, wanted_split
 from pipeline.registry.router import LocalRouter, Split
