@@ -89,7 +89,9 @@ def lines(report: Status, now: float) -> Iterator[str]:
     for name, arm in (("canary did", report.canary), ("compared with", report.champion)):
         if arm is not None:
             yield _field(name, _did(arm))
-    last = f", the last at {_moment(report.last_look_at, now)}: {report.last_look}" if report.looks else ""
+    last = f", the last at {_moment(report.last_look_at, now)}" if report.looks else ""
+    if report.last_look and report.last_look != report.reason:
+        last += f": {report.last_look}"
     yield _field("looks", f"{report.looks}{last}")
     if report.decisions:
         yield _field("dwell", f"{report.dwell_s:.0f} of {report.wanted_dwell_s:.0f} s with metrics")
