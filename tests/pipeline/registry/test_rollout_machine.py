@@ -195,8 +195,7 @@ class RolloutMachine(RuleBasedStateMachine):
             state = self.world.state
             assert state.phase in (Phase.HELD, Phase.ROLLING_BACK, Phase.ROLLED_BACK)
             assert self.world.weight() == (weight if state.phase is Phase.HELD else 0)
-        seen = self.world.state.evidence
-        if harm and settled >= 0 and times == 12 and seen.baseline().correct > 0.5 * seen.baseline().graded:
+        if harm and settled >= 0 and times == 12:
             assert self.world.state.phase is not Phase.HELD, "nobody looked"
 
     @precondition(lambda self: self.world.state.active)
