@@ -19,11 +19,12 @@ from pipeline.registry import versions
 from pipeline.registry.drive import drive
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
-from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.registry.record import ModelVersion, RolloutState, read_events, read_state
 from pipeline.registry.replay import ReplayedTraffic
 from pipeline.registry.router import LocalRouter
+from pipeline.registry.unseen import unseen
 from pipeline.rewards.verifiers import grader_of
-from pipeline.serving.sample import Sampling, sampler
+from pipeline.serving.sample import Messages, Sampling, sampler
 from pipeline.traces.materialize import read
 from pipeline.training.result import Health, TrainingResult
 
@@ -73,8 +74,12 @@ def canary(
         policy=policy_of(recipe.rollout),
         now=time.time(),
     )
+    if proposed.waits:  # the iteration stays open
+        context.log.warning(f"Not rolled out yet: {proposed.refused}. After that, the same launch rolls it out.")
+        return
     if proposed.refused:
         context.log.warning(f"Not rolled out: {proposed.refused}")
+        conclude(store, iteration, "refused", proposed.refused)
         return
     state = advance(deployment, 0.0, context.log.info)
     conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
@@ -126,30 +131,43 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
 
 def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], None]) -> RolloutState:
     """Take the model's rollout as far as its policy allows now, with the embedded router and replayed traffic."""
-    recipe, store, name = deployment.recipe(), deployment.store(), deployment.recipe().base_model.name
+    recipe, store = deployment.recipe(), deployment.store()
+    name = recipe.base_model.name
+    state, requests, lacking = read_state(store, name), [], ""
+    if state.active and state.proposal is not None:  # judged as its iteration was begun
+        recipe = deployment.recipe_of(deployment.iteration(state.proposal.version.iteration))
     try:
-        rows = read(store, deployment.lake(), deployment.latest().dataset, ["messages", "reference"]).to_pylist()
-    except ValueError as gone:  # erased meanwhile: a rollout without traffic waits, and the split still follows
-        log(f"No traffic to replay: {gone}")
-        rows = []
-    requests = [
-        ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
-        for row in rows
-        if row["reference"]
-    ]
+        if state.active:
+            requests = _replayable(deployment, log)
+    except ValueError as reason:  # a rollout without traffic waits, and the split still follows
+        log(f"No traffic to replay: {reason}")
+        lacking = str(reason)
     limit = Sampling(max_completion_tokens=recipe.evaluation.max_completion_tokens)
     with closing(grader_of(recipe.rewards.verifier)) as check:
         return drive(
             store,
             name,
             LocalRouter(store, name),
-            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit),
+            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit, lacking),
             lambda state: versions.project(deployment.tracking_uri(), state),
             drive_for_s=drive_for_s,
             now=time.time,
             sleep=time.sleep,
             log=log,
         )
+
+
+def _replayable(deployment: Deployment, log: Callable[[str], None]) -> list[tuple[Messages, str]]:
+    """The newest recorded requests that the active rollout's candidate has not learned from; ValueError if too few."""
+    recipe, store = deployment.recipe(), deployment.store()
+    rows = read(store, deployment.lake(), deployment.latest().dataset, ["messages", "reference"]).to_pylist()
+    requests: list[tuple[Messages, str]] = [
+        ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
+        for row in rows
+        if row["reference"]
+    ]
+    events = read_events(store, recipe.base_model.name)
+    return unseen(store, events, requests, log)
 
 
 def _shown(state: RolloutState) -> dict[str, str | int]:

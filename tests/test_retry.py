@@ -13,7 +13,7 @@ from assets.resources import RECORDS, Deployment, Records, records
 from jobs import retry
 from jobs.preference_tuning import ASSETS
 from pipeline import audit
-from pipeline.registry.propose import abort
+from pipeline.registry.decision import abort
 from tests.loop import EMBEDDED, ROOT, deployment, instance, run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
