@@ -64,43 +64,41 @@ def test_a_stage_runs_again(finished: Finished, stage: str, below: str) -> None:
 
 
 class FailsOnce(Records):
-    """Records that fail to be handed on at one stage, the first time."""
+    """Records that cannot be handed on at the stage named here, once."""
 
-    def __init__(self, stage: str, once: Path) -> None:
-        self.stage, self.once = stage, once
+    at = ""
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
-        if context.step_key == self.stage and not self.once.exists():
-            self.once.touch()
+        if context.step_key == FailsOnce.at:
+            FailsOnce.at = ""
             raise OSError("The disk went away.")
         super().handle_output(context, obj)
 
 
-TARGET: dict[str, dg.JobDefinition] = {}
+TARGET: list[dg.JobDefinition] = []
 
 
 def target() -> dg.JobDefinition:
-    return TARGET["job"]
+    """What Dagster makes again for each of the runs; it keeps the first one that it got."""
+    return TARGET[0]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
+    manager = dg.IOManagerDefinition(lambda _: FailsOnce(), required_resource_keys={"deployment"})
+    TARGET[:] = TARGET or [job(finished.settings, manager)]
     outcome = finished.root / "iterations" / finished.settings.latest().id / "outcome.json"
     ended = outcome.read_bytes()
     outcome.unlink()  # else the traces have nothing new to hand on
     try:
-        failing = FailsOnce(stage, tmp_path / "failed")
-        manager = dg.IOManagerDefinition(lambda _: failing, required_resource_keys={"deployment"})
-        TARGET["job"] = job(finished.settings, manager)
+        FailsOnce.at = stage
         first = dg.execute_job(dg.reconstructable(target), instance=finished.instance, raise_on_error=False)
-        failed = {event.step_key for event in first.all_events if event.is_step_failure}
-        assert stage in failed
-        options = dg.ReexecutionOptions.from_failure(first.run_id, finished.instance)
+        assert [event.step_key for event in first.all_events if event.is_step_failure][0] == stage
         again = dg.execute_job(
             dg.reconstructable(target),
             instance=finished.instance,
             raise_on_error=False,
-            reexecution_options=options,
+            reexecution_options=dg.ReexecutionOptions.from_failure(first.run_id, finished.instance),
         )
         assert again.success, [str(event) for event in again.all_events if event.is_failure]
         ran = [event.step_key for event in again.all_events if event.is_step_success]
