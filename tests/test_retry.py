@@ -93,7 +93,7 @@ def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
     try:
         FailsOnce.at = stage
         first = dg.execute_job(dg.reconstructable(target), instance=finished.instance, raise_on_error=False)
-        assert [event.step_key for event in first.all_events if event.is_step_failure][0] == stage
+        assert next(event.step_key for event in first.all_events if event.is_step_failure) == stage
         again = dg.execute_job(
             dg.reconstructable(target),
             instance=finished.instance,
