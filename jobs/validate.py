@@ -65,14 +65,10 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m jobs.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--recipe", default="", help="a recipe's path; default: PREFERENCE_TUNING_RECIPE, else embedded")
-    made.add_argument(
-        "--override", nargs="+", action="extend", default=[], metavar="K=V", help="such as training.seed=3"
-    )
-    made.add_argument(
-        "--quick", action="store_true", help="what takes a second or two: no row and no tokenizer is read"
-    )
-    made.add_argument("--rows", type=int, default=ROWS, help=f"how many rows of the source to look at (default {ROWS})")
+    made.add_argument("--recipe", default="", help="its path; default: PREFERENCE_TUNING_RECIPE, else the embedded one")
+    made.add_argument("--override", nargs="+", action="extend", default=[], metavar="K=V", help="training.seed=3")
+    made.add_argument("--quick", action="store_true", help="a second or two: no row and no tokenizer is read")
+    made.add_argument("--rows", type=int, default=ROWS, help=f"of the source to look at (default {ROWS})")
     made.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     return made
 
@@ -98,8 +94,8 @@ def validate(asked: argparse.Namespace) -> Iterator[Line]:
         if asked.quick:
             return
         yield from _model(recipe)
-        tokens = _tokens(recipe)
-        yield from _template(recipe, tokens)
+        rendered, tokens = _template(recipe)
+        yield rendered
     if asked.quick:
         return
     if not any(fault.startswith("traces.source") for fault in faults):
@@ -128,14 +124,21 @@ def _model(recipe: Recipe) -> Iterator[Line]:
     )
 
 
-def _template(recipe: Recipe, tokens: Tokens) -> Iterator[Line]:
+def _template(recipe: Recipe) -> tuple[Line, Tokens | None]:
+    from transformers import AutoTokenizer  # takes a few seconds
+
+    def tokens(messages: list[dict[str, str]]) -> int:
+        found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
+        return len(found["input_ids"])
+
     try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(Path(recipe.base_model.uri).absolute()))
         tokens([{"role": "user", "content": "Hello"}])
     except Exception as error:  # the boundary of the tokenizer: templates raise what they like
         why = " ".join(str(error).split())[:200]
-        yield Line(False, f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one.")
-        return
-    yield Line(True, "chat template: renders")
+        text = f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one."
+        return Line(False, text), None
+    return Line(True, "chat template: renders"), tokens
 
 
 def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | None) -> Iterator[Line]:
@@ -190,18 +193,8 @@ def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> Line:
 
 def _context(recipe: Recipe) -> int:
     config: dict[str, Any] = json.loads(Path(recipe.base_model.uri, "config.json").read_text())
-    return int(
-        config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings") or 0
-    )
-
-
-def _tokens(recipe: Recipe) -> Tokens:
-    from transformers import AutoTokenizer  # takes a few seconds
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(Path(recipe.base_model.uri).absolute()))
-    return lambda messages: len(
-        tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)["input_ids"]
-    )
+    name = "max_position_embeddings"
+    return int(config.get(name) or config.get("text_config", {}).get(name) or 0)
 
 
 def _print(line: Line) -> None:
