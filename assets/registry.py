@@ -75,7 +75,7 @@ def canary(
         now=time.time(),
     )
     if proposed.waits:  # the iteration stays open
-        context.log.warning(f"Not rolled out yet: {proposed.refused}. After that, the same launch rolls it out.")
+        context.log.warning(f"Not rolled out yet, the same launch does so once that is over: {proposed.refused}")
         return
     if proposed.refused:
         context.log.warning(f"Not rolled out: {proposed.refused}")

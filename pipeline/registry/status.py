@@ -80,13 +80,14 @@ def status(model_name: str, serving: ChampionState, events: Sequence[Event], spl
     version, policy = state.proposal.version, state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
     decisions: tuple[Action, ...] = ("resume", "abort") if state.phase is Phase.HELD else ("abort",)
-    turn = events[state.turn - 1]
+    by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
+    lasting = [e.by for e in by_people if e.epoch == state.turn or e.phase is Phase.ROLLING_BACK]
     return bare.model_copy(
         update={
             "rollout": state.rollout,
             "candidate": Candidate(version=version.version, digest=version.model.digest, iteration=version.iteration),
-            "since": turn.at,
-            "by": turn.by,
+            "since": events[state.turn - 1].at,
+            "by": lasting[0] if lasting else "",
             "stage": state.stage,
             "stages": len(policy.weights),
             "weight": state.canary_weight,

@@ -13,15 +13,10 @@ from assets.resources import Deployment, deployment
 from jobs.canary_rollout import rollout_decision
 from jobs.rollout import main
 from pipeline import audit
-from pipeline.iteration import identify
-from pipeline.recipe import Rollout
-from pipeline.registry.policy import policy_of
-from pipeline.registry.propose import propose
-from pipeline.registry.record import ModelVersion, Phase, RolloutState, append, read_state, step_event
+from pipeline.registry.record import Phase, RolloutState, append, read_state, step_event
 from pipeline.registry.rollout import Unwatched, tick
 from pipeline.registry.router import LocalRouter
-from pipeline.storage import DatasetRef, model_ref
-from tests.loop import EMBEDDED, instance
+from tests.loop import EMBEDDED, instance, open_rollout
 
 NAME = "arithmetic"
 
@@ -40,30 +35,11 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 @pytest.fixture
 def held(settings: Deployment, tmp_path: Path) -> str:
     """A rollout at 5% that three looks without metrics hold."""
-    base = settings.champion().model
-    files = tmp_path / "candidate"
-    files.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (files / name).write_text("{}")
-    candidate = model_ref(files)
-    iteration = identify(0, NAME, base, DatasetRef(uri="d", rows=1, digest="d"), "recipe")
-    version = ModelVersion(
-        name=NAME, version=7, run_id="run", model=candidate, adapter=candidate, iteration=iteration.id
-    )
-    opened = propose(
-        settings.store(),
-        iteration,
-        version,
-        verdict="PASS",
-        verdict_digest=candidate.digest,
-        bundle_digest="bundle",
-        policy=policy_of(Rollout()),
-        now=1000.0,
-    )
+    rollout = open_rollout(settings, tmp_path, 1000.0)
     for n in range(1, 8):
         look(settings, 1000.0 + n)
     assert state(settings).phase is Phase.HELD
-    return opened.state.rollout
+    return rollout
 
 
 def look(settings: Deployment, now: float) -> None:

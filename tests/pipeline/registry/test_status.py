@@ -78,6 +78,7 @@ def test_a_rollback_under_way_and_one_that_is_over_leave_nothing_to_decide(world
     world.tick_until("aborted")
     report = shown(world)
     assert (report.phase, report.router, report.decisions) == (Phase.ABORTED, 0, ())
+    assert (report.reason, report.by) == ("why not", "operator")
     assert report.waits_for == "the next candidate that passes the gate"
 
 
