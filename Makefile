@@ -22,7 +22,7 @@ run: .venv/installed
 	@dagster job launch -j preference_tuning
 	@dagster job launch -j canary_rollout
 	@python -m jobs.summary
-	@echo; echo "Look at it with: make ui       Run the next iteration with: make run"
+	@echo; echo "Look at it with: make ui"
 
 test: .venv/installed lint
 	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -30,7 +30,7 @@ class IterationRecords:
 
     @property
     def why(self) -> str:
-        """What the sentinel found in the training; empty for a healthy one."""
+        """What the sentinel found in the training; empty where it had nothing to say."""
         return why(self.trained.health)
 
     @property
@@ -77,8 +77,9 @@ class IterationRecords:
 
 
 def why(health: Health) -> str:
-    """The sentinel's reasons in one line."""
-    return "; ".join(f"{finding.reason} (step {finding.step})" for finding in health.findings)
+    """The sentinel's reasons for its verdict, in one line; for PASS its notes."""
+    notes = [finding for finding in health.findings if (finding.verdict == "PASS") == (health.verdict == "PASS")]
+    return "; ".join(f"{finding.reason} (step {finding.step})" for finding in notes)
 
 
 def card_sections(told: IterationRecords, verdict: GateVerdict | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from evals import report
 from evals.evaluate import EvalReport, decide, evaluate
 from evals.gate import GateVerdict, Verdict
 from pipeline.rewards.verifiers import grader_of
-from pipeline.serving.sample import sampler
+from pipeline.serving.sample import server
 from pipeline.training.result import TrainingResult
 
 
@@ -29,7 +29,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
             iteration.champion,
             policy_checkpoint.checkpoint.model,
             recipe.evaluation,
-            sampler(context.log.info),
+            server(context.log.info),
             check,
             context.log.info,
         )

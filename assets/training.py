@@ -104,6 +104,7 @@ def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) ->
         "step time": pictures.shown(drawn.step_time(metrics), "Seconds of each step by what they went to"),
         "time": pictures.shown(drawn.goodput_bar(goodput), "Seconds of the training by cause"),
         "steps": result.checkpoint.step,
+        "steps left out": result.untrained_steps,
         "seconds": _legible(goodput.total_s),
         "goodput": _legible(goodput.share),
         **{label: _legible(rates[name]) for name, label in RATES.items() if name in rates},

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from pipeline.estimate import share
 from pipeline.recipe.sentinel import Sentinel
-from pipeline.training.result import Verdict
 from pipeline.training.sentinel import review
 
 Row = dict[str, float]
@@ -32,12 +31,13 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the sentinel said of one training. `held_at`, `stopped_at`: the first step, None for never."""
+    """What the sentinel said of one training. `held_at`, `stopped_at`, `solved_at`: the first step, None for never."""
 
     job: Job
     rows: int
     held_at: int | None
     stopped_at: int | None
+    solved_at: int | None
     rule: str
     """That stopped it, else the first that held it."""
 
@@ -70,30 +70,41 @@ def names(small: bool) -> tuple[list[str], list[str]]:
 
 
 def run(job: Job) -> Outcome:
-    """One training in this process: a planted one until it is stopped or a quarter is over, a clean one to its end."""
+    """One training in this process, as far as its trainer would go; of a planted one a quarter of its steps at most."""
     from benchmarks.sentinel_plants import CLEAN, PLANTS, train
 
     plant = next(plant for plant in (*PLANTS, *CLEAN) if plant.name == job.plant)
     limit = plant.steps if plant in CLEAN else plant.steps // 4
-    return judge(job, train(plant, job.seed, lambda rows: len(rows) >= limit or verdict(rows) == "STOP"))
+    return judge(job, train(plant, job.seed, lambda rows: len(rows) >= limit or ended(rows)))
 
 
-def verdict(rows: Sequence[Row]) -> Verdict:
-    return review(rows, Sentinel()).verdict
+def ended(rows: Sequence[Row]) -> bool:
+    """Whether the trainer would end here, before its last step."""
+    health = review(rows, Sentinel())
+    return health.verdict == "STOP" or health.solved is not None
 
 
 def judge(job: Job, rows: Sequence[Row]) -> Outcome:
     health = review(rows, Sentinel())
-    stops = [finding for finding in health.findings if finding.verdict == "STOP"]
-    first = (stops or list(health.findings) or [None])[0]
-    held_at = health.findings[0].step if health.findings else None
-    return Outcome(job, len(rows), held_at, stops[0].step if stops else None, first.rule if first else "")
+    signs = [finding for finding in health.findings if finding.verdict != "PASS"]
+    stops = [finding for finding in signs if finding.verdict == "STOP"]
+    first = (stops or signs or [None])[0]
+    return Outcome(
+        job,
+        len(rows),
+        signs[0].step if signs else None,
+        stops[0].step if stops else None,
+        health.solved.step if health.solved else None,
+        first.rule if first else "",
+    )
 
 
 def describe(outcome: Outcome) -> str:
-    said = f"STOP at {outcome.stopped_at}" if outcome.stopped_at else f"HOLD at {outcome.held_at}"
-    said = said if outcome.held_at else "PASS"
-    return f"{outcome.job.plant:<18} seed {outcome.job.seed:<3} {outcome.rows:>4} rows  {said} {outcome.rule}"
+    words = "PASS"
+    if outcome.held_at:
+        words = f"STOP at {outcome.stopped_at}" if outcome.stopped_at else f"HOLD at {outcome.held_at}"
+    solved = f" solved at {outcome.solved_at}" if outcome.solved_at else ""
+    return f"{outcome.job.plant:<18} seed {outcome.job.seed:<3} {outcome.rows:>4} rows  {words} {outcome.rule}{solved}"
 
 
 def summarise(found: dict[str, list[Outcome]], plants: Sequence[str], clean: Sequence[str]) -> dict[str, object]:
@@ -101,9 +112,11 @@ def summarise(found: dict[str, list[Outcome]], plants: Sequence[str], clean: Seq
     for name in (*plants, *clean):
         stopped = [outcome.stopped_at for outcome in found[name] if outcome.stopped_at]
         held = sum(outcome.held_at is not None for outcome in found[name])
+        solved = sum(outcome.solved_at is not None for outcome in found[name])
         when = f"median step {median(stopped):g}" if stopped else ""
         rules = ", ".join(sorted({outcome.rule for outcome in found[name] if outcome.rule}))
-        print(f"{name:<18} stopped {share(len(stopped), len(found[name]))}, held or stopped {held}  {when}  {rules}")
+        stops = share(len(stopped), len(found[name]))
+        print(f"{name:<18} stopped {stops}, held or stopped {held}, solved {solved}  {when}  {rules}")
     detected = {name: [outcome.stopped_at is not None for outcome in found[name]] for name in plants}
     judged = [outcome for name in clean for outcome in found[name]]
     planted = [hit for hits in detected.values() for hit in hits]

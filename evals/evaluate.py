@@ -14,7 +14,7 @@ from evals.gate import GateVerdict
 from evals.runner import Grader, sampling
 from evals.suites import suite
 from pipeline.recipe import Evaluation
-from pipeline.serving.sample import Sampler
+from pipeline.serving.sample import Server
 from pipeline.storage import ModelRef, Store
 
 Log = Callable[[str], None]
@@ -27,13 +27,13 @@ def evaluate(
     champion: ModelRef,
     candidate: ModelRef,
     section: Evaluation,
-    sample: Sampler,
+    serve: Server,
     grader: Grader,
     log: Log = print,
 ) -> EvalReport:
     """Run both models over the suite and publish the evidence and its report below `prefix`.
 
-    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, and whatever `sample`
+    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, and whatever `serve`
     raises when a model cannot be served.
     """
     name = f"{prefix}/evidence"
@@ -42,9 +42,9 @@ def evaluate(
         if not store.path(name).is_dir():
             items, plan = suite(section), sampling(section)
             log(f"evaluation: {len(items.items)} items, {plan.samples} samples of each, champion first")
-            before = runner.run(champion, items, plan, sample, grader)
+            before = runner.run(champion, items, plan, serve, grader)
             log(f"evaluation: champion done, candidate {candidate.digest[:12]} next")
-            after = runner.run(candidate, items, plan, sample, grader)
+            after = runner.run(candidate, items, plan, serve, grader)
             bundle.publish(store, name, bundle.evidence(iteration, section, items, before, after))
         report = bundle.recompute(store.path(name))
         log(f"evaluation: {summary(report)}")

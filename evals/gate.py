@@ -37,12 +37,13 @@ Deliberate departures
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 
 from evals.comparison import Comparison, Difference, EvalReport, Guard, is_ungraded
-from evals.runner import Arm, sampling
+from evals.runner import Arm, Protocol, sampling
 from evals.statistics import normal_quantile
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
@@ -118,9 +119,7 @@ def problems(suite: Suite, champion: Arm, candidate: Arm, section: Evaluation) -
     if clusters < MIN_CLUSTERS:
         found.append(f"{clusters} clusters are too few (at least {MIN_CLUSTERS})")
     found += _id_problems("the suite", ids, ids)
-    if champion.protocol.digest() != candidate.protocol.digest():
-        one, other = champion.protocol.model_dump(), candidate.protocol.model_dump()
-        found.append(f"the arms ran under different protocols: {', '.join(f for f in one if one[f] != other[f])}")
+    found += _protocol_problems(champion.protocol, candidate.protocol)
     for name, arm in (("champion", champion), ("candidate", candidate)):
         if arm.protocol.suite_digest != suite.digest():
             found.append(f"{name}: the items are not those that it answered (suite digest)")
@@ -129,6 +128,47 @@ def problems(suite: Suite, champion: Arm, candidate: Arm, section: Evaluation) -
         found += _id_problems(name, [result.id for result in arm.results], ids)
         found += _sample_problems(name, arm, section.samples_per_item)
     return found
+
+
+ALIKE = {
+    "suite": "run both over the same suite",
+    "suite_digest": "run both over the same items",
+    "template_digest": "give both the same chat template",
+    "sampling": "sample both by the same plan",
+    "verifier": "grade both with the same release of the verifier",
+    "engine": "serve both with the same engine",
+    "version": "serve both with the same release of the engine",
+    "device": "serve both on the same kind of device",
+    "dtype": "serve both in the same precision",
+    "stop_ids": "give both the same eos_token_id in config.json, generation_config.json and tokenizer",
+    "context": "give both the same max_position_embeddings in config.json",
+    "tokens_digest": "give both the same tokenizer and a chat template that depends on the messages alone",
+}
+"""What makes two protocols equal, by the field that differs."""
+
+
+def _protocol_problems(champion: Protocol, candidate: Protocol) -> list[str]:
+    """The fields in which two protocols differ, each with both values and what would make them equal."""
+    if (champion.decoding is None) != (candidate.decoding is None):
+        return ["the arms ran under different protocols: one does not say what decoded it: evaluate both anew"]
+    one, other = _flat(champion), _flat(candidate)
+    return [
+        f"the arms ran under different protocols: {name} (champion {_brief(one[name])}, candidate "
+        f"{_brief(other[name])}): {ALIKE[name]}"
+        for name in one
+        if one[name] != other[name]
+    ]
+
+
+def _flat(protocol: Protocol) -> dict[str, object]:
+    """The protocol's fields and those of its decoding, side by side."""
+    decoding = protocol.decoding
+    return protocol.model_dump(exclude={"decoding"}) | (decoding.model_dump() if decoding else {})
+
+
+def _brief(value: object) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text[:12] if re.fullmatch(r"[0-9a-f]{64}", text) else text
 
 
 def _level_problems(section: Evaluation) -> list[str]:

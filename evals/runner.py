@@ -14,7 +14,7 @@ from pathlib import Path
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome
-from pipeline.serving.sample import Sampler, Sampling
+from pipeline.serving.sample import Decoding, Sampling, Server
 from pipeline.storage import ModelRef, Record, digest_json
 
 Grader = Callable[[Sequence[tuple[str, str]]], list[Grade]]
@@ -29,6 +29,8 @@ class Protocol(Record):
     template_digest: str
     sampling: Sampling
     verifier: str
+    decoding: Decoding | None = None
+    """Of the process that served; None in evidence that is older than this field."""
 
     def digest(self) -> str:
         return digest_json(self)
@@ -69,17 +71,18 @@ def sampling(section: Evaluation) -> Sampling:
     )
 
 
-def run(model: ModelRef, suite: Suite, plan: Sampling, sample: Sampler, grader: Grader) -> Arm:
+def run(model: ModelRef, suite: Suite, plan: Sampling, serve: Server, grader: Grader) -> Arm:
     """Sample `plan.samples` completions of every item and grade them.
 
-    Raises ValueError when the sampler or the grader answers with another number of results than it was asked for:
+    Raises ValueError when the server or the grader answers with another number of results than it was asked for:
     then nothing says which completion belongs to which item.
     """
     items = suite.items
-    drawn = sample(model, [item.messages for item in items], plan)
+    served = serve(model, [item.messages for item in items], plan)
+    drawn = served.completions
     if [len(completions) for completions in drawn] != [plan.samples] * len(items):
         raise ValueError(
-            f"The sampler returned {sum(map(len, drawn))} completions of {len(drawn)} prompts; it was asked for "
+            f"The server returned {sum(map(len, drawn))} completions of {len(drawn)} prompts; it was asked for "
             f"{plan.samples} of each of {len(items)}. Make it return one full list for each prompt."
         )
     pairs = [(c.text, item.reference) for item, completions in zip(items, drawn, strict=True) for c in completions]
@@ -103,6 +106,7 @@ def run(model: ModelRef, suite: Suite, plan: Sampling, sample: Sampler, grader: 
         template_digest=template_digest(model),
         sampling=plan,
         verifier=VERSION,
+        decoding=served.decoding,
     )
     return Arm(model=model, protocol=protocol, results=tuple(results))
 

@@ -1,42 +1,46 @@
 """What came out, for a person at a terminal: `python -m jobs.summary` reads the newest iteration and prints it.
 
-Reads records only. Whatever an iteration does not have yet is left out, not guessed.
+First how it ended and what to type next, then what its stages left. Reads records only: whatever an iteration does not
+have yet is left out, not guessed.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from assets.outcome import outcome
 from assets.resources import ITERATION_TAG, RECORDS, Deployment, deployment
+from jobs.ending import candidate, ending
 from pipeline.iteration import Iteration
-from pipeline.registry.record import read_state
+from pipeline.registry.record import ModelVersion, read_state
 
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def main() -> None:
-    settings = deployment()
-    print("\n".join(lines(settings)))
+    try:
+        print("\n".join(lines(deployment())))
+    except ValueError as error:  # there is no iteration yet, or a record is damaged
+        sys.exit(str(error))
 
 
 def lines(settings: Deployment) -> Iterator[str]:
     """The summary of the newest iteration, line by line."""
     iteration = settings.latest()
     store = settings.store()
+    ended = ending(settings, iteration)
+    yield f"iteration {iteration.number + 1} ({iteration.id}) {ended.text}"
+    yield f"next: {ended.next}"
+    yield field("", ended.purpose)
     for asset, (name, kind) in RECORDS.items():
         record = store.read(iteration.path(name), kind)
         if record is not None and asset in TELLERS:
             yield from TELLERS[asset](record)
     yield from _rollout(settings, iteration)
     yield from _elapsed(iteration)
-
-
-def heading(text: str) -> str:
-    return f"\n{text}\n{'=' * len(text)}"
 
 
 def field(name: str, value: object) -> str:
@@ -67,11 +71,15 @@ def _plan(record: Any) -> Iterator[str]:
 
 def _training(record: Any) -> Iterator[str]:
     goodput = record.goodput
+    steps = f"{record.checkpoint.step} steps"
+    if record.untrained_steps:
+        steps = f"{record.checkpoint.step} of {record.checkpoint.step + record.untrained_steps} steps"
     times = f"{goodput.total_s:.0f} s, goodput {goodput.share:.0%}, {record.attempts} attempt(s)"
-    yield field("training", f"{record.checkpoint.step} steps in {times}")
+    yield field("training", f"{steps} in {times}")
     yield field("  health", record.health.verdict)
     for finding in record.health.findings:
-        yield field("", f"{finding.verdict} at step {finding.step}: {finding.reason}")
+        sign = "" if finding.verdict == "PASS" else f"{finding.verdict} "
+        yield field("", f"{sign}at step {finding.step}: {finding.reason}")
     for key, name in (("accuracy", "accuracy"), ("rewards/accuracies", "pairs ranked right")):
         if values := [row[key] for row in record.metrics if key in row]:
             yield field(f"  {name}", f"{spark(values)}  {_ends(values)}")
@@ -114,12 +122,9 @@ TELLERS: dict[str, Callable[[Any], Iterator[str]]] = {
 
 def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
     state = read_state(settings.store(), iteration.model_name)
-    champion = f"version {state.champion.version}" if state.champion else "the base model"
-    where = f"{state.phase}{f', {state.canary_weight}% on the canary' if state.active else ''}"
-    yield field("rollout", f"{where}; champion: {champion}")
-    ended = outcome(settings.store(), iteration)
-    if ended is not None and ended.ending != "rollout":
-        yield field("ending", f"{ended.ending}: {ended.detail}")
+    version = settings.store().read(iteration.path("model_version.json"), ModelVersion)
+    yield field("rollout", candidate(state, iteration, version))
+    yield field("champion", f"version {state.champion.version}" if state.champion else "the base model")
 
 
 def _elapsed(iteration: Iteration) -> Iterator[str]:

@@ -85,7 +85,10 @@ def test_pictures_are_on_the_materializations(loop: Loop) -> None:
 
 def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = "\n".join(summary.lines(loop.settings))
+    first, *rest = summary.lines(loop.settings)
+    assert first.startswith(f"iteration 1 ({loop.settings.latest().id}) in rollout, ")
+    assert rest[0].endswith("dagster job launch -j canary_rollout")
+    told = "\n".join(rest)
     traces = read_record(loop.settings.store(), loop.settings.latest().id, "traces")
     assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in told
     for words in ("rejected: consent", "coverage", "GRPO", "held-out before", "held-out after", "PASS", "version 1"):
@@ -146,7 +149,7 @@ def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(root: Path, tmp
     assert settings.champion().promotions == 0
 
 
-def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path) -> None:
+def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = deployment(root, ["selection.min_prompts=100000", "selection.min_pairs=100000"])
     with instance(tmp_path / "home") as found:
         result = run_loop(settings, found)
@@ -157,6 +160,11 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path) -> None
         assert ended.ending == "not trained"
         assert "needs >= 100,000" in ended.detail
         assert materialized(run_loop(settings, found)) == []
+    assert advance(settings, 0.0, print).phase is Phase.IDLE, "nobody was proposed, and that is no error"
+    monkeypatch.chdir(tmp_path)
+    first, second, *_ = summary.lines(settings)
+    assert first.startswith(f"iteration 1 ({settings.latest().id}) not now: ")
+    assert "selection.method=grpo" in second and second.endswith(" make run")
 
 
 def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> None:

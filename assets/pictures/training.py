@@ -17,6 +17,7 @@ Points = tuple[list[float], list[float]]
 BLACK, YELLOW, SKY, PINK, AMBER = "#000000", "#F0E442", "#56B4E9", "#CC79A7", "#E69F00"
 SPENT = (("generate", BLUE), ("reward", AMBER), ("logprobs", SKY), ("update", GREEN), ("other", GREY))
 """Parts of a step, from the bottom up; `other` is what the clock gave no name."""
+VERDICTS = {"PASS": GREEN, "HOLD": AMBER, "STOP": ORANGE}
 CAUSE_COLOURS = dict(zip(CAUSES, (SKY, AMBER, BLUE, ORANGE, GREY, PINK), strict=True))
 MAX_BARS = 120
 """Bars in a picture; more steps than that share them."""
@@ -202,16 +203,17 @@ def _part(row: Mapping[str, float], name: str) -> float:
 
 
 def _spoke(findings: Sequence[Finding]) -> list[tuple[int, str]]:
-    return [(finding.step, ORANGE if finding.verdict == "STOP" else AMBER) for finding in findings]
+    return [(finding.step, VERDICTS[finding.verdict]) for finding in findings]
 
 
 def _keys(findings: Sequence[Finding]) -> list[Any]:
     from matplotlib.lines import Line2D
 
     keys = [Line2D([], [], color=STEP, label="step"), Line2D([], [], color=HELD_OUT, marker="o", label="held out")]
-    for verdict, colour in (("HOLD", AMBER), ("STOP", ORANGE)):
+    for verdict, colour in VERDICTS.items():
         if any(finding.verdict == verdict for finding in findings):
-            keys.append(Line2D([], [], color=colour, linestyle="--", label=verdict))
+            label = "solved" if verdict == "PASS" else verdict
+            keys.append(Line2D([], [], color=colour, linestyle="--", label=label))
     return keys
 
 

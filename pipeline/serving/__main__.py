@@ -11,25 +11,28 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.processes import die_with_parent
-from pipeline.serving.sample import RESPONSE, Completion, Request
+from pipeline.serving.decoding import decoding_of, precision, settings, stop_ids, use_stop_ids_only
+from pipeline.serving.sample import Completion, Request, Served
 from pipeline.storage import write_atomically
 
 
 def main(request_path: str, response_path: str) -> None:
     request = Request.model_validate_json(Path(request_path).read_bytes())
-    completions = generate(request)
-    write_atomically(Path(response_path), RESPONSE.dump_json(completions))
+    write_atomically(Path(response_path), generate(request).model_dump_json())
 
 
-def generate(request: Request) -> list[list[Completion]]:
+def generate(request: Request) -> Served:
     """Completions of every prompt, in batches ordered by length; the result follows the prompts."""
     plan = request.sampling
     torch.set_num_threads(plan.threads)
     torch.manual_seed(plan.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(request.model.uri, padding_side="left")
-    model: Any = AutoModelForCausalLM.from_pretrained(request.model.uri, dtype="auto")
+    model: Any = AutoModelForCausalLM.from_pretrained(request.model.uri, dtype=precision())
     model.to(device).eval()
+    stops = stop_ids(request.model.uri, tokenizer)
+    use_stop_ids_only(model, stops, tokenizer)
+    config = settings(stops, tokenizer, plan)
     texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in request.prompts]
     queue = [i for i in sorted(range(len(texts)), key=lambda i: (len(texts[i]), i)) for _ in range(plan.samples)]
     results: list[list[Completion]] = [[] for _ in texts]
@@ -39,17 +42,8 @@ def generate(request: Request) -> list[list[Completion]]:
         begun = time.monotonic()
         inputs = tokenizer([texts[i] for i in batch], return_tensors="pt", padding=True, add_special_tokens=False)
         with torch.inference_mode():
-            output = model.generate(
-                **inputs.to(device),
-                do_sample=plan.temperature > 0,
-                temperature=plan.temperature or None,
-                top_k=0,
-                top_p=1.0,
-                max_new_tokens=plan.max_completion_tokens,
-            )
+            output = model.generate(**inputs.to(device), generation_config=config)
         latency = time.monotonic() - begun
-        eos = model.generation_config.eos_token_id
-        stops = set(eos) if isinstance(eos, list) else {eos}
         for index, row in zip(batch, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
             end = next((n for n, token in enumerate(row) if token in stops), len(row))
             results[index].append(
@@ -64,7 +58,8 @@ def generate(request: Request) -> list[list[Completion]]:
             spoken, done = time.monotonic(), first + len(batch)
             rate = done / (spoken - started)
             print(f"serving: {done} of {len(queue)} completions, {rate:.0f}/s", flush=True)
-    return results
+    asked = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return Served(completions=results, decoding=decoding_of(model, tokenizer, stops, asked))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import TypeAdapter
-
 from pipeline.storage import ModelRef, Record
 
 Messages = list[dict[str, str]]
@@ -44,13 +42,33 @@ class Completion(Record):
     latency_s: float
 
 
+class Decoding(Record):
+    """What decides an answer beside weights, prompt and sampling plan, as the process that served found it."""
+
+    engine: str
+    version: str
+    device: str
+    dtype: str
+    """Of the weights as they were loaded, which may not be what they were saved in."""
+    stop_ids: tuple[int, ...]
+    """Token ids that end a completion."""
+    context: int | None
+    """Tokens that the model can attend to; None where its configuration does not say."""
+    tokens_digest: str
+    """sha256 of the prompts' token ids and of the text of every token: what template and tokenizer made of them."""
+
+
 class Request(Record):
     model: ModelRef
     prompts: list[Messages]
     sampling: Sampling
 
 
-RESPONSE = TypeAdapter(list[list[Completion]])
+class Served(Record):
+    """The answer to a request: `completions` follows its prompts."""
+
+    completions: list[list[Completion]]
+    decoding: Decoding
 
 
 class Sampler(Protocol):
@@ -59,15 +77,29 @@ class Sampler(Protocol):
     def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]: ...
 
 
-def sampler(log: Callable[[str], None] = print) -> Sampler:
-    """A sampler that serves each call from a subprocess and reports progress lines to `log`.
+class Server(Protocol):
+    """As a Sampler, for callers who must know what else decided the answers. There is at least one prompt."""
 
-    The sampler raises RuntimeError with the subprocess's last lines when it fails.
-    """
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> Served: ...
+
+
+def sampler(log: Callable[[str], None] = print) -> Sampler:
+    """A sampler over `server(log)`."""
+    serve = server(log)
 
     def sample(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]:
-        if not prompts:
-            return []
+        return serve(model, prompts, sampling).completions if prompts else []
+
+    return sample
+
+
+def server(log: Callable[[str], None] = print) -> Server:
+    """A server that answers each call from a subprocess and reports progress lines to `log`.
+
+    It raises RuntimeError with the subprocess's last lines when that fails.
+    """
+
+    def serve(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> Served:
         with tempfile.TemporaryDirectory(prefix="serving-") as folder:
             request, response = Path(folder, "request.json"), Path(folder, "response.json")
             request.write_text(Request(model=model, prompts=list(prompts), sampling=sampling).model_dump_json())
@@ -75,9 +107,9 @@ def sampler(log: Callable[[str], None] = print) -> Sampler:
             tail = _follow(command, log)
             if not response.exists():
                 raise RuntimeError(f"Serving {model.uri} failed; its last lines:\n{tail}")
-            return RESPONSE.validate_json(response.read_bytes())
+            return Served.model_validate_json(response.read_bytes())
 
-    return sample
+    return serve
 
 
 def _follow(command: list[str], log: Callable[[str], None]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, Trainer
+from transformers import AutoModelForCausalLM, GenerationConfig, Trainer
 
 from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.checkpoints import MANIFEST
@@ -59,6 +59,7 @@ def _publish(
         write(staging)
         trainer.processing_class.save_pretrained(staging)  # type: ignore[union-attr]
         (staging / "README.md").unlink(missing_ok=True)  # an empty model card; ours is in the registry
+        _keep_generation_config(Path(plan.base.uri), staging)
         shutil.rmtree(final, ignore_errors=True)  # an attempt that was killed before its result
         publish_dir(staging, final)
         return ModelRef(uri=str(final), digest=digest_dir(final))
@@ -69,5 +70,15 @@ def _publish(
     adapter = publish("adapter", write)
     dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=dtype)
+    base.generation_config = GenerationConfig()  # to write a file of contradictions raises; the base's own is copied
     merged: Any = PeftModel.from_pretrained(base, adapter.uri).merge_and_unload()
     return CheckpointRef(adapter=adapter, model=publish("model", merged.save_pretrained), step=step)
+
+
+def _keep_generation_config(base: Path, folder: Path) -> None:
+    """The base's file as it is, or none: a training neither goes by what it says about sampling nor decides it."""
+    theirs, ours = base / "generation_config.json", folder / "generation_config.json"
+    if not theirs.is_file():
+        ours.unlink(missing_ok=True)
+    elif ours.is_file():
+        shutil.copyfile(theirs, ours)

@@ -30,6 +30,7 @@ from transformers import (
 
 from pipeline.recipe import Lora
 from pipeline.rewards.verifiers import Grader
+from pipeline.serving.decoding import stop_ids, use_stop_ids_only
 from pipeline.storage import DatasetRef
 from pipeline.training.checkpoints import Checkpointer, room
 from pipeline.training.clock import Clock
@@ -125,7 +126,9 @@ def load_base(plan: TrainingPlan) -> tuple[Any, Any]:
         arguments["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
-    return AutoModelForCausalLM.from_pretrained(plan.base.uri, **arguments), load_tokenizer(plan)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(plan.base.uri, **arguments), load_tokenizer(plan)
+    use_stop_ids_only(model, stop_ids(plan.base.uri, tokenizer), tokenizer)
+    return model, tokenizer
 
 
 def read_rows(plan: TrainingPlan, columns: list[str]) -> Dataset:
@@ -233,7 +236,8 @@ def run(
         return None
     _close(keeper, training.grace_s)
     shutil.rmtree(folder / "trl", ignore_errors=True)
-    journal.add("ended", checkpoint.step, why="stopped" if progress.stopped else "done")
+    why = "stopped" if progress.stopped else "solved" if progress.solved else "done"
+    journal.add("ended", checkpoint.step, why=why)
     events = read_journal(folder / JOURNAL)
     attempts = [event.step for event in events if event.kind == "started"]
     history = [row for row in trainer.state.log_history if "seconds/step" in row or "held_out/length" in row]
@@ -249,6 +253,7 @@ def run(
         goodput=account(events),
         preemptions=interruptions(events),
         engine="trl",
+        untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved else 0,
     )
 
 

@@ -10,8 +10,18 @@ from transformers import Trainer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 
 from pipeline.recipe import GRPO
+from pipeline.serving.decoding import stop_ids
 from pipeline.training.clock import Clock
-from pipeline.training.fit import Build, check_context, common_args, load_base, lora_config, micro_batch, read_rows
+from pipeline.training.fit import (
+    Build,
+    check_context,
+    common_args,
+    load_base,
+    load_tokenizer,
+    lora_config,
+    micro_batch,
+    read_rows,
+)
 from pipeline.training.group import GroupTrainer
 from pipeline.training.plan import TrainingPlan
 
@@ -44,6 +54,8 @@ def config(plan: TrainingPlan, settings: GRPO, folder: Path) -> GRPOConfig:
     }
     if settings.generation != "transformers":
         arguments["vllm_mode"] = settings.generation.removeprefix("vllm_")
+        stops = list(stop_ids(plan.base.uri, load_tokenizer(plan)))  # vLLM reads config.json only if there is no other
+        arguments["generation_kwargs"] = {"stop_token_ids": stops, **arguments.get("generation_kwargs", {})}
     return GRPOConfig(**arguments)
 
 

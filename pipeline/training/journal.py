@@ -23,8 +23,8 @@ class Event(Record):
     """One line. `step`: where the training stood; for `started` the step that it resumes at.
 
     `seconds`: by name, what a step spent (`generate`, `reward`, `logprobs`, `update`, ...; with `step` for the whole),
-    or what a save (`save`) or a validation (`validation`) took. `why`: the signal of `stopping`; for `ended` "done" or
-    "stopped".
+    or what a save (`save`) or a validation (`validation`) took. `why`: the signal of `stopping`; for `ended` "done",
+    "solved" or "stopped".
     """
 
     kind: Kind

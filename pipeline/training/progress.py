@@ -66,8 +66,9 @@ class Progress(TrainerCallback):
         self._block = algorithm.updates_per_batch if algorithm.kind == "grpo" else 1
         self.health = Health()
         self._watch = sentinel.Watch(plan.training.sentinel)
-        self.leaving = self.stopped = False
-        """How the training ends, agreed between the ranks: pre-empted with a checkpoint, or stopped by the sentinel."""
+        self.leaving = self.stopped = self.solved = False
+        """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
+        early, because it has nothing left to learn."""
         self._asked_to_leave = False
         self._trainer: Trainer | None = None
         self._rates: Rates | None = None
@@ -78,7 +79,7 @@ class Progress(TrainerCallback):
         self._said: dict[str, float] = {}
         self._scored: tuple[int, float | None] = (-1, None)
         self._validation_s = 0.0
-        self._loaded = False
+        self._loaded = self._validated = False
         signal.signal(signal.SIGTERM, self._terminate)
 
     def attach(self, trainer: Trainer) -> None:
@@ -174,10 +175,12 @@ class Progress(TrainerCallback):
         row |= {f"seconds/{name}": seconds for name, seconds in self._spent.items()} | self._said
         assert self._rates is not None
         row |= self._rates(row, self._spent) | memory()
-        self._said = {}
-        before = self.health
-        for finding in self._watch.add(row):
+        self._validated, self._said = bool(self._said), {}
+        before, findings = self.health, self._watch.add(row)
+        for finding in findings:
             self._stop(control, finding) if finding.verdict == "STOP" else self._hear(finding)
+        if self._validated and self._agree(any(finding.rule == "solved" for finding in findings))[0]:
+            self._end_early(state, control)
         if state.global_step % TABLE_EVERY in (0, 1) or self.health is not before:
             self._table(state.global_step)
         parts = [f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row]
@@ -203,6 +206,14 @@ class Progress(TrainerCallback):
         """End the training; nobody resumes what was stopped."""
         self._hear(finding)
         self.stopped = control.should_training_stop = True
+        self.leaving = control.should_save = False
+
+    def _end_early(self, state: TrainerState, control: TrainerControl) -> None:
+        """Export what the policy is now. Nothing is saved at this step: an attempt after a kill decides here again."""
+        if self.stopped or state.global_step >= state.max_steps:
+            return
+        say(f"ends here: {state.max_steps - state.global_step} of {state.max_steps} steps are left out")
+        self.solved = control.should_training_stop = True
         self.leaving = control.should_save = False
 
     def collapse(self, reason: str) -> None:

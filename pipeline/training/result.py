@@ -13,7 +13,7 @@ computed again after a kill, nobody running, and the export."""
 
 
 class Finding(Record):
-    """A rule that spoke. `step`: the last one of the window that it looked at."""
+    """A rule that spoke; PASS is a note. `step`: the last one of the window that it looked at."""
 
     verdict: Verdict
     rule: str
@@ -26,6 +26,11 @@ class Health(Record):
 
     verdict: Verdict = "PASS"
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def solved(self) -> Finding | None:
+        """The note that the task was solved, if it was."""
+        return next((finding for finding in self.findings if finding.rule == "solved"), None)
 
 
 class Goodput(Record):
@@ -65,3 +70,5 @@ class TrainingResult(Record):
     goodput: Goodput = Goodput(total_s=0.0, productive_s=0.0, badput_s={})
     preemptions: tuple[Preemption, ...] = ()
     engine: str = "trl"
+    untrained_steps: int = 0
+    """Steps of the plan that were left out because the task was solved before."""

@@ -1,4 +1,5 @@
-"""Whether a training is healthy: PASS, HOLD (a person should look) or STOP (the best checkpoint stands), and why.
+"""Whether a training is healthy: PASS, HOLD (a person should look) or STOP (the best checkpoint stands), and why; and
+whether its task is solved.
 
 The rules, over the metrics of the steps so far; each compares the mean of the last few steps, or validations, with a
 limit or with the first ones, and is silent where its metric is absent.
@@ -13,6 +14,11 @@ limit or with the first ones, and is silent where its metric is absent.
   2503.14476); completions without a reward.
 - Reward up while accuracy falls is over-optimisation (arXiv 2210.10760): HOLD at half of the fall that counts, STOP at
   all of it.
+- What success shows too holds only as far as the held-out score does not explain it: groups whose rewards are all the
+  same because they are right, a policy that is surer because it errs less, and a reward whose variance comes from its
+  other components because nothing is wrong any more. Where held-out prompts are asked, these wait for the next asking.
+- Solved (a finding that is PASS): most groups have no gradient, and held-out accuracy has risen beyond noise to
+  `SOLVED`, confirmed by a second validation. The rest of the steps would learn nothing.
 Departures: openings, refusals and missing answers count from where the base model started, because many an honest model
 opens every solution alike; and a sign that honest learning shows too, such as longer answers, never stops by itself.
 Accuracy is that of held-out prompts or of the step's own, whichever fell further.
@@ -32,10 +38,12 @@ Row = Mapping[str, float]
 Said = tuple[Verdict, str] | None
 
 SOLVED = 0.9
-"""Accuracy at which groups that are all right are no failure."""
+"""Accuracy from which a task counts as solved, and groups that are all right are no failure."""
 VALIDATIONS = 2
 """Held-out figures that are averaged: each is a mean over many answers already."""
 _HELD_OUT = "held_out/"
+_SCORE = "held_out/accuracy"
+_NO_GRADIENT = "frac_reward_zero_std"
 _COMPONENT = "component/"
 _SEVERITY: dict[Verdict, int] = {"PASS": 0, "HOLD": 1, "STOP": 2}
 
@@ -98,6 +106,17 @@ class Watch:
 
     def latest(self, name: str) -> float | None:
         return self._values[name][-1] if self._values.get(name) else None
+
+    @property
+    def score(self) -> float | None:
+        """Held-out accuracy at the last validation, which may be the base model's; None without any."""
+        return self.latest(_SCORE)
+
+    @property
+    def confirmed(self) -> float | None:
+        """Held-out accuracy that each of the last two validations reached; None before there are two."""
+        values = self._values.get(_SCORE, [])
+        return min(values[-VALIDATIONS:]) if len(values) > VALIDATIONS else None
 
     def level(self, name: str) -> float | None:
         """Mean of the last values, for a metric with a limit of its own."""
@@ -192,8 +211,12 @@ def kl(watch: Watch) -> Said:
 
 def entropy(watch: Watch) -> Said:
     low, high = watch.settings.entropy_floor, watch.settings.entropy_ceiling
-    changes = watch.changes("entropy")
-    return _first_suspect(watch, (c for c in changes if not low * c.first <= c.last <= high * c.first))
+    errors = _errors_left(watch)
+    for change in watch.changes("entropy"):
+        if not low * change.first <= change.last <= high * change.first:
+            surer = low * change.first * errors <= change.last <= change.first
+            return _unexplained(watch, _suspect(watch, str(change)), explained=surer or errors == 0)
+    return None
 
 
 def length(watch: Watch) -> Said:
@@ -222,7 +245,19 @@ def truncated(watch: Watch) -> Said:
 
 
 def zero_variance(watch: Watch) -> Said:
-    return _over(watch, watch.settings.zero_variance, "frac_reward_zero_std")
+    over = _over(watch, watch.settings.zero_variance, _NO_GRADIENT)
+    return _unexplained(watch, over, explained=_all_right(watch))
+
+
+def solved(watch: Watch) -> Said:
+    first, now, share = watch.first(_SCORE), watch.confirmed, watch.level(_NO_GRADIENT)
+    if _SCORE not in watch.row or first is None or now is None or share is None:
+        return None
+    risen = now >= SOLVED and now - first > watch.settings.accuracy_noise
+    if not risen or share <= watch.settings.zero_variance or not _all_right(watch):
+        return None
+    rose = f"held-out accuracy rose from {first:.3g} to {now:.3g}"
+    return "PASS", f"solved: {rose}, and {share:.0%} of the groups have nothing left to learn from"
 
 
 def grad_norm(watch: Watch) -> Said:
@@ -231,12 +266,13 @@ def grad_norm(watch: Watch) -> Said:
 
 
 def one_component(watch: Watch) -> Said:
-    return _over(watch, watch.settings.component_share, *watch.components())
+    over = _over(watch, watch.settings.component_share, *watch.components())
+    return _unexplained(watch, over, explained=(watch.score or 0.0) >= SOLVED)
 
 
 RULES: tuple[Rule, ...] = (
     not_finite, unscored, no_gradient, accuracy_collapse, reward_diverges, kl, entropy, length, template, unanswered,
-    truncated, zero_variance, grad_norm, one_component,
+    truncated, zero_variance, grad_norm, one_component, solved,
 )  # fmt: skip
 
 
@@ -248,6 +284,31 @@ def _over(watch: Watch, limit: float, *names: str) -> Said:
 
 def _first_suspect(watch: Watch, changes: Iterable[Change]) -> Said:
     return next((_suspect(watch, str(change)) for change in changes), None)
+
+
+def _unexplained(watch: Watch, sign: Said, explained: bool) -> Said:
+    """What is left of a HOLD: nothing if the held-out score explains it, nor while the next one is awaited."""
+    if sign is None or sign[0] != "HOLD":
+        return sign
+    awaited = watch.score is not None and _SCORE not in watch.row
+    return None if explained or awaited else sign
+
+
+def _all_right(watch: Watch) -> bool:
+    """Whether so many groups without a gradient may all be right: no more of them than answers are."""
+    share, score = watch.level(_NO_GRADIENT), watch.score
+    if share is None or score is None:
+        return False
+    accuracy = watch.level("accuracy")
+    return share - min(score, score if accuracy is None else accuracy) <= watch.settings.accuracy_noise
+
+
+def _errors_left(watch: Watch) -> float:
+    """Share of the base model's errors on held-out prompts that are left; 0 in a task that is solved."""
+    first, now = watch.first(_SCORE), watch.score
+    if first is None or now is None or first >= 1:
+        return 1.0
+    return 0.0 if now >= SOLVED else min(1.0, (1 - now) / (1 - first))
 
 
 def _suspect(watch: Watch, reason: str) -> Said:

@@ -14,7 +14,13 @@ from evals.runner import Arm, ItemResult, Protocol, Sample, sampling
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
+from pipeline.serving.sample import Decoding
 from pipeline.storage import ModelRef
+
+DECODING = Decoding(
+    engine="transformers", version="5", device="cpu", dtype="float32", stop_ids=(3,), context=1024,
+    tokens_digest="a" * 64,
+)  # fmt: skip
 
 
 class Kit:
@@ -49,6 +55,7 @@ class Kit:
             template_digest="t",
             sampling=sampling(section),
             verifier="v/1",
+            decoding=DECODING,
         )
 
         def draw() -> Sample:

@@ -21,21 +21,23 @@ from evals.runner import run, sampling, template_digest
 from evals.suites import suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Grade, grade
-from pipeline.serving.sample import Completion, Messages, Sampling
+from pipeline.serving.sample import Completion, Messages, Sampling, Served
 from pipeline.storage import ModelRef, Store
+
+from .conftest import DECODING
 
 SECTION = Evaluation(items=240, max_standard_error=0.05, guard_margin=0.05)
 OLD, NEW = ModelRef(uri="models/old", digest="old"), ModelRef(uri="models/new", digest="new")
 
 
 class StandIn:
-    """A sampler whose models know a share of the answers; counts how often it is asked."""
+    """A server whose models know a share of the answers; counts how often it is asked."""
 
     def __init__(self, skills: dict[str, float]) -> None:
         self.skills, self.calls = skills, 0
         self.answers = {item.messages[0]["content"]: item.reference for item in suite(SECTION).items}
 
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> list[list[Completion]]:
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> Served:
         self.calls += 1
         rng = random.Random(f"{model.digest}{plan.seed}")
 
@@ -44,7 +46,8 @@ class StandIn:
             number = self.answers[prompt[0]["content"]] if known else "0"
             return Completion(text=f"#### {number}", tokens=4, finished=True, latency_s=rng.random())
 
-        return [[answer(prompt) for _ in range(plan.samples)] for prompt in prompts]
+        completions = [[answer(prompt) for _ in range(plan.samples)] for prompt in prompts]
+        return Served(completions=completions, decoding=DECODING)
 
 
 def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
@@ -52,8 +55,8 @@ def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
 
 
 def launch(root: Path, skill: float = 0.7) -> tuple[Store, StandIn, Any]:
-    store, sampler = Store(root), StandIn({"old": 0.4, "new": skill})
-    return store, sampler, evaluate(store, "it", "abc", OLD, NEW, SECTION, sampler, check, lambda _: None)
+    store, server = Store(root), StandIn({"old": 0.4, "new": skill})
+    return store, server, evaluate(store, "it", "abc", OLD, NEW, SECTION, server, check, lambda _: None)
 
 
 @pytest.fixture(scope="module")
@@ -64,27 +67,27 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Any]:
 
 
 def test_a_better_model_passes_and_a_second_run_does_nothing(tmp_path: Path) -> None:
-    store, sampler, report = launch(tmp_path)
+    store, server, report = launch(tmp_path)
     verdict = decide(store, "it", report, SECTION)
     assert verdict.verdict is Verdict.PASS
     assert (verdict.report_digest, verdict.bundle_digest) == (report.digest(), report.bundle.digest)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = evaluate(store, "it", "abc", OLD, NEW, SECTION, sampler, check, lambda _: None)
+    again = evaluate(store, "it", "abc", OLD, NEW, SECTION, server, check, lambda _: None)
     assert (again, decide(store, "it", again, SECTION)) == (report, verdict)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert sampler.calls == 2
+    assert server.calls == 2
 
 
 def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
-    store, sampler, report = launch(tmp_path)
+    store, server, report = launch(tmp_path)
     (tmp_path / "it" / "eval_report.json").unlink()
-    sampler.skills["new"] = 0.0
-    assert evaluate(store, "it", "abc", OLD, NEW, SECTION, sampler, check, lambda _: None) == report
-    assert sampler.calls == 2
+    server.skills["new"] = 0.0
+    assert evaluate(store, "it", "abc", OLD, NEW, SECTION, server, check, lambda _: None) == report
+    assert server.calls == 2
 
 
-def test_a_failed_sampler_publishes_nothing(tmp_path: Path) -> None:
-    def fail(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> list[list[Completion]]:
+def test_a_failed_server_publishes_nothing(tmp_path: Path) -> None:
+    def fail(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> Served:
         raise RuntimeError("serving failed")
 
     with pytest.raises(RuntimeError, match="serving failed"):
@@ -191,7 +194,7 @@ def test_both_arms_are_sampled_as_the_recipe_says() -> None:
 def test_the_runner_refuses_answers_that_it_cannot_assign() -> None:
     items, plan, whole = suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
 
-    def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> list[list[Completion]]:
+    def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> Served:
         return whole(model, prompts[1:], plan)
 
     with pytest.raises(ValueError, match="one full list for each prompt"):
@@ -209,10 +212,10 @@ def test_the_chat_template_is_part_of_the_protocol(tmp_path: Path) -> None:
     (tmp_path / "c/chat_template.jinja").write_text("{{ y }}")
     a, b, c = map(template_digest, models)
     assert a == b != c
-    store, sampler = Store(tmp_path / "store"), StandIn({"a": 0.4, "b": 0.8, "c": 0.8})
+    store, server = Store(tmp_path / "store"), StandIn({"a": 0.4, "b": 0.8, "c": 0.8})
     for candidate, expected in ((models[1], Verdict.PASS), (models[2], Verdict.INCONCLUSIVE)):
         prefix = f"it-{candidate.digest}"
-        report = evaluate(store, prefix, "abc", models[0], candidate, SECTION, sampler, check, lambda _: None)
+        report = evaluate(store, prefix, "abc", models[0], candidate, SECTION, server, check, lambda _: None)
         assert decide(store, prefix, report, SECTION).verdict is expected
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from evals import gate
 from evals.comparison import EvalReport, Measurement
 from evals.gate import Verdict
-from evals.runner import Arm
+from evals.runner import Arm, Protocol
 from pipeline.rewards.verifiers import Outcome
+from pipeline.serving.sample import Decoding
 
 
 def test_a_better_candidate_passes(kit: Any, good: tuple[Any, ...]) -> None:
@@ -72,6 +73,19 @@ def _other_verifier(arm: Arm) -> Arm:
     return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"verifier": "v/2"})})
 
 
+def _decoded_otherwise(**changes: object) -> Callable[[Arm], Arm]:
+    def change(arm: Arm) -> Arm:
+        assert arm.protocol.decoding is not None
+        decoding = arm.protocol.decoding.model_copy(update=changes)
+        return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"decoding": decoding})})
+
+    return change
+
+
+def _undecoded(arm: Arm) -> Arm:
+    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"decoding": None})})
+
+
 def _other_items(arm: Arm) -> Arm:
     return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"suite_digest": "u"})})
 
@@ -101,6 +115,41 @@ def test_bad_runs_are_inconclusive(kit: Any, good: tuple[Any, ...], break_it: Ca
         return
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert any(BROKEN[break_it] in reason for reason in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"stop_ids": (3, 5)}, "stop_ids (champion 3, candidate 3 5): give both the same eos_token_id in config.json"),
+        ({"dtype": "bfloat16"}, "dtype (champion float32, candidate bfloat16): serve both in the same precision"),
+        ({"engine": "vllm"}, "engine (champion transformers, candidate vllm): serve both with the same engine"),
+        ({"version": "6"}, "version (champion 5, candidate 6)"),
+        ({"device": "NVIDIA H200"}, "device (champion cpu, candidate NVIDIA H200)"),
+        ({"context": 2048}, "context (champion 1024, candidate 2048)"),
+        ({"tokens_digest": "b" * 64}, f"tokens_digest (champion {'a' * 12}, candidate {'b' * 12})"),
+    ],
+)
+def test_arms_that_were_decoded_differently_are_inconclusive(
+    kit: Any, good: tuple[Any, ...], changes: dict[str, object], reason: str
+) -> None:
+    section, suite, old, new = good
+    verdict = kit.judge(section, suite, old, _decoded_otherwise(**changes)(new))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert len(verdict.reasons) == 1
+    assert f"the arms ran under different protocols: {reason}" in verdict.reasons[0]
+
+
+def test_only_one_arm_that_says_what_decoded_it_is_inconclusive(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    verdict = kit.judge(section, suite, _undecoded(old), new)
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert "one does not say what decoded it" in verdict.reasons[0]
+    older = kit.judge(section, suite, _undecoded(old), _undecoded(new))  # evidence from before it was recorded
+    assert older.verdict is Verdict.PASS
+
+
+def test_every_field_of_a_protocol_has_a_word_on_how_to_make_it_equal() -> None:
+    assert set(gate.ALIKE) == {*Protocol.model_fields, *Decoding.model_fields} - {"decoding"}
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,16 @@ DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
 
 
 def make_plan(
-    root: Path, method: str = "grpo", withdrawn: int = 0, processes: int = 1, **changes: Any
+    root: Path, method: str = "grpo", withdrawn: int = 0, processes: int = 1, answer: str = "", **changes: Any
 ) -> tuple[Store, TrainingPlan]:
-    """A plan over a few problems of the demo task, as the selection stage would leave it."""
+    """A plan over a few problems of the demo task, as the selection stage would leave it.
+
+    `answer`: that all of them have, so that it is soon learned.
+    """
     store = Store(root)
     drawn = problems(3, "train", 48)
+    if answer:
+        drawn = [problem for problem in problems(3, "train", 8000) if problem.answer == answer][:48]
     user = [[{"role": "user", "content": p.prompt}] for p in drawn]
     prompts = [
         {"prompt": chat, "reference": p.answer, "verifier": "math", "frontier": True, "trace_ids": [p.prompt]}

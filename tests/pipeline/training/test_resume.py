@@ -1,12 +1,14 @@
 """Whatever the schedule of kills, a training ends with the bits of the undisturbed one."""
 
 import random
+import signal
 from pathlib import Path
 
 import pytest
 
 from benchmarks.kills import Zygote, adapter_of, result_of, survive
-from pipeline.recipe import DPO, GRPO, Checkpoints, DynamicSampling, Validation
+from pipeline.recipe import DPO, GRPO, Checkpoints, DynamicSampling, Sentinel, Validation
+from pipeline.training.journal import read_journal
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow
@@ -60,6 +62,38 @@ def test_any_schedule_of_kills_ends_with_the_same_bits(case: str, tmp_path: Path
         assert held_out[0] == held_out[1], "what was measured is the same too"
         assert len(again.preemptions) <= len([a for a in attempts if a.code != 0]), "some were killed before they began"
     assert interrupted, "no kill hit a running training"
+
+
+def test_a_solved_training_ends_early_and_a_kill_around_that_changes_no_bit(tmp_path: Path, zygote: Zygote) -> None:
+    quick = GRPO(**SMALL | {"prompts_per_step": 8, "learning_rate": 6e-3}, steps=14)
+    often = Validation(every_steps=2, prompts=16, samples=2, max_completion_tokens=32)
+
+    def plan(name: str) -> Path:
+        store, made = make_plan(
+            tmp_path / name, answer="8", grpo=quick, validation=often, sentinel=Sentinel(window=3),
+            checkpoints=Checkpoints(every_steps=3),
+        )  # fmt: skip
+        return folder(store, made) / "plan.json"
+
+    undisturbed, broken = plan("undisturbed"), plan("broken")
+    assert zygote.attempt(undisturbed).code == 0, zygote.said()
+    whole = result_of(undisturbed)
+    assert whole.health.verdict == "PASS" and whole.health.solved is not None
+    solved = whole.health.solved.step
+    assert whole.checkpoint.step == solved < 14 and whole.untrained_steps == 14 - solved
+    assert [row["step"] for row in whole.metrics] == list(range(solved + 1))
+    assert read_journal(undisturbed.parent / "journal.jsonl")[-1].why == "solved"
+    killed = (f"step {solved - 1}/14", signal.SIGKILL), ("ends here", signal.SIGKILL), ("ends here", signal.SIGTERM)
+    codes = [zygote.attempt(broken, sent, at=at).code for at, sent in killed]
+    assert codes[:2] == [-signal.SIGKILL] * 2
+    if codes[-1] != 0:  # the signal came before the result was there
+        assert zygote.attempt(broken).code == 0, zygote.said()
+    again = result_of(broken)
+    assert adapter_of(broken) == adapter_of(undisturbed)
+    assert again.checkpoint.model.digest == whole.checkpoint.model.digest
+    assert (again.health, again.untrained_steps) == (whole.health, whole.untrained_steps)
+    saved = {int(each.name.removeprefix("step-")) for each in (broken.parent / "checkpoints").glob("step-*")}
+    assert saved and max(saved) < solved, "whoever resumes decides again"
 
 
 def test_asking_held_out_prompts_leaves_the_training_as_it_is(tmp_path: Path, zygote: Zygote) -> None:

@@ -45,6 +45,9 @@ def to(first: float, last: float) -> Shape:
     return lambda step: first if step <= 6 else last
 
 
+SOLVING = {"accuracy": to(0.5, 0.96), "held_out/accuracy": to(0.5, 0.95)}
+
+
 def found(rows: list[Row], settings: Sentinel = SETTINGS) -> dict[str, str]:
     return {finding.rule: finding.verdict for finding in check(rows, settings)}
 
@@ -90,6 +93,7 @@ def test_a_healthy_training_passes() -> None:
         ("zero_variance", "HOLD", {"frac_reward_zero_std": 0.9}, {"frac_reward_zero_std": 0.75}),
         ("grad_norm", "HOLD", {"grad_norm": to(1, 12)}, {"grad_norm": lambda step: 30.0 if step % 3 else 1.0}),
         ("one_component", "HOLD", {"component/format": 0.8, "component/correct": 0.2}, {"component/format": 0.6}),
+        ("solved", "PASS", {**SOLVING, "frac_reward_zero_std": to(0.4, 0.9)}, {**SOLVING, "frac_reward_zero_std": 0.7}),
     ],
 )  # fmt: skip
 def test_a_rule_speaks_and_stays_silent_next_door(
@@ -125,6 +129,63 @@ def test_learning_is_no_failure() -> None:
 def test_a_solved_task_without_gradient_is_not_stopped() -> None:
     solved = {"loss": to(1, 0), "grad_norm": to(1, 0), "accuracy": to(0.5, 1), "held_out/accuracy": to(0.5, 0.9)}
     assert review(history(solved), SETTINGS).verdict == "PASS"
+
+
+SURE = {"frac_reward_zero_std": to(0.4, 0.9), "entropy": to(0.5, 0.05), "component/format": to(0.05, 0.9)}
+"""What a policy shows that has solved its task, and one that has collapsed."""
+
+
+def test_a_solved_task_is_noted_and_never_held() -> None:
+    health = review(history({**SOLVING, **SURE}), SETTINGS)
+    assert health.verdict == "PASS"
+    assert [(f.verdict, f.rule, f.step) for f in health.findings] == [("PASS", "solved", 15)]  # the second validation
+    assert health.solved and "rose from 0.5 to 0.95, and 90% of the groups" in health.solved.reason
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        to(0.5, 0.5),  # sure of what is wrong: zero variance at the bottom
+        to(0.5, 0.7),  # risen, but not so far that nine groups in ten could be all right
+        lambda step: 0.95 if step == 10 else 0.5,  # one lucky validation
+    ],
+)
+def test_the_same_signs_without_the_score_hold(score: Shape) -> None:
+    health = review(history({**SURE, "held_out/accuracy": score, "accuracy": to(0.5, 0.96)}), SETTINGS)
+    assert health.verdict == "HOLD" and health.solved is None
+    assert {"zero_variance", "entropy", "one_component"} <= {f.rule for f in health.findings}
+
+
+def test_groups_that_are_all_wrong_are_not_explained_by_held_out_prompts() -> None:
+    rows = history({**SURE, "held_out/accuracy": to(0.5, 0.95), "accuracy": to(0.5, 0.45)})
+    assert "zero_variance" in {f.rule for f in review(rows, SETTINGS).findings}
+    assert review(rows, SETTINGS).solved is None
+
+
+def test_without_held_out_prompts_nothing_is_explained() -> None:
+    rows = [{k: v for k, v in row.items() if "held_out" not in k} for row in history({**SURE, **SOLVING})]
+    assert {f.rule: f.verdict for f in review(rows, SETTINGS).findings} == dict.fromkeys(
+        ("zero_variance", "entropy", "one_component"), "HOLD"
+    )
+
+
+def test_a_base_model_near_the_ceiling_is_neither_held_nor_solved() -> None:
+    near = {"held_out/accuracy": to(0.96, 0.98), "accuracy": 0.97, "frac_reward_zero_std": 0.88}
+    for last in (0.02, 0.0, 0.4):  # so near to nothing, a token more or less is a multiple
+        assert review(history({**near, "entropy": to(0.1, last)}), SETTINGS).findings == ()
+
+
+def test_entropy_may_fall_as_far_as_the_errors_do() -> None:
+    learning = {"held_out/accuracy": to(0.4, 0.82), "accuracy": to(0.4, 0.82)}  # three errors in ten are left
+    assert review(history({**learning, "entropy": to(0.5, 0.06)}), SETTINGS).verdict == "PASS"
+    assert found(history({**learning, "entropy": to(0.5, 0.04)}))["entropy"] == "HOLD"
+
+
+def test_a_sign_of_success_waits_for_the_next_validation() -> None:
+    rising = {"held_out/accuracy": lambda step: 0.5 if step < 20 else 0.95, "accuracy": to(0.5, 0.96)}
+    rows = history({**rising, "frac_reward_zero_std": lambda step: 0.4 if step <= 15 else 1.0})
+    assert check(rows[:19], SETTINGS) == ()
+    assert review(rows, SETTINGS).verdict == "PASS"
 
 
 def test_not_a_number_stops_at_once_even_in_the_warm_up() -> None:
@@ -178,11 +239,11 @@ def test_a_metric_that_is_absent_makes_no_finding(absent: set[str]) -> None:
 
 @pytest.mark.slow
 def test_a_real_training_that_goes_wrong_is_stopped_and_one_that_does_not_is_not() -> None:
-    from benchmarks.sentinel import Job, judge, verdict
+    from benchmarks.sentinel import Job, ended, judge
     from benchmarks.sentinel_plants import CLEAN, PLANTS, train
 
     plants = {plant.name: plant for plant in (*PLANTS, *CLEAN)}
-    wrong = train(plants["DPO collapse"], 1, lambda rows: len(rows) >= 15 or verdict(rows) == "STOP")
+    wrong = train(plants["DPO collapse"], 1, lambda rows: len(rows) >= 15 or ended(rows))
     assert judge(Job("DPO collapse", 1), wrong).stopped_at
     right = train(plants["DPO, 60 steps"], 1, lambda rows: len(rows) >= 10)
     assert judge(Job("DPO, 60 steps", 1), right).held_at is None

@@ -15,7 +15,8 @@ import pytest
 from benchmarks.kills import Zygote, result_of
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.storage import Store, model_ref
+from pipeline.recipe import Validation
+from pipeline.storage import Store, digest_file, model_ref
 from pipeline.training.exits import NEVER_RETRY
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
@@ -116,6 +117,26 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, zygote: 
     path = folder(store, plan) / "plan.json"
     path.write_text(plan.model_copy(update={"base": model_ref(bare)}).model_dump_json())
     refused(zygote, store, plan, "no chat template")
+
+
+@pytest.mark.slow
+def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, zygote: Zygote) -> None:
+    bits: list[tuple[str, list[float | None]]] = []
+    for name, opinions in {"plain": {}, "opinionated": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}}.items():
+        base = tmp_path / name / "base"
+        shutil.copytree(MODEL_DIR, base)
+        said = json.loads((base / "generation_config.json").read_text()) | opinions
+        (base / "generation_config.json").write_text(json.dumps(said))
+        asked = Validation(every_steps=2, prompts=8, samples=2, max_completion_tokens=32)
+        store, plan = make_plan(tmp_path / name, grpo=GRPO_SETTINGS.model_copy(update={"steps": 2}), validation=asked)
+        path = folder(store, plan) / "plan.json"
+        path.write_text(plan.model_copy(update={"base": model_ref(base)}).model_dump_json())
+        assert attempt(zygote, store, plan) == 0, zygote.said()
+        held_out = [row.get("held_out/length") for row in result_of(path).metrics]
+        bits.append((digest_file(path.parent / "adapter" / "adapter_model.safetensors"), held_out))
+        exported = json.loads((path.parent / "model" / "generation_config.json").read_text())
+        assert exported.items() >= opinions.items(), "whoever serves it elsewhere finds what the base's folder says"
+    assert bits[0] == bits[1]
 
 
 @pytest.mark.slow

@@ -1,0 +1,113 @@
+"""How an iteration ended, in one line, and what to type next: the first two lines of the summary."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+from assets.card import why
+from assets.outcome import outcome
+from assets.resources import RECORDS, Deployment, deployment
+from evals.comparison import EvalReport
+from pipeline.iteration import Iteration
+from pipeline.registry.record import ModelVersion, Phase, RolloutState, read_state
+from pipeline.storage import Record, Store
+from pipeline.training.result import TrainingResult
+
+RUN = "make run"
+ROLLOUT = "dagster job launch -j canary_rollout"
+STATUS = "python -m jobs.rollout status"
+
+
+class Ending(NamedTuple):
+    """`next` is a command that works as typed, `purpose` what it is for."""
+
+    text: str
+    next: str
+    purpose: str
+
+
+def ending(settings: Deployment, iteration: Iteration) -> Ending:
+    """How the iteration ended, or where it stands."""
+    store, recipe = settings.store(), settings.recipe()
+    ended = outcome(store, iteration)
+    if ended is None:
+        missing = [stage for stage in RECORDS if _read(store, iteration, stage) is None]
+        stage = missing[0] if missing else "canary"
+        return Ending(f"in progress at stage {stage}", command(settings), "goes on where it stands")
+    match ended.ending:
+        case "not trained":
+            again = command(settings, "selection.method=grpo")
+            return Ending(f"not now: {ended.detail}", again, f"trains on these traces all the same; {_LATER}")
+        case "stopped":
+            again = command(settings, f"training.seed={recipe.training.seed + 1}")
+            text = f"stopped by the sentinel: {ended.detail}"
+            return Ending(text, again, f"trains anew, with another seed; {_LATER}")
+        case "refused":
+            again = command(settings, f"training.seed={recipe.training.seed + 1}")
+            text = f"refused by the gate{_figures(store, iteration)}: {ended.detail}"
+            return Ending(text, again, f"trains another candidate on these traces; {_LATER}")
+        case "held":
+            trained = _read(store, iteration, "policy_checkpoint")
+            reasons = why(trained.health) if isinstance(trained, TrainingResult) else ended.detail
+            tags = shlex.quote(json.dumps({"iteration": iteration.id}))
+            launch = f"dagster job launch -j preference_tuning -o canary --tags {tags}"
+            accept = command(settings, f'rollout.accept_hold="{iteration.id}"', launch=launch)
+            text = f"held{_figures(store, iteration)}: {reasons}"
+            return Ending(text, accept, "rolls the candidate out all the same, once you have looked at it")
+        case "rollout":
+            return _rolled_out(settings, iteration)
+
+
+def command(settings: Deployment, *more: str, launch: str = RUN) -> str:
+    """The launch with further overrides, beside those that are in force."""
+    keys = {override.partition("=")[0] for override in more}
+    words = [override for override in settings.overrides if override.partition("=")[0] not in keys]
+    words += more
+    set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(' '.join(words))} " if words else ""
+    if Path(settings.recipe_path).resolve() != Path(deployment().recipe_path).resolve():
+        set_to = f"PREFERENCE_TUNING_RECIPE={shlex.quote(settings.recipe_path)} {set_to}"
+    return f"{set_to}{launch}"
+
+
+def candidate(state: RolloutState, iteration: Iteration, version: ModelVersion | None) -> str:
+    """Where the rollout of this iteration's candidate stands."""
+    if version is None:
+        return "no candidate of this iteration"
+    name = f"version {version.version}"
+    if state.proposal is not None and state.proposal.version.iteration == iteration.id:
+        weight = f", {state.canary_weight}% on the canary" if state.active else ""
+        return f"{name}: {state.phase}{weight}{f' ({state.reason})' if state.reason else ''}"
+    if state.champion is not None and state.champion.iteration == iteration.id:
+        return f"{name}: {Phase.PROMOTED}"
+    return f"{name}: {Phase.ROLLED_BACK if version.model.digest in state.quarantined else 'not rolled out'}"
+
+
+_LATER = f"with newer traces: {RUN}"
+
+
+def _rolled_out(settings: Deployment, iteration: Iteration) -> Ending:
+    store, again = settings.store(), command(settings)
+    state = read_state(store, iteration.model_name)
+    version, figures = _read(store, iteration, "model_version"), _figures(store, iteration)
+    assert isinstance(version, ModelVersion), "a rollout is of a version"
+    if state.champion is not None and state.champion.iteration == iteration.id:
+        return Ending(f"promoted version {version.version}{figures}", again, "starts the next iteration from it")
+    stands = candidate(state, iteration, version)
+    if state.proposal is None or state.proposal.version.iteration != iteration.id or not state.active:
+        return Ending(f"not promoted{figures}: {stands}", again, "looks for newer traces")
+    if state.phase is Phase.HELD:
+        return Ending(f"rollout held{figures}: {stands}", command(settings, launch=STATUS), "says what it waits for")
+    onward = command(settings, launch=ROLLOUT)
+    return Ending(f"in rollout{figures}: {stands}", onward, "takes it as far as its policy allows now")
+
+
+def _figures(store: Store, iteration: Iteration) -> str:
+    report = _read(store, iteration, "eval_report")
+    compared = report.measurement.comparison if isinstance(report, EvalReport) else None
+    return f", {compared.champion.value:.1%} -> {compared.candidate.value:.1%}" if compared else ""
+
+
+def _read(store: Store, iteration: Iteration, stage: str) -> Record | None:
+    name, kind = RECORDS[stage]
+    return store.read(iteration.path(name), kind)

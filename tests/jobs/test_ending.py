@@ -1,0 +1,166 @@
+"""The first lines of the summary: how this iteration ended, of whatever its predecessors did, and what to type next."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from assets.outcome import Ending as Ended
+from assets.outcome import conclude
+from assets.resources import LATEST, Deployment
+from evals.comparison import EvalReport
+from jobs import summary
+from jobs.ending import ending
+from pipeline.iteration import Iteration
+from pipeline.registry.record import ModelVersion
+from pipeline.storage import CheckpointRef, Store
+from pipeline.training.result import Finding, Health, TrainingResult
+from tests.evals.conftest import Kit
+from tests.pipeline.registry.conftest import BASE, NAME, World, iteration_over, model, version_of
+
+EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
+
+
+class Place:
+    """A deployment whose first candidate, `a`, was promoted, and its second iteration."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = Deployment(
+            recipe_path=str(EMBEDDED), overrides=[f"data_root={root}", f"base_model.name={NAME}", "training.seed=4"]
+        )
+        self.store = Store(root)
+        self.world = World(self.store)
+        self.first = self.begin(iteration_over(BASE))
+        self.propose("a", 1)
+        self.world.tick_until("promoted")
+        self.iteration = self.begin(iteration_over(model("a"), 1))
+
+    def begin(self, iteration: Iteration) -> Iteration:
+        self.store.write(LATEST, iteration)
+        return iteration
+
+    def leave(self, digest: str, number: int) -> ModelVersion:
+        """What the stages up to the registry leave of a candidate that is better."""
+        kit = Kit()
+        section = kit.section()
+        suite = kit.suite(section)
+        arms = (kit.arm("a", section, suite, 0.7), kit.arm("b", section, suite, 0.9))
+        report: EvalReport = kit.report(section, suite, *arms)
+        self.store.write(self.iteration.path("eval_report.json"), report)
+        version = version_of(digest, number, self.iteration)
+        self.store.write(self.iteration.path("model_version.json"), version)
+        return version
+
+    def propose(self, digest: str, number: int) -> None:
+        state = self.world.state
+        self.world.propose(digest, number=number)
+        iteration = iteration_over(state.champion.model if state.champion else BASE, state.promotions)
+        self.store.write(iteration.path("model_version.json"), version_of(digest, number, iteration))
+        conclude(self.store, iteration, "rollout", f"version {number}")
+
+    def lines(self) -> list[str]:
+        return list(summary.lines(self.settings))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path / "data")
+
+
+def overrides(command: str) -> list[str]:
+    """What a typed command sets."""
+    first = shlex.split(command)[0]
+    assert first.startswith("PREFERENCE_TUNING_OVERRIDES=")
+    return first.partition("=")[2].split()
+
+
+def test_an_iteration_under_way_names_its_stage(place: Place) -> None:
+    text, next, _ = ending(place.settings, place.iteration)
+    assert text == "in progress at stage traces"
+    assert next.endswith(" make run") and overrides(next) == place.settings.overrides
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "text", "override"),
+    [
+        ("refused", "improvement not shown", "refused by the gate: improvement not shown", "training.seed=5"),
+        ("not trained", "few prompts", "not now: few prompts", "selection.method=grpo"),
+        ("stopped", "loss is nan", "stopped by the sentinel: loss is nan", "training.seed=5"),
+    ],
+)
+def test_an_honest_end_says_why_and_what_to_type(
+    place: Place, kind: Ended, detail: str, text: str, override: str
+) -> None:
+    conclude(place.store, place.iteration, kind, detail)
+    found = ending(place.settings, place.iteration)
+    assert found.text == text
+    assert overrides(found.next)[-1] == override and found.next.endswith(" make run")
+    kept = Deployment(recipe_path=place.settings.recipe_path, overrides=overrides(found.next)).recipe()
+    assert kept.data_root == place.settings.recipe().data_root, "what was set stays set"
+    assert "with newer traces: make run" in found.purpose
+    first, *rest = place.lines()
+    assert first == f"iteration 2 ({place.iteration.id}) {text}"
+    assert rest[0] == f"next: {found.next}"
+    assert "no candidate of this iteration" in "\n".join(rest)
+    assert "  champion              version 1" in rest
+
+
+def test_a_held_candidate_is_not_told_as_the_champion_before_it(place: Place) -> None:
+    version = place.leave("b", 2)
+    finding = Finding(verdict="HOLD", rule="kl", step=7, reason="kl is 0.13 a token from the base model")
+    result = TrainingResult(
+        iteration=place.iteration.id, plan_digest="p", metrics=(), seconds=1.0, attempts=1, resumed_from=(),
+        checkpoint=CheckpointRef(adapter=version.adapter, model=version.model, step=10),
+        health=Health(verdict="HOLD", findings=(finding,)),
+    )  # fmt: skip
+    place.store.write(place.iteration.path("training/result.json"), result)
+    conclude(place.store, place.iteration, "held", "a long text")
+    first, second, *rest = place.lines()
+    assert ") held, " in first and first.endswith(f"%: {finding.reason} (step 7)")
+    accepting = Deployment(recipe_path=str(EMBEDDED), overrides=overrides(second.removeprefix("next: ")))
+    assert accepting.recipe().rollout.accept_hold == place.iteration.id
+    assert shlex.split(second)[2:8] == ["dagster", "job", "launch", "-j", "preference_tuning", "-o"]
+    assert "  rollout               version 2: not rolled out" in rest
+    assert not any("promoted" in line for line in (first, second, *rest))
+
+
+def test_a_candidate_in_the_traffic_is_told_until_it_is_promoted(place: Place) -> None:
+    place.leave("b", 2)
+    place.propose("b", 2)
+    place.world.tick_until("observing")
+    found = ending(place.settings, place.iteration)
+    assert found.text.startswith("in rollout, ") and "version 2: observing, 5% on the canary" in found.text
+    assert found.next.endswith(" dagster job launch -j canary_rollout")
+    place.world.tick_until("promoted")
+    text, next, _ = ending(place.settings, place.iteration)
+    assert text.startswith("promoted version 2, ") and text.count("%") == 2
+    assert next.endswith(" make run")
+    assert "  champion              version 2" in place.lines()
+
+
+def test_a_candidate_that_was_rolled_back_is_not_promoted(place: Place) -> None:
+    place.leave("b", 2)
+    place.propose("b", 2)
+    place.world.metrics.canary = {"quality": 0.1}
+    place.world.tick_until("rolled_back")
+    assert "version 2: rolled_back" in ending(place.settings, place.iteration).text
+    assert ending(place.settings, place.iteration).text.startswith("not promoted, ")
+    assert "  champion              version 1" in place.lines()
+
+
+def test_a_rollout_on_hold_names_its_own_command(place: Place) -> None:
+    place.leave("b", 2)
+    place.propose("b", 2)
+    place.world.tick_until("observing")
+    place.world.metrics.spoil = lambda look: None
+    place.world.tick_until("held")
+    found = ending(place.settings, place.iteration)
+    assert found.text.startswith("rollout held, ")
+    assert found.next.endswith(" python -m jobs.rollout status")
+
+
+def test_without_any_iteration_the_summary_says_what_to_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={tmp_path}")
+    with pytest.raises(SystemExit, match=r"There is no iteration yet\. Launch the whole job"):
+        summary.main()
