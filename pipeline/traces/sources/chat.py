@@ -12,8 +12,8 @@
 | LlamaIndex, Vercel, LiveKit | `args`, `blocks`; `text` and `toolCalls`; `items` |
 | any of them as text | JSON, or a Python literal, in a string |
 
-Owns what a message is and where a request or a response keeps them; `parts` knows what is in one. A definition of a
-tool is no message.
+Owns what a message is; `envelopes` knows where a request or a response keeps them, and `parts` what is in one. A
+definition of a tool is no message.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from typing import Any, cast
 import msgspec
 
 from pipeline.traces.rows import Message
+from pipeline.traces.sources.envelopes import CONTENTS, MESSAGE, opened
 from pipeline.traces.sources.parts import (
     REASONING,
+    Json,
     dumped,
     is_call,
     is_call_kind,
@@ -51,45 +53,7 @@ KINDS = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool",
     for chunk in ("", "Chunk")
 }
 """LangChain and AutoGen name a message's role in `type`, or in the name of its class."""
-CONTENTS = ("parts", "blocks", "content")
-"""Where a message keeps its content: an application's message has the text alone beside its parts."""
-_MESSAGE = frozenset(
-    {*CONTENTS, "type", "id", "name", "refusal", "annotations", "audio", "tool_calls", "toolCalls", "function_call"}
-    | {"reasoning_content", "reasoning", "thinking", "thinking_blocks", "additional_kwargs", "response_metadata"}
-    | {"usage_metadata", "invalid_tool_calls", "finish_reason", "finishReason", "stop_reason"}
-    | {"provider_specific_fields"}
-    | {"example", "status", "logprobs", "index", "parsed", "images", "model", "usage", "object", "role", "lc_kwargs"}
-)
-"""Keys of a message beside its role: a value of these alone is a message that doesn't say its role."""
-_SETTINGS = frozenset(
-    {"model", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop"}
-    | {"stream", "stream_options", "seed", "user", "tools", "tool_choice", "functions", "function_call", "metadata"}
-    | {"parallel_tool_calls", "response_format", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "store"}
-    | {"frequency_penalty", "reasoning", "reasoning_effort", "include", "truncation", "service_tier", "echo"}
-    | {"verbosity", "modalities", "safety_identifier", "prompt_cache_key", "extra_body", "extra_headers", "timeout"}
-    | {"stop_sequences", "thinking", "options", "format", "keep_alive", "best_of", "suffix", "formatted", "kwargs"}
-    | {"toolChoice", "maxOutputTokens", "topP", "background", "max_tool_calls"}
-)
-"""Keys of a request that decide how it is answered and hold none of its text."""
-_ANSWERED = frozenset(
-    {"finish_reason", "finishReason", "stop_reason", "stop", "usage", "model", "id", "object", "created", "type"}
-    | {
-        "index",
-        "logprobs",
-        "reasoning",
-        "reasoningText",
-        "reasoning_content",
-        "sources",
-        "warnings",
-        "steps",
-        "request",
-    }
-    | {"response", "providerMetadata", "experimental_providerMetadata", "log_id", "truncated", "annotations"}
-    | {"toolCalls", "tool_calls", "files", "role", "stopReason", "metrics", "totalUsage", "rawFinishReason"}
-)
-"""Keys beside the text of an answer."""
 
-Json = dict[str, Any]
 Turn = dict[str, Any]
 """A message whose tool calls are still a list."""
 
@@ -102,6 +66,8 @@ class Chat(msgspec.Struct):
     finish_reason: str | None = None
     unreadable: str | None = None
     failed: bool = False
+    instructions: str = ""
+    """The system message that an answer repeats: the request may not have been logged with it."""
 
 
 def parse(value: Any, role: str) -> Chat:
@@ -116,6 +82,12 @@ def parse(value: Any, role: str) -> Chat:
         return Chat([], unreadable=f"{'output' if role == 'assistant' else 'input'}: {odd}")
     reader.chat.messages = [_settled(turn) for turn in turns]
     return reader.chat
+
+
+def prompt(asked: Chat, answered: Chat) -> list[Message]:
+    """The messages that were asked, with the instructions that only the answer repeats."""
+    lacks = answered.instructions and asked.messages and asked.messages[0]["role"] != "system"
+    return [{"role": "system", "content": answered.instructions}, *asked.messages] if lacks else asked.messages
 
 
 def completion(chat: Chat) -> str:
@@ -232,7 +204,7 @@ class _Reader:
         if role == "tool":
             return self._returned(content)
         calls = _calls_of(value)
-        if content is None and not calls and value.keys().isdisjoint(CONTENTS) and not value.keys() <= _MESSAGE:
+        if content is None and not calls and value.keys().isdisjoint(CONTENTS) and not value.keys() <= MESSAGE:
             raise unreadable(value)
         found = parts_of(content)
         self.chat.has_payload |= found.has_payload or any(value.get(key) for key in ("audio", "images"))
@@ -250,9 +222,9 @@ class _Reader:
     def _returned(self, content: Any) -> list[Turn]:
         if isinstance(content, dict) and is_definition(cast(Json, content)):
             return []
-        if isinstance(content, list) and content and all(isinstance(item, dict) for item in content):
-            if any(map(is_result, cast(list[Json], content))):
-                return [{"role": "tool", "content": text} for text in parts_of(content).results]
+        items = cast(list[Any], content) if isinstance(content, list) else []
+        if any(isinstance(item, dict) and is_result(cast(Json, item)) for item in items):
+            return [{"role": "tool", "content": text} for text in parts_of(items).results]
         return [{"role": "tool", "content": result_text(content)}]
 
     def _calling(self, text: str, calls: list[Any]) -> Turn:
@@ -276,87 +248,17 @@ class _Reader:
         raise unreadable(value)
 
     def _of_envelope(self, value: Json, role: str) -> list[Turn]:
-        """A request, a response, or one of the wrappings that frameworks put around them."""
-        keys = {key for key, inner in value.items() if inner is not None}
-        if value.get("error") and keys.isdisjoint(("choices", "candidates", "output", "content", "text", "message")):
-            self.chat.failed = True
-            return []
-        for key in ("choices", "candidates", "generations"):
-            if isinstance(value.get(key), list):
-                return self._first_of(cast(list[Any], value[key]))
-        if isinstance(value.get("messages"), (list, str)) and "prompt" not in keys:
-            return self._system(value.get("system"), value["messages"], role)
-        if "contents" in keys:
-            config = value.get("config", value.get("generate_content_config"))
-            places = (value, cast(Json, config) if isinstance(config, dict) else {})
-            rules = [p[key] for p in places for key in ("system_instruction", "systemInstruction") if p.get(key)]
-            return self._system(rules[0] if rules else None, value["contents"], role)
-        if "message" in keys and (isinstance(value["message"], dict) or keys <= {"message", *_SETTINGS}):
-            return self.messages(value["message"], role)
-        if isinstance(value.get("items"), list) and all(isinstance(i, dict) and kind_of(i) for i in value["items"]):
-            return self.messages(value["items"], role)
-        found = self._of_request(value, keys) if role == "user" else self._of_response(value, keys)
-        if found is not None:
-            return found
-        if any(key in keys for key in CONTENTS) or keys & {"tool_calls", "toolCalls", "refusal"}:
-            inner: Any = value.get("content")
-            if keys <= _MESSAGE or (isinstance(inner, dict) and isinstance(cast(Json, inner).get("parts"), list)):
-                if isinstance(inner, dict) and "role" in inner:
-                    return self._of_dict(cast(Json, inner), role)
-                return self._message(role, value)
-        if isinstance(value.get("text"), str) and keys <= {"text", *_ANSWERED}:
-            return self._message(role, {**value, "content": value["text"]})
-        arguments = [value[key] for key in ("args", "kwargs") if value.get(key)] if keys <= {"args", "kwargs"} else []
-        if len(arguments) == 1 or (arguments and isinstance(arguments[1], dict) and set(arguments[1]) <= _SETTINGS):
-            return self.messages(arguments[0], role)
-        raise unreadable(value)
-
-    def _of_request(self, value: Json, keys: set[str]) -> list[Turn] | None:
-        beside = keys - {"text"} if isinstance(value.get("text"), dict) else keys  # the format of the answer
-        if "input" in keys and beside <= {"input", "instructions", *_SETTINGS}:
-            return self._system(value.get("instructions"), value["input"], "user")
-        if "prompt" in keys and keys <= {"prompt", "system", *_SETTINGS}:
-            return self._system(value.get("system"), value["prompt"], "user")
-        return None
-
-    def _of_response(self, value: Json, keys: set[str]) -> list[Turn] | None:
-        if "output" in keys:
-            inner: Any = value["output"]
-            if value.get("status") == "failed":
-                self.chat.failed = True
-            if value.get("object") == "response" or isinstance(inner, (list, dict)):
-                details = value.get("incomplete_details")
-                self._note_finish({"finish_reason": details.get("reason")} if isinstance(details, dict) else {})
-                return self.messages(inner, "assistant")
-            if keys <= {"output", "input", "chat_history", "intermediate_steps", *_ANSWERED}:
-                return self.messages(inner, "assistant")
-        if isinstance(value.get("completion"), str) and keys <= {"completion", *_ANSWERED}:
-            return self.messages(value["completion"], "assistant")
-        if isinstance(value.get("response"), str) and "done" in keys:  # Ollama
-            return _said("assistant", value["response"])
-        return None
-
-    def _system(self, rules: Any, value: Any, role: str) -> list[Turn]:
-        system = self._message("system", {"content": _texts_of(rules)}) if rules else []
-        return system + self.messages(value, role)
-
-    def _first_of(self, samples: list[Any]) -> list[Turn]:
-        """The first sample is the one that was served. One without any text was filtered."""
-        first = samples[0] if samples else {}
-        if isinstance(first, list):
-            return self._first_of(cast(list[Any], first))
-        if not isinstance(first, dict):
-            raise unreadable(samples)
-        sample = cast(Json, first)
-        self._note_finish(sample)
-        said = next((sample[key] for key in ("message", "content", "text") if sample.get(key) is not None), None)
-        if said is None and "delta" in sample:
-            raise unreadable(samples)  # a piece of a stream
-        found = self.messages({"parts": []} if said == {} else said, "assistant")
-        empty = not any(turn["content"] or turn.get("tool_calls") for turn in found)
-        cut = (self.chat.finish_reason or "").lower() in ("length", "max_tokens", "stop")
-        self.chat.failed |= empty and not cut
-        return found
+        found = opened(value, role)
+        self.chat.failed |= found.failed
+        self._note_finish(found.beside or {})
+        if value.get("object") == "response" and isinstance(value.get("instructions"), str):
+            self.chat.instructions = value["instructions"]
+        rules = self._message("system", {"content": _texts_of(found.rules)}) if found.rules else []
+        turns = self.messages(found.value, found.role)
+        if found.sampled and not any(turn["content"] or turn.get("tool_calls") for turn in turns):
+            reason = (self.chat.finish_reason or "").lower()
+            self.chat.failed |= reason not in ("length", "max_tokens", "stop")  # it was filtered
+        return rules + turns
 
     def _note_finish(self, value: Json) -> None:
         keys = ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")

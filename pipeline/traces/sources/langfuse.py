@@ -119,7 +119,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         model=row.provided_model_name or "",
         user_id=row.user_id or None,
         session_id=row.session_id or None,
-        messages=asked.messages,
+        messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
         line=line,

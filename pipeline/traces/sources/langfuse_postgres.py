@@ -222,7 +222,7 @@ def _trace(row: TableRow, line: int) -> Trace | Rejection:
         model=row.model or "",
         user_id=None if row.user_id in (None, "") else str(row.user_id),
         session_id=None if row.session_id in (None, "") else str(row.session_id),
-        messages=asked.messages,
+        messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
         line=line,
