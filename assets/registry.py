@@ -24,6 +24,8 @@ from pipeline.registry.router import LocalRouter
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.sample import Sampling, sampler
 from pipeline.traces.materialize import read
+from pipeline.traces.tools import COLUMNS as TOOL_COLUMNS
+from pipeline.traces.tools import calls_tools
 from pipeline.training.result import Health, TrainingResult
 
 
@@ -127,15 +129,18 @@ def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], Non
     """Take the model's rollout as far as its policy allows now, with the embedded router and replayed traffic."""
     recipe, store, name = deployment.recipe(), deployment.store(), deployment.recipe().base_model.name
     try:
-        rows = read(store, deployment.lake(), deployment.latest().dataset, ["messages", "reference"]).to_pylist()
+        columns = [*TOOL_COLUMNS, "reference"]
+        rows = read(store, deployment.lake(), deployment.latest().dataset, columns).to_pylist()
     except ValueError as gone:  # erased meanwhile: a rollout without traffic waits, and the split still follows
         log(f"No traffic to replay: {gone}")
         rows = []
     requests = [
         ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
         for row in rows
-        if row["reference"]
+        if row["reference"] and not calls_tools(row)
     ]
+    if left_out := sum(map(calls_tools, rows)):
+        log(f"{left_out:,} rows call tools and are not replayed: a replayed request has text alone.")
     limit = Sampling(max_completion_tokens=recipe.evaluation.max_completion_tokens)
     with closing(grader_of(recipe.rewards.verifier)) as check:
         return drive(

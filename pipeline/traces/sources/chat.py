@@ -23,7 +23,7 @@ from typing import Any, cast
 import msgspec
 
 from pipeline.traces.rows import Message
-from pipeline.traces.sources.envelopes import CONTENTS, MESSAGE, opened
+from pipeline.traces.sources.envelopes import CONTENTS, MESSAGE, is_data, opened
 from pipeline.traces.sources.parts import (
     REASONING,
     Json,
@@ -134,7 +134,9 @@ class _Reader:
             inner = value_of(value)
             if isinstance(inner, str):
                 return self.messages(inner, role) if inner != value else _said(role, value)
-            return self.messages(inner, role)
+            # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
+            is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
+            return _said(role, value) if is_text else self.messages(inner, role)
         if value is None:
             return []
         if isinstance(value, list):

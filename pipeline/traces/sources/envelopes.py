@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
-from pipeline.traces.sources.parts import Json, kind_of
+from pipeline.traces.sources.parts import Json, is_part, kind_of
 from pipeline.traces.sources.shapes import unreadable
 
 CONTENTS = ("parts", "blocks", "content")
@@ -43,6 +43,16 @@ _ANSWERED = _words("""
 """Keys beside the text of an answer."""
 
 
+_CHAT = _words("""
+    role content parts blocks contents message messages choices candidates generations kwargs args arguments
+    additional_kwargs response_metadata usage_metadata usage tool_calls toolCalls tool_call_id toolCallId toolName
+    tool_name function function_call functionCall finish_reason finishReason stop_reason delta input output prompt
+    completion response text raw result parameters source_nodes chat_history tools lc error refusal
+    reasoning thinking summary
+""")
+"""Keys that requests and responses have: JSON without any of them is what a model was asked to write."""
+
+
 class Opened(NamedTuple):
     """What an envelope holds: a value of messages, and whose they are where they don't say it."""
 
@@ -70,6 +80,22 @@ def opened(value: Json, role: str) -> Opened:
     if found is None:
         raise unreadable(value)
     return found
+
+
+def is_data(value: Any) -> bool:
+    """Whether JSON that stood in a text may be an answer in JSON: objects or numbers, and no key of a chat's."""
+    if isinstance(value, dict):
+        inner = cast(Json, value)
+        known = is_part(inner) or not inner.keys().isdisjoint(_CHAT)
+        return bool(inner) and not known and all(map(_is_plain_or_data, inner.values()))
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    return bool(items) and not any(isinstance(item, str) for item in items) and all(map(_is_plain_or_data, items))
+
+
+def _is_plain_or_data(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain_or_data, cast(list[Any], value)))
+    return is_data(value) or value == {} if isinstance(value, dict) else True
 
 
 def _sample(samples: list[Any]) -> Opened:

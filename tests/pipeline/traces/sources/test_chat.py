@@ -53,8 +53,20 @@ def test_nothing(value: Any) -> None:
     assert parse(value, "user").messages == []
 
 
-@pytest.mark.parametrize("text", ['{"broken', "42", "[not json]", '{"a": 1} is JSON, is it not?', "<b>x</b>", "f(x=1)"])
-def test_a_text_that_is_no_structure_is_the_text_it_was(text: str) -> None:
+TEXTS = [
+    '{"answer": 3}',
+    "[1, 2]",
+    '{"broken',
+    "42",
+    "[not json]",
+    '{"a": 1} is JSON, is it not?',
+    "<b>x</b>",
+    "f(x=1)",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_json_of_no_known_shape_is_the_text_it_was(text: str) -> None:
     assert parse(text, "assistant").messages == [{"role": "assistant", "content": text}]
 
 
