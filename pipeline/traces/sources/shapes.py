@@ -22,12 +22,15 @@ ODD = re.compile(r"\s*(?:[\"\[{<]|[A-Z]\w*\(|[a-z_]+=['\"\[{(<A-Z]|(?:None|null|
 """Whether a text may be something else than plain text: what is not odd is never looked at again."""
 
 # An object or a list of texts begins so, be it JSON, Python, or one of them cut off.
-_BEGINS = re.compile(r"[\[({\s]*\{\s*(?:'[^'\n]{0,80}'|\"[^\"\n]{0,80}\")\s*:|\[\s*['\"(<{].*\]\s*\Z", re.DOTALL)
+_BEGINS = re.compile(r"[\[({\s]*\{\s*(?:'[^'\n]{0,80}'|\"[^\"\n]{0,80}\")\s*:|\[[\s\[(]*['\"(<{].*\]\s*\Z", re.DOTALL)
 _REPR = re.compile(
     r"\[?<[\w.]+(?: [\w.]+)* at 0x[0-9a-fA-F]+>|\[object [A-Z]\w*\]|\[?[A-Z]\w*\(\w+=.*\)\]?\Z"
     r"|(?:content|role|id|text|parts|messages?|choices|candidates|output|kind|type|model|name)="
     r"(?:'[^']*'|\"[^\"]*\"|None|\[.*\]|\{.*\}|\w+\(.*\)|<.*>)(?:\Z|,? \w+=)",
     re.DOTALL,
+)
+_CHAT_KEY = re.compile(
+    r"[\"'](?:role|content|parts|type|text|messages?|choices|candidates|tool_?[cC]alls|arguments|args|input|output)[\"']\s*:"
 )
 _KEY = re.compile(r"[A-Za-z_][\w.-]{0,39}")
 _DEPTH, _KEYS, _LENGTH = 3, 12, 200
@@ -68,8 +71,13 @@ def value_of(text: str) -> Any:
             return msgspec.json.decode(bare)
         except ValueError:  # RecursionError is the caller's: it refuses the row
             pass
-        if bare[0] != '"' and _BEGINS.match(bare) and not _is_followed_by_words(bare):
-            return literal(bare)
+        if bare[0] != '"' and (_BEGINS.match(bare) or _is_literal(bare)) and not _is_followed_by_words(bare):
+            try:
+                return literal(bare)
+            except Unreadable:
+                if bare.startswith('{"') and not _CHAT_KEY.search(bare):
+                    return text  # an answer that should have been JSON
+                raise
     refuse_repr(bare)
     return text
 
@@ -90,6 +98,15 @@ def literal(text: str) -> Any:
             return json.loads(json.dumps(ast.literal_eval(text)))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise Unreadable("text: a structure that is neither JSON nor a Python literal") from None
+
+
+def _is_literal(text: str) -> bool:
+    """Whether a text is a list of Python's that holds no text, such as [None]."""
+    try:
+        literal(text)
+    except Unreadable:
+        return False
+    return True
 
 
 def _is_followed_by_words(text: str) -> bool:

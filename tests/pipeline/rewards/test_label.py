@@ -226,6 +226,6 @@ def test_rows_with_tool_calls_are_counted_and_neither_checked_nor_paired(export:
     assert labels.unlabelled == {"tool_calls": 2}
     assert labels.outcomes == {"tool_calls": 2, "correct": 1}
     assert [found[f"t{n}"]["final_reward"] is None for n in (1, 2, 3)] == [True, True, False]
-    assert (labels.checked, labels.components["correct"].count, labels.components.get("feedback")) == (1, 1, None)
+    assert (labels.checked, *(labels.components[name].count for name in ("correct", "feedback"))) == (1, 1, 0)
     assert json.loads(found["t1"]["prompt"])[1]["tool_calls"], "the call is not an empty turn"
     assert [row.trace_id for row in read_labels(labels.dataset)] == ["t3"]
