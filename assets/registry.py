@@ -26,6 +26,8 @@ from pipeline.registry.unseen import unseen
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.sample import Messages, Sampling, sampler
 from pipeline.traces.materialize import read
+from pipeline.traces.tools import COLUMNS as TOOL_COLUMNS
+from pipeline.traces.tools import calls_tools
 from pipeline.training.result import Health, TrainingResult
 
 
@@ -160,12 +162,15 @@ def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], Non
 def _replayable(deployment: Deployment, log: Callable[[str], None]) -> list[tuple[Messages, str]]:
     """The newest recorded requests that the active rollout's candidate has not learned from; ValueError if too few."""
     recipe, store = deployment.recipe(), deployment.store()
-    rows = read(store, deployment.lake(), deployment.latest().dataset, ["messages", "reference"]).to_pylist()
+    columns = [*TOOL_COLUMNS, "reference"]
+    rows = read(store, deployment.lake(), deployment.latest().dataset, columns).to_pylist()
     requests: list[tuple[Messages, str]] = [
         ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
         for row in rows
-        if row["reference"]
+        if row["reference"] and not calls_tools(row)
     ]
+    if left_out := sum(map(calls_tools, rows)):
+        log(f"{left_out:,} rows call tools and are not replayed: a replayed request has text alone.")
     events = read_events(store, recipe.base_model.name)
     return unseen(store, events, requests, log)
 

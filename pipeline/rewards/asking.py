@@ -89,7 +89,8 @@ def ask(
             found = opinions_of(opinions / f"{day}.parquet")
             panel.new_day()
             for batch in lake.batches([day], snapshot, COLUMNS):
-                panel.ask(samples(batch.to_pylist(), found, settings), answered, writer)
+                asked = samples(batch.to_pylist(), found, settings)
+                panel.ask([sample for sample in asked if not sample.calls_tools], answered, writer)
         return panel.report()
 
 

@@ -38,6 +38,7 @@ from pipeline.traces.erased import publishing
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
+from pipeline.traces.tools import TOOL_CALLS
 
 Log = Callable[[str], None]
 
@@ -145,7 +146,8 @@ def label_part(part: Part) -> Labelled:
         found = opinions_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
         held = samples(rows.to_pylist(), found, part.settings)
         paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
-        verdicts = {at: _verifier_key(sample) for at, sample in enumerate(held) if sample.reference}
+        checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
+        verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
         lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
         checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
         labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
@@ -202,6 +204,8 @@ def _verdict_line(key: str, sample: Sample, grade: Grade, iteration: str) -> Lin
 
 def _paid_keys(panel: Panel, sample: Sample, settings: Rewards) -> dict[str, str]:
     """Keys of what the paid judges should have said of a completion, or may have, by source."""
+    if sample.calls_tools:
+        return {}
     asked = wants_judge(sample, settings) or audits(sample, settings)
     keys = {"judge": judge_key(panel.judge_id, sample)} if asked else {}
     return keys | ({"rag": rag_key(panel.rag_id, sample)} if wants_rag(sample, settings) else {})
@@ -224,12 +228,14 @@ def _label(
             findings |= _unheard(source, part.panel)
     spoken = {source: lines[key] for source, key in paid.items() if key in lines}
     reward = compose(findings, sample.profile, part.settings)
+    if sample.calls_tools:
+        reward = Reward(None, TOOL_CALLS, sample.profile, {}, {})
     return {
         **{name: getattr(sample, name) for name in ("trace_id", "observation_id", "day", "timestamp", "tenant_id")},
         **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference")},
         "user_id": sample.principal,
         "verifier": sample.kind if verdict is not None else None,
-        "outcome": verdict.outcome if verdict is not None else "no_reference",
+        "outcome": verdict.outcome if verdict is not None else TOOL_CALLS if sample.calls_tools else "no_reference",
         "answer": verdict.answer if verdict is not None else None,
         **_said(reward),
         "verifier_version": VERSION if verdict is not None else None,

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     FUTURE = "future"  # dated more than a day after it was read
     NOT_GENERATION = "not_generation"  # a span, tool call or event: it holds no text of the model
     NO_CONTENT = "no_content"  # a model call whose text was not recorded
+    UNREADABLE = "unreadable"  # its text is in a shape that no reader knows
     SUPERSEDED = "superseded"  # a newer export of the same observation won
     INTERMEDIATE = "intermediate"  # an earlier model call of a trace whose last one stands for it
     ERASED = "erased"  # its user was forgotten, or withdrew consent before it
@@ -40,6 +41,7 @@ class Reason(StrEnum):
     ERROR = "error"
     TRUNCATED = "truncated"  # the completion was cut at the token limit
     LATENCY = "latency"
+    TOOL_CALL_ONLY = "tool_call_only"  # the model called tools and said nothing
     EMPTY_OUTPUT = "empty_output"
     DUPLICATE = "duplicate"
     NEAR_DUPLICATE = "near_duplicate"

@@ -18,7 +18,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.langfuse import metadata_of, metadata_text, put, seconds
+from pipeline.traces.sources.langfuse import latency_s, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, Part
@@ -55,6 +55,7 @@ class TableRow(msgspec.Struct):
     output: Any = None
     model: str | None = None
     latency_ms: Any = None
+    end_time: Any = None
     token_count: Any = None
     metadata: Any = None
     user_consent: Any = None
@@ -222,7 +223,8 @@ _decode = msgspec.json.Decoder(TableRow).decode
 def _trace(row: TableRow, line: int) -> Trace | Rejection:
     asked, answered = chat.parse(row.input, "user"), chat.parse(row.output, "assistant")
     moment, latency_ms = utc(row.timestamp), seconds(row.latency_ms)
-    if not asked.messages and not answered.messages:
+    strange = None if answered.failed else asked.unreadable or answered.unreadable
+    if not (asked.messages or answered.messages or answered.failed or strange):
         return Rejection(line, Reason.NO_CONTENT, str(row.id), moment.date().isoformat())
     return Trace(
         trace_id=str(row.id),
@@ -231,14 +233,16 @@ def _trace(row: TableRow, line: int) -> Trace | Rejection:
         model=row.model or "",
         user_id=None if row.user_id in (None, "") else str(row.user_id),
         session_id=None if row.session_id in (None, "") else str(row.session_id),
-        messages=asked.messages,
+        messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
         line=line,
         updated_at=utc_or_none(row.updated_at),
-        latency_s=None if latency_ms is None else latency_ms / 1000,
+        latency_s=latency_s(row.timestamp, row.end_time, None if latency_ms is None else latency_ms / 1000),
+        level="ERROR" if answered.failed else "DEFAULT",
         finish_reason=answered.finish_reason,
         metadata=_metadata(row),
+        unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
