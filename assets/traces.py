@@ -11,9 +11,10 @@ from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
-from pipeline.traces.account import rejected_samples, watermark_line
+from pipeline.traces.account import nothing_counts, rejected_samples, watermark_line
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 
 
@@ -51,6 +52,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         recipe_digest=recipe.digest(),
         now=datetime.now(UTC),
         log=context.log.info,
+        version=champion.version,
+        since=champion.since,
     )
     rejected = {str(reason): count for reason, count in found.rejected.items()}
     yield dg.AssetCheckResult(
@@ -58,6 +61,10 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         passed=found.seen == found.admitted + sum(rejected.values()),
         description=f"{found.seen} rows seen, {found.admitted} admitted, {sum(rejected.values())} rejected",
     )
+    if not found.iteration.dataset.rows:
+        producer = Producer(champion.model, recipe.base_model.name, champion.version, champion.since)
+        context.log.info(nothing_counts(found, deployment.lake(), recipe.traces, producer))
+        return
     ended = outcome(store, found.iteration)
     if ended is not None:
         context.log.info(f"Nothing new since iteration {found.iteration.id} ({ended.ending}: {ended.detail})")

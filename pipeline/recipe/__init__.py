@@ -124,7 +124,8 @@ class Recipe(Section):
 
 _WITHOUT_EFFECT: Any = {
     **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute"), True),
-    "traces": {"lake": True, "retention": True},
+    # Attribution decides the dataset, whose digest says so.
+    "traces": dict.fromkeys(("lake", "retention", "attribution", "min_admitted_share"), True),
     "rewards": {
         **dict.fromkeys(("review", "max_drift"), True),
         **{"verifier": {"workers"}, "judge": {"concurrency"}, "rag": {"concurrency"}},

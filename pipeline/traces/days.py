@@ -26,7 +26,8 @@ from pipeline.traces.staging import staged_files
 
 def rules_digest(settings: Traces) -> str:
     """Digest of everything in the recipe that decides whether a row is admitted."""
-    rules = settings.model_dump(mode="json", exclude={"source", "window_days", "lake", "retention"})
+    elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "retention"}
+    rules = settings.model_dump(mode="json", exclude=elsewhere)
     rules["regulated_regions"] = sorted(rules["regulated_regions"])
     return digest_json([VERSION, rules])
 
