@@ -11,11 +11,14 @@ from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
-from pipeline.traces.account import nothing_counts, rejected_samples, watermark_line
+from pipeline.traces.account import nothing_counts, rejected_samples, watermark_line, weak
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
+
+WEAK_SHOWN = 10
+"""Parts that the check names, at most; the log has all of them."""
 
 
 @dg.asset(
@@ -23,7 +26,12 @@ from pipeline.traces.sources.protocol import Address
     kinds={"iceberg", "python"},
     owners=["team:ml-platform"],
     output_required=False,
-    check_specs=[dg.AssetCheckSpec("every_row_accounted_for", asset="traces", blocking=True)],
+    check_specs=[
+        dg.AssetCheckSpec("every_row_accounted_for", asset="traces", blocking=True),
+        dg.AssetCheckSpec(
+            "admitted_share", asset="traces", description="No part of the source gave less than the recipe's floor."
+        ),
+    ],
 )
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
@@ -60,6 +68,16 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         check_name="every_row_accounted_for",
         passed=found.seen == found.admitted + sum(rejected.values()),
         description=f"{found.seen} rows seen, {found.admitted} admitted, {sum(rejected.values())} rejected",
+    )
+    thin = weak(store, found, recipe.traces)
+    for line in thin:
+        context.log.warning(line)
+    yield dg.AssetCheckResult(
+        check_name="admitted_share",
+        passed=not thin,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="; ".join(thin[:WEAK_SHOWN]) or f"{found.admitted} of {found.seen} rows admitted",
+        metadata={"parts": len(thin)},
     )
     if not found.iteration.dataset.rows:
         producer = Producer(champion.model, recipe.base_model.name, champion.version, champion.since)

@@ -115,6 +115,11 @@ class Traces(Section):
     retention: Retention = Retention()
 
     @property
+    def reader(self) -> str:
+        """What reads the source; the embedded production writes a Langfuse export."""
+        return "langfuse_export" if self.source.kind == "demo" else self.source.kind
+
+    @property
     def counts(self) -> Attribution:
         """The rule of attribution in force."""
         return self.attribution or ("model" if self.source.kind == "demo" else "promoted")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_json
 from pipeline.traces.days import DayMaker, kept_from, rules_digest
 from pipeline.traces.erased import publishing
+from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.members import members
 from pipeline.traces.reading import Reading, Session
@@ -27,6 +29,7 @@ from pipeline.traces.scope import Counted, Producer, count, identity, scope_of, 
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import NAME, Watermark, compare, days_of, sealed
+from pipeline.traces.wrong_source import explain
 
 Log = Callable[[str], None]
 
@@ -52,14 +55,23 @@ def materialize(
     `version` and `since` are the champion's: its registered version (0: the base model) and its promotion. Where no row
     counts for it the dataset has 0 rows and is not published: there is nothing to iterate on.
     Days that did not change are not written again. Only days that the source lists now, or listed until the retention
-    of its raw data was over, belong to the dataset. Raises ValueError when the source is missing or unreadable or
-    another run replaced a day meanwhile, OSError when the table cannot be written.
+    of its raw data was over, belong to the dataset. Raises ValueError when the source is missing or unreadable, when so
+    little of it would be admitted that it must be a wrong one (`floor`; nothing is published then), or when another run
+    replaced a day meanwhile; OSError when the table cannot be written.
     """
     source = open_source(address)
     parts = source.parts()
-    known = store.read(NAME, Watermark) or Watermark()
+    known = (store.read(NAME, Watermark) or Watermark()).read_by(settings.reader)
     changes = compare(known, parts, settings.retention.raw_days, now)
     rules = rules_digest(settings)
+
+    def allow(current: Watermark, made: Sequence[DayReport] = ()) -> None:
+        new = {report.day: report for report in made}
+        reports = {report.day: report for report in _reports(store, current)} | new
+        found = whole(source.label, [reports[day] for day in sorted(current.days & reports.keys())], current.calls)
+        if found.below(settings.min_admitted_share):
+            raise ValueError(explain(found, address, parts, settings))
+
     with publishing(store) as forgotten, open_lake(lake_config) as lake:
         stale = {day for day in _stale(store, lake, known, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or changes.retired or stale:
@@ -71,9 +83,12 @@ def materialize(
             with session.staging() as folder, open_engine(compute) as engine:
                 reading = Reading(session, engine, folder, known, parts)
                 days = reading.read(changes, stale)
-                about = DayMaker(session, engine, lake_config, rules, compute.memory_mb).make(reading, days)
+                after = reading.watermark(changes, source.label, {})
+                maker = DayMaker(session, engine, lake_config, rules, compute.memory_mb)
+                about = maker.make(reading, days, partial(allow, after))
             store.write(NAME, reading.watermark(changes, source.label, about))
         else:
+            allow(known)
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
         current = store.read(NAME, Watermark) or Watermark()
         reports = _reports(store, current)
