@@ -50,7 +50,7 @@ class Look(NamedTuple):
 
 def explain(tally: Tally, address: Address, parts: Sequence[Part], settings: Traces) -> str:
     """What was admitted and what was not, why by the looks of it, and what to do."""
-    share = f"{tally.admitted:,} of {tally.eligible or tally.seen:,} rows that could have been admitted were"
+    share = f"{tally.admitted:,} of {tally.eligible or tally.seen:,} rows admitted"
     look = _look(address, parts)
     top = sorted(tally.rejected.items(), key=lambda item: -item[1])[:3]
     reasons = [f"{r} {n:,}" + (f" ({look.details[r]})" if look.details.get(r) else "") for r, n in top]
@@ -61,7 +61,8 @@ def explain(tally: Tally, address: Address, parts: Sequence[Part], settings: Tra
         advice = f"These look like a {kind}: set traces.source.kind to {kind}."
     elif top and top[0][0] is Reason.CONSENT:
         advice = _about_consent(look, settings.consent_key)
-    return f"{tally.name}: {share}. Rejected: {'; '.join(reasons)}. Nothing was published. {advice}"
+    under = f"under the floor of {100 * settings.min_admitted_share:g}%"
+    return f"{tally.name}: {share}, {under}. Rejected: {'; '.join(reasons)}. Nothing was published. {advice}"
 
 
 def likely_kind(address: Address, parts: Sequence[Part]) -> str:

@@ -121,3 +121,37 @@ def test_newer_traces_start_an_iteration_alone(tmp_path: Path, found: dg.Dagster
     assert second.champion == SECOND
     assert place.rows() == ["t3", "t4"]
     assert second.dataset.rows == 2
+
+
+def test_model_attribution_names_the_models_it_saw(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found, "traces.attribution=model")
+    write(place.export, day_file(5), [observation(1, provided_model_name="somebody-else")])
+    result = place.run()
+    assert result.success and not place.iterations()
+    (line,) = [text for text in place.said(result).splitlines() if text.startswith("Nothing new")]
+    assert "somebody-else" in line and f"{NAME}," in line
+
+
+def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found, "traces.consent_key=agreed")
+    write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
+    failed = place.run()
+    assert not failed.success and not place.iterations()
+    told = str(failed.failure_data_for_node("traces"))
+    assert "no row has the metadata key 'agreed'; keys seen:" in told and "user_consent (59)" in told
+    mended = Place(tmp_path, found)
+    assert mended.run().success
+    assert mended.settings.latest().dataset.rows == 59
+
+
+def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found)
+    write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
+    write(place.export, day_file(6), [observation(n, metadata={}, start_time=at(6)) for n in range(100, 160)])
+    result = place.run()
+    assert result.success
+    (check,) = [c for c in result.get_asset_check_evaluations() if c.check_name == "admitted_share"]
+    assert not check.passed and not check.blocking
+    assert check.severity is dg.AssetCheckSeverity.WARN
+    assert f"{day_file(6)}: 0 of 60 rows" in str(check.description)
+    assert f"{day_file(6)}: 0 of 60 rows" in place.said(result)

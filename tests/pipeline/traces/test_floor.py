@@ -120,7 +120,7 @@ def test_a_wrong_recipe_does_not_empty_the_table(run: Run, store: Store, export:
 def test_a_floor_that_is_raised_holds_for_what_was_read(run: Run, export: Path) -> None:
     write(export, FIRST, [*many(1, 30), *many(30, 60, metadata={})])
     assert run().admitted == 29
-    with pytest.raises(ValueError, match=r"29 of 59 rows .*min_admitted_share|29 of 59 rows"):
+    with pytest.raises(ValueError, match=r"29 of 59 rows .*lower traces\.min_admitted_share"):
         run(min_admitted_share=0.9)
     assert run(min_admitted_share=0.4).admitted == 29
 
