@@ -130,7 +130,8 @@ class Recipe(Section):
 
 OPERATIONAL: Any = {
     **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite"), True),
-    "traces": {"lake": True, "retention": True},
+    # Attribution decides the dataset, whose digest says so.
+    "traces": dict.fromkeys(("lake", "retention", "attribution", "min_admitted_share"), True),
     "rewards": {
         **dict.fromkeys(("review", "max_drift"), True),
         **{"verifier": {"workers"}, "judge": {"concurrency"}, "rag": {"concurrency"}},

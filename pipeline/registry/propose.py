@@ -5,6 +5,8 @@ Owns who is let in. Refuses to move traffic: the next tick does that, from the r
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from pipeline.iteration import Iteration
 from pipeline.registry.blocks import blocked
 from pipeline.registry.policy import Policy
@@ -21,11 +23,13 @@ from pipeline.storage import ModelRef, Record, Store, digest_json
 
 
 class ChampionState(Record):
-    """The promoted model. `promotions` counts the champions after the base model: the next iteration's number."""
+    """The champion. `promotions` counts the champions after the base model: the next iteration's number."""
 
     model: ModelRef
     version: int
     promotions: int
+    since: datetime | None = None
+    """When it was promoted; None for the base model."""
 
 
 class Proposed(Record):
@@ -42,7 +46,12 @@ def champion(store: Store, model_name: str) -> ChampionState | None:
     state = read_state(store, model_name)
     if state.champion is None:
         return None
-    return ChampionState(model=state.champion.model, version=state.champion.version, promotions=state.promotions)
+    return ChampionState(
+        model=state.champion.model,
+        version=state.champion.version,
+        promotions=state.promotions,
+        since=datetime.fromtimestamp(state.champion_since, UTC),
+    )
 
 
 def propose(

@@ -97,6 +97,8 @@ class RolloutState(Record):
     """Epoch at which phase or stage last changed: the one that traffic is asked for by."""
     champion: ModelVersion | None = None
     """The promoted version; None while the base model is the champion."""
+    champion_since: float = 0.0
+    """When it was promoted, in seconds since 1970."""
     previous: ModelVersion | None = None
     promotions: int = 0
     quarantined: dict[str, int] = Field(default_factory=dict[str, int])
@@ -214,7 +216,7 @@ def _after(state: RolloutState, event: Event) -> RolloutState:
         "reason": state.reason if still_held else event.reason,
     }
     if event.proposal is not None:
-        kept = {"champion", "previous", "promotions", "quarantined", "finished"}
+        kept = {"champion", "champion_since", "previous", "promotions", "quarantined", "finished"}
         state = RolloutState(**{key: getattr(state, key) for key in kept})
         return state.model_copy(update={**change, "proposal": event.proposal})
     assert state.proposal is not None, "an event belongs to a rollout"
@@ -235,13 +237,14 @@ def _after(state: RolloutState, event: Event) -> RolloutState:
         change |= {"quarantine": event.quarantine}
     if event.phase in TERMINAL:
         change |= {"finished": {**state.finished, state.proposal.rollout: event.phase}}
-        change |= _outcome(state, state.proposal.version, event.phase)
+        change |= _outcome(state, state.proposal.version, event)
     return state.model_copy(update=change)
 
 
-def _outcome(state: RolloutState, version: ModelVersion, phase: Phase) -> dict[str, object]:
-    if phase is Phase.PROMOTED:
-        return {"champion": version, "previous": state.champion, "promotions": state.promotions + 1}
-    if phase is Phase.ROLLED_BACK:
+def _outcome(state: RolloutState, version: ModelVersion, event: Event) -> dict[str, object]:
+    if event.phase is Phase.PROMOTED:
+        serving = {"champion": version, "champion_since": event.at, "previous": state.champion}
+        return {**serving, "promotions": state.promotions + 1}
+    if event.phase is Phase.ROLLED_BACK:
         return {"quarantined": {**state.quarantined, version.model.digest: version.version}}
     return {}

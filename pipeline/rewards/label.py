@@ -38,6 +38,8 @@ from pipeline.traces.erased import publishing
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
+from pipeline.traces.records import Scope
+from pipeline.traces.scope import where
 from pipeline.traces.tools import TOOL_CALLS
 
 Log = Callable[[str], None]
@@ -54,6 +56,7 @@ class Part(NamedTuple):
     lake: LakeConfig
     uri: str
     row_group: int
+    scope: Scope
     day: str
     iteration: str
     settings: Rewards
@@ -92,16 +95,15 @@ def label_traces(
             shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
         with store.staged(folder) as staging, open_lake(lake_config) as lake:
             window = window_of(store, lake, iteration.dataset)
-            opinions = settled(store, iteration, lake, window.days, window.snapshot, settings.feedback)
-            panel = ask(
-                store, lake, window.days, window.snapshot, iteration, settings, endpoints, opinions, lineage, log
-            )
+            opinions = settled(store, iteration, lake, window, settings.feedback)
+            panel = ask(store, lake, window, iteration, settings, endpoints, opinions, lineage, log)
             parts = [
                 Part(
                     root=str(store.root),
                     lake=lake_config,
                     uri=uri,
                     row_group=number,
+                    scope=window.scope,
                     day=day,
                     iteration=iteration.id,
                     settings=settings,
@@ -142,7 +144,7 @@ def label_part(part: Part) -> Labelled:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
     store = Store(part.root)
     with publishing(store):  # nobody is forgotten while another machine still writes
-        rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS)
+        rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
         found = opinions_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
         held = samples(rows.to_pylist(), found, part.settings)
         paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]

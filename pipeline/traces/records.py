@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
@@ -98,6 +99,15 @@ def day_digest(rules: str, files: Mapping[str, str], erased: Iterable[str]) -> s
     return digest_json([rules, sorted(files.items()), sorted(erased)])
 
 
+class Scope(Record):
+    """The rows that count, of days that also have others. Nothing said: all of them do."""
+
+    models: tuple[str, ...] = ()
+    """Only rows of these models; empty: of any."""
+    after: datetime | None = None
+    """Only rows newer than this; None: of any time."""
+
+
 class Window(Record):
     """The days of one dataset, and the reference under which they are read."""
 
@@ -106,6 +116,8 @@ class Window(Record):
     rows: int
     digest: str
     snapshot: str
+    scope: Scope = Scope()
+    """Which rows of the days are the dataset's."""
 
 
 class GovernedTraces(Record):
@@ -114,7 +126,8 @@ class GovernedTraces(Record):
     iteration: Iteration
     source: str
     days: tuple[DayReport, ...]
-    """The window's days, other days of the source that ended without a trace, and rows of no known day."""
+    """The window's days, other days of the source that ended without a trace, and rows of no known day; with an empty
+    window the newest days, whose traces are all of other models than the champion."""
     seen: NonNegativeInt
     admitted: NonNegativeInt
     rejected: dict[Reason, int]

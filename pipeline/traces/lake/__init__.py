@@ -88,19 +88,35 @@ class Lake:
         """URIs of the Parquet files that hold `days` at `snapshot`: whole days, nothing else."""
         return [file.file_path for file in self._shared.files(days, snapshot)]
 
-    def read(self, days: Iterable[str], snapshot: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def models(self, days: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Day to its models, with their number of rows, as the manifests tell: no data file is read."""
+        found: dict[str, dict[str, int]] = {}
+        for file in self._shared.files(days):
+            rows = found.setdefault(day_of(file), {})
+            rows[file.partition[1]] = rows.get(file.partition[1], 0) + file.record_count
+        return found
+
+    def read(
+        self,
+        days: Iterable[str],
+        snapshot: str,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
         """The rows of `days` at `snapshot` in the order of time, with all columns or the named ones."""
         names = list(columns) if columns is not None else SCHEMA.names
         order = [name for name in ORDER if name not in names]
-        found = list(self.batches(days, snapshot, [*names, *order]))
+        found = list(self.batches(days, snapshot, [*names, *order], where))
         table = pa.Table.from_batches(found, pa.schema([SCHEMA.field(name) for name in (*names, *order)]))
         return table.sort_by([(name, "ascending") for name in ORDER]).select(names)
 
-    def batches(self, days: Iterable[str], snapshot: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, days: Iterable[str], snapshot: str, columns: Sequence[str], where: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of `days` at `snapshot`, day by day in no further order; a few row groups in memory at a time."""
         if unknown := sorted(set(columns) - set(SCHEMA.names)):
             raise ValueError(f"The governed table has no column {', '.join(unknown)}. Choose from {SCHEMA.names}.")
-        return read_files(self._config, self.files(days, snapshot), columns)
+        return read_files(self._config, self.files(days, snapshot), columns, where)
 
     def rows_of(
         self,
@@ -110,8 +126,14 @@ class Lake:
         days: Collection[str] | None = None,
     ) -> dict[str, int]:
         """Day to its number of rows of `users` (at or after `since`, UTC unless it says otherwise); no zeros."""
+        return self.count(_of(users, since), days, snapshot)
+
+    def count(
+        self, where: pc.Expression, days: Collection[str] | None = None, snapshot: str | None = None
+    ) -> dict[str, int]:
+        """Day to its number of rows for which `where` holds; no zeros."""
         files = self._shared.files(days, snapshot)
-        counts = count_rows(self._config, [file.file_path for file in files], _of(users, since))
+        counts = count_rows(self._config, [file.file_path for file in files], where)
         found: dict[str, int] = {}
         for file in files:
             if rows := counts.get(file.file_path):
