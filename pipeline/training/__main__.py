@@ -56,7 +56,7 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         from pipeline.training import gang
 
         if gang.needed(plan) and "RANK" not in os.environ:
-            command = (*gang.WORKER, "--attempt", attempt) if attempt else gang.WORKER
+            command = (*gang.WORKER, "--parent", str(os.getpid()), *(("--attempt", attempt) if attempt else ()))
             return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master, command=command)
         from pipeline.training.worker import work
 
@@ -117,12 +117,13 @@ def verify_inputs(plan: TrainingPlan) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent()
     options = argparse.ArgumentParser(prog="python -m pipeline.training")
     options.add_argument("plan")
     options.add_argument("--node-rank", type=int, default=0)
     options.add_argument("--master", default="", help="host:port of node 0")
     options.add_argument("--nemo-rl", default=NEMO_RL, help="checkout of NeMo RL, for a plan with that engine")
     options.add_argument("--attempt", default="", help="A.R: the launcher's attempt, and the gang's restart in it")
+    options.add_argument("--parent", type=int, help="pid of who starts this process, which ends with it")
     given = options.parse_args()
+    die_with_parent(parent=given.parent)
     sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt))

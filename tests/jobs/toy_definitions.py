@@ -7,6 +7,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from pipeline.processes import die_with_parent
+
 PIDS = Path(".dagster/pids")
 """Written by the step that hangs: its own pid and that of its child. While the file is there, none hangs again."""
 
@@ -23,7 +25,7 @@ def policy(context: dg.AssetExecutionContext, traces: int) -> int:
     if act == "fail":
         raise ValueError("The reward is constant. Widen the prompts.")
     if act == "hang" and not PIDS.exists():
-        child = subprocess.Popen(["sleep", "600"])
+        child = subprocess.Popen(["sleep", "600"], preexec_fn=die_with_parent)
         PIDS.with_suffix(".part").write_text(f"{os.getpid()} {child.pid}")
         PIDS.with_suffix(".part").rename(PIDS)
         time.sleep(600)
@@ -43,7 +45,7 @@ def report(context: dg.AssetExecutionContext, policy: int) -> int:
 toy = dg.define_asset_job(
     "toy",
     executor_def=dg.multiprocess_executor.configured(
-        {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["toy_definitions"]}}}
+        {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["jobs.steps", "toy_definitions"]}}}
     ),
 )
 
