@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.locations import Document, Uri
+from pipeline.locations import Document, Uri, stored
 
 
 class Record(BaseModel):
@@ -114,6 +114,10 @@ class Store:
         assert first is not None, f"{name} existed a moment ago"
         return first
 
+    def within(self, value: Any) -> Any:
+        """A path or URI at or below the root by the way from there, for who keeps it elsewhere; all else as it is."""
+        return stored(value, Document(self.path("-"), self.root)) if isinstance(value, str) else value
+
     @contextmanager
     def alone(self, name: str) -> Generator[None]:
         """Hold `name` until the block ends, after whoever holds it now; the kernel drops it with the process."""
@@ -168,6 +172,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     _sync_dir(path.parent)
 
 
+def to_json(record: BaseModel, document: Document) -> str:
+    """A record as its file holds it; `model_validate_json` with the same document reads it."""
+    return record.model_dump_json(indent=2, context=document) + "\n"
+
+
 def digest_json(value: Any) -> str:
     """sha256 of a value's canonical JSON; a record counts as its fields."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
@@ -200,11 +209,6 @@ def model_ref(path: str | Path) -> ModelRef:
                 f"{folder} has no {what} ({' or '.join(names)}). Save the model and its tokenizer into the same folder."
             )
     return ModelRef(uri=str(folder), digest=digest_dir(folder))
-
-
-def to_json(record: BaseModel, document: Document) -> str:
-    """A record as its file holds it; `model_validate_json` with the same document reads it."""
-    return record.model_dump_json(indent=2, context=document) + "\n"
 
 
 def _write_synced(path: Path, content: str | bytes) -> None:
