@@ -27,6 +27,7 @@ from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
+from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.asking import Endpoints
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.records import RewardLabels
@@ -145,7 +146,7 @@ class Deployment(dg.ConfigurableResource):
 
     def tracking_uri(self) -> str:
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
-        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.store().path('mlflow', 'mlflow.db')}"
+        return os.environ.get("MLFLOW_TRACKING_URI") or local_tracking(self.store())
 
 
 def deployment() -> Deployment:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.erasure.proof import Affected
 from pipeline.iteration import Iteration
+from pipeline.locations import Document
 from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import Store
@@ -75,7 +76,8 @@ def iterations(store: Store) -> list[Iteration]:
     found: list[Iteration] = []
     for path in sorted(store.path("iterations").glob("*/traces.json")):
         try:
-            found.append(Iteration.model_validate(json.loads(path.read_text())["iteration"]))
+            named = json.loads(path.read_text())["iteration"]
+            found.append(Iteration.model_validate(named, context=Document(path)))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} does not name its iteration ({error}). Restore it, and run again.") from error
     return found

@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -153,7 +153,7 @@ def label_part(part: Part) -> Labelled:
         lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
         checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
         labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
-        name = f"{part.day}-{key_of(part.uri, str(part.row_group))}.parquet"
+        name = f"{part.day}-{key_of(PurePath(part.uri).name, str(part.row_group))}.parquet"
         staged = part.target / f".{name}.{uuid.uuid4().hex}"
         pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
         staged.replace(part.target / name)

@@ -15,6 +15,7 @@ from typing import Self
 from pydantic import NonNegativeInt, model_validator
 
 from pipeline.iteration import Iteration
+from pipeline.locations import Uri
 from pipeline.storage import Record, digest_json
 
 UNKNOWN_DAY = "unknown"
@@ -112,7 +113,7 @@ class Window(Record):
     """The days of one dataset, and the reference under which they are read."""
 
     days: tuple[str, ...]
-    uri: str
+    uri: Uri
     rows: int
     digest: str
     snapshot: str
@@ -124,7 +125,7 @@ class GovernedTraces(Record):
     """The stage's output: the iteration that the governed data starts, and the account of every row."""
 
     iteration: Iteration
-    source: str
+    source: Uri
     days: tuple[DayReport, ...]
     """The window's days, other days of the source that ended without a trace, and rows of no known day; with an empty
     window the newest days, whose traces are all of other models than the champion."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from pipeline.locations import Uri
 from pipeline.storage import Record
 from pipeline.traces.sources.protocol import Part
 
@@ -34,7 +35,7 @@ class ReadPart(Record):
 
 
 class Watermark(Record):
-    source: str = ""
+    source: Uri = ""
     reader: str = ""
     """Which reader it was read with; empty: one of before this was on record."""
     parts: Mapping[str, ReadPart] = Field(default={})

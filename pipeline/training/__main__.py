@@ -15,8 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+from pipeline.locations import Document, record_of_iteration
 from pipeline.processes import die_with_parent
-from pipeline.storage import digest_dir, digest_file, write_atomically
+from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
 from pipeline.training.checkpoints import Busy, Turn, only_writer
 from pipeline.training.checkpoints.turn import check, parse
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
@@ -35,12 +36,12 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
 
     `attempt`: `2.1` is the second attempt of a launcher, started again once; a later one fences this one off.
     """
-    started_at, path = time.time(), Path(plan_path)
+    started_at, path = time.time(), Path(plan_path).absolute()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     os.environ["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"  # TRL would import all of MLflow, to report nothing to it
     try:
-        plan = TrainingPlan.model_validate_json(path.read_bytes())
+        plan = TrainingPlan.model_validate_json(path.read_bytes(), context=Document(path))
         verify_inputs(plan)
         turn = parse(attempt)
     except (FileNotFoundError, ValueError) as error:
@@ -76,7 +77,7 @@ def finished(plan: TrainingPlan, folder: Path, mend: bool = True) -> bool:
     if not path.is_file():
         return False
     try:
-        result = TrainingResult.model_validate_json(path.read_bytes())
+        result = TrainingResult.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
         weights = (result.checkpoint.adapter, result.checkpoint.model)
         if result.plan_digest == plan.digest() and all(digest_dir(Path(w.uri)) == w.digest for w in weights):
             return True
@@ -99,7 +100,8 @@ def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: Turn |
             return NEVER_RETRY
         if turn is not None:
             check(folder, turn)
-        write_atomically(folder / "result.json", result.model_dump_json(indent=2))
+        document = record_of_iteration(folder / "result.json")
+        write_atomically(document.path, to_json(result, document))
     return 0
 
 

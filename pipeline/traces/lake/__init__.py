@@ -53,7 +53,7 @@ class Lake:
 
     @property
     def uri(self) -> str:
-        return self._table.location()
+        return self._config.location
 
     @property
     def snapshot(self) -> str:
@@ -78,7 +78,7 @@ class Lake:
 
         def change() -> Change:
             removed = self._shared.files([day])
-            if again := {file.file_path for file in removed} & set(files):
+            if again := {self._shared.uri(file) for file in removed} & set(files):
                 raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files anew.")
             return Change(removed, added)
 
@@ -86,7 +86,7 @@ class Lake:
 
     def files(self, days: Iterable[str], snapshot: str) -> list[str]:
         """URIs of the Parquet files that hold `days` at `snapshot`: whole days, nothing else."""
-        return [file.file_path for file in self._shared.files(days, snapshot)]
+        return [self._shared.uri(file) for file in self._shared.files(days, snapshot)]
 
     def models(self, days: Iterable[str]) -> dict[str, dict[str, int]]:
         """Day to its models, with their number of rows, as the manifests tell: no data file is read."""
@@ -133,10 +133,10 @@ class Lake:
     ) -> dict[str, int]:
         """Day to its number of rows for which `where` holds; no zeros."""
         files = self._shared.files(days, snapshot)
-        counts = count_rows(self._config, [file.file_path for file in files], where)
+        counts = count_rows(self._config, [self._shared.uri(file) for file in files], where)
         found: dict[str, int] = {}
         for file in files:
-            if rows := counts.get(file.file_path):
+            if rows := counts.get(self._shared.uri(file)):
                 found[day_of(file)] = found.get(day_of(file), 0) + rows
         return found
 
@@ -150,7 +150,7 @@ class Lake:
         clean: set[str] = set()
 
         def change() -> Change:
-            files = {file.file_path: file for file in self._shared.files()}
+            files = {self._shared.uri(file): file for file in self._shared.files()}
             unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
             affected = count_rows(self._config, unknown, gone)
             clean.update(uri for uri in unknown if uri not in affected)
@@ -158,7 +158,7 @@ class Lake:
                 rest = read_files(self._config, [uri], where=~gone)
                 rewritten[uri] = self._written(day_of(files[uri]), "erased", rest)
             removed = [file for uri, file in files.items() if uri in rewritten]
-            return Change(removed, [new for file in removed for new in rewritten[file.file_path]])
+            return Change(removed, [new for file in removed for new in rewritten[self._shared.uri(file)]])
 
         self._shared.commit(change, digests, {"traces.erasure": "true"})
 
@@ -202,7 +202,7 @@ class Lake:
         """
         small: dict[str, list[str]] = {}
         for (day, *_), group in groupby(sorted(self._shared.files(days), key=_partition), key=_partition):
-            few = [file.file_path for file in group if file.file_size_in_bytes < target_mb << 19]
+            few = [self._shared.uri(file) for file in group if file.file_size_in_bytes < target_mb << 19]
             if len(few) > 1:
                 small.setdefault(day, []).extend(few)
         after = {day: rows for day, uris in small.items() if (rows := self._compact_day(day, uris)) is not None}
@@ -216,7 +216,7 @@ class Lake:
         added = self._written(day, "compacted", read_files(self._config, uris))
 
         def change() -> Change:
-            removed = [file for file in self._shared.files([day]) if file.file_path in set(uris)]
+            removed = [file for file in self._shared.files([day]) if self._shared.uri(file) in set(uris)]
             if len(removed) < len(uris):
                 raise DayReplaced(f"{day} was replaced while it was compacted; compact again.")
             return Change(removed, added)
