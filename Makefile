@@ -16,7 +16,7 @@ help:
 	@echo "make test   the checks and the tests"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"
-	@echo "make clean  forget every iteration: .dagster/ and data/"
+	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/, asks, and keeps the audit log"
 
 run: .venv/installed
 	@dagster job launch -j preference_tuning
@@ -34,10 +34,10 @@ lint: .venv/installed
 	@ruff check . && ruff format --check . && lint-imports --no-cache | tail -n 6 && pyright
 
 ui: .venv/installed
-	@python -m jobs.ui
+	@python -m jobs.ui --with-parent
 
 clean:
-	rm -rf .dagster data
+	@$(PYTHON) -m jobs.clean --confirm "$(CONFIRM)"
 
 # torch comes first and alone: anything else that wants it must find it there, not fetch another build.
 .venv/installed: pyproject.toml constraints-cpu.txt

@@ -9,6 +9,8 @@ import dagster as dg
 
 from assets import pictures
 from assets.resources import ITERATION_TAG, LEDGER, Deployment
+from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
+from evals.suites import DEMO_SUITE, suite
 from k8s.attempts import Attempts
 from k8s.client import connect
 from k8s.estimate import estimate_launch, expected_hours, over_budget, paid_devices
@@ -17,6 +19,7 @@ from k8s.launch import Hooks, abandon, launch
 from k8s.ledger import Ledger, ledger
 from k8s.lint import Finding, lint_gang
 from k8s.render import render
+from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
 from pipeline.training.lines import MARK
 from pipeline.training.plan import TrainingPlan
@@ -83,7 +86,8 @@ def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable
 
 
 def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCheckResult:
-    """Whether the cluster would take the gang and the budget its cost, as far as that can be known beforehand."""
+    """Whether the cluster would take the gang, the budget its cost and the gate its result, as far as that can be known
+    beforehand."""
     settings, name = recipe.compute.kubernetes, "launchable"
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
@@ -97,6 +101,7 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
     refusal = over_budget(cost, recipe.compute.budget_usd)
     errors = [finding for finding in findings if finding.severity == "error"]
     reasons = [refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors]
+    reasons += gate_refusals(recipe, plan.base.uri)
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,
@@ -113,6 +118,27 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
             ),
         },
     )
+
+
+def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
+    """Fails the step for good where `launchable` found a reason: nothing below it may be paid for."""
+    if not check.passed:
+        raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
+
+
+def gate_refusals(recipe: Recipe, base: str) -> list[str]:
+    """Why no verdict of the gate could be meant, or pass, for a model trained on top of `base` (a directory)."""
+    is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
+    section = recipe.evaluation
+    refusals = shortfalls(suite(section), section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
+    if section.suite == DEMO_SUITE and not is_demo and not recipe.accept_demo_suite:
+        refusals.append(
+            f"the gate's suite, {section.suite}, asks what the embedded model was made for, and base_model.uri is "
+            "another model: its verdict would say nothing of it. Suites of your own are not supported yet: stop "
+            "before the training (dagster job launch -j preference_tuning -o '*preference_dataset'), or set "
+            "accept_demo_suite: true in the recipe where word problems in arithmetic are what you tune for."
+        )
+    return refusals
 
 
 def account_for(deployment: Deployment, plan: TrainingPlan, result: TrainingResult) -> Ledger:

@@ -19,8 +19,8 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
     if policy_checkpoint.health.verdict == "STOP":
         raise dg.Failure("The training stopped itself: there is no candidate to evaluate.", allow_retries=False)
-    recipe = deployment.recipe()
     iteration = deployment.iteration(policy_checkpoint.iteration)
+    recipe = deployment.recipe_to_continue(iteration)
     with closing(grader_of(recipe.rewards.verifier)) as check:
         found: EvalReport = evaluate(
             deployment.store(),
@@ -62,7 +62,8 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
 def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval_report: EvalReport):
     """PASS, FAIL or INCONCLUSIVE with the reasons, bound to the evidence and the weights."""
     iteration = deployment.iteration(eval_report.iteration)
-    verdict: GateVerdict = decide(deployment.store(), iteration.path(), eval_report, deployment.recipe().evaluation)
+    recipe = deployment.recipe_to_continue(iteration)
+    verdict: GateVerdict = decide(deployment.store(), iteration.path(), eval_report, recipe.evaluation)
     context.log.info(f"verdict {verdict.verdict}: {'; '.join(verdict.reasons)}")
     yield dg.Output(
         verdict,

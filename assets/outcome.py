@@ -7,6 +7,7 @@ from pipeline.storage import Record, Store
 
 Ending = Literal["not trained", "stopped", "refused", "held", "rollout"]
 """`stopped`: by the training itself. `held`: the candidate passed and waits for a person."""
+OUTCOME = "outcome.json"
 
 
 class Outcome(Record):
@@ -18,7 +19,7 @@ class Outcome(Record):
 
 def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) -> None:
     """Record the ending once; a second call changes nothing, but that a held candidate may yet be rolled out."""
-    ended, name = Outcome(ending=ending, detail=detail), iteration.path("outcome.json")
+    ended, name = Outcome(ending=ending, detail=detail), iteration.path(OUTCOME)
     before = outcome(store, iteration)
     if ending == "rollout" and before is not None and before.ending == "held":
         store.write(name, ended)
@@ -28,4 +29,4 @@ def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) ->
 
 def outcome(store: Store, iteration: Iteration) -> Outcome | None:
     """How the iteration ended, or None while something is left to do."""
-    return store.read(iteration.path("outcome.json"), Outcome)
+    return store.read(iteration.path(OUTCOME), Outcome)

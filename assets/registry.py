@@ -14,16 +14,20 @@ from assets.resources import Deployment, read_record
 from evals import report
 from evals.gate import GateVerdict
 from pipeline.iteration import Iteration
+from pipeline.pinning import pinned
 from pipeline.registry import versions
 from pipeline.registry.drive import drive
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
-from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.registry.record import ModelVersion, RolloutState, read_events, read_state
 from pipeline.registry.replay import ReplayedTraffic
 from pipeline.registry.router import LocalRouter
+from pipeline.registry.unseen import unseen
 from pipeline.rewards.verifiers import grader_of
-from pipeline.serving.sample import Sampling, sampler
+from pipeline.serving.sample import Messages, Sampling, sampler
 from pipeline.traces.materialize import read
+from pipeline.traces.tools import COLUMNS as TOOL_COLUMNS
+from pipeline.traces.tools import calls_tools
 from pipeline.training.result import Health, TrainingResult
 
 
@@ -55,8 +59,8 @@ def canary(
     context: dg.AssetExecutionContext, deployment: Deployment, model_version: ModelVersion, gate_verdict: GateVerdict
 ):
     """The candidate's rollout, opened at its first weight; `canary_rollout` takes it further."""
-    recipe, store = deployment.recipe(), deployment.store()
-    iteration = deployment.iteration(model_version.iteration)
+    store, iteration = deployment.store(), deployment.iteration(model_version.iteration)
+    recipe = deployment.recipe_to_continue(iteration)
     trained: TrainingResult = read_record(store, iteration.id, "policy_checkpoint")
     if held := on_hold(trained.health, iteration.id, recipe.rollout.accept_hold):
         context.log.warning(held)
@@ -72,8 +76,12 @@ def canary(
         policy=policy_of(recipe.rollout),
         now=time.time(),
     )
+    if proposed.waits:  # the iteration stays open
+        context.log.warning(f"Not rolled out yet, the same launch does so once that is over: {proposed.refused}")
+        return
     if proposed.refused:
         context.log.warning(f"Not rolled out: {proposed.refused}")
+        conclude(store, iteration, "refused", proposed.refused)
         return
     state = advance(deployment, 0.0, context.log.info)
     conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
@@ -100,7 +108,7 @@ def on_record(
         trained.checkpoint,
         verdict=str(verdict.verdict) if verdict else "STOP",
         bundle_digest=verdict.bundle_digest if verdict else "",
-        params=deployment.recipe().model_dump(mode="json"),
+        params=pinned(deployment.store(), iteration).model_dump(mode="json"),
         metrics=told.metrics,
         plots={**plots, "evaluation": report.picture(told.report)} if told.report else plots,
         card=card_sections(told, verdict),
@@ -125,30 +133,46 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
 
 def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], None]) -> RolloutState:
     """Take the model's rollout as far as its policy allows now, with the embedded router and replayed traffic."""
-    recipe, store, name = deployment.recipe(), deployment.store(), deployment.recipe().base_model.name
+    recipe, store = deployment.recipe(), deployment.store()
+    name = recipe.base_model.name
+    state, requests, lacking = read_state(store, name), [], ""
+    if state.active and state.proposal is not None:  # judged as its iteration was begun
+        recipe = deployment.recipe_of(deployment.iteration(state.proposal.version.iteration))
     try:
-        rows = read(store, deployment.lake(), deployment.latest().dataset, ["messages", "reference"]).to_pylist()
-    except ValueError as gone:  # erased meanwhile: a rollout without traffic waits, and the split still follows
-        log(f"No traffic to replay: {gone}")
-        rows = []
-    requests = [
-        ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
-        for row in rows
-        if row["reference"]
-    ]
+        if state.active:
+            requests = _replayable(deployment, log)
+    except ValueError as reason:  # a rollout without traffic waits, and the split still follows
+        log(f"No traffic to replay: {reason}")
+        lacking = str(reason)
     limit = Sampling(max_completion_tokens=recipe.evaluation.max_completion_tokens)
     with closing(grader_of(recipe.rewards.verifier)) as check:
         return drive(
             store,
             name,
             LocalRouter(store, name),
-            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit),
+            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit, lacking),
             lambda state: versions.project(deployment.tracking_uri(), state),
             drive_for_s=drive_for_s,
             now=time.time,
             sleep=time.sleep,
             log=log,
         )
+
+
+def _replayable(deployment: Deployment, log: Callable[[str], None]) -> list[tuple[Messages, str]]:
+    """The newest recorded requests that the active rollout's candidate has not learned from; ValueError if too few."""
+    recipe, store = deployment.recipe(), deployment.store()
+    columns = [*TOOL_COLUMNS, "reference"]
+    rows = read(store, deployment.lake(), deployment.latest().dataset, columns).to_pylist()
+    requests: list[tuple[Messages, str]] = [
+        ([{"role": m["role"], "content": m["content"]} for m in row["messages"]], row["reference"])
+        for row in rows
+        if row["reference"] and not calls_tools(row)
+    ]
+    if left_out := sum(map(calls_tools, rows)):
+        log(f"{left_out:,} rows call tools and are not replayed: a replayed request has text alone.")
+    events = read_events(store, recipe.base_model.name)
+    return unseen(store, events, requests, log)
 
 
 def _shown(state: RolloutState) -> dict[str, str | int]:

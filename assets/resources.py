@@ -1,10 +1,13 @@
 """What the assets are given: the deployment (recipe, store, endpoints) and the records of the stages before them.
 
-The only place that reads the environment. Records are not pickled between steps: every stage publishes its own under
-the iteration, and `Records` finds it there again, in the same run, in a re-execution and in a run of one stage alone.
+The environment is read here, and in `environment`, alone. Records are not pickled between steps: every stage publishes
+its own under the iteration, and `Records` finds it there again, in the same run, in a re-execution and in a run of one
+stage alone.
 """
 
+import json
 import os
+import shlex
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -13,14 +16,18 @@ from typing import Any
 import dagster as dg
 
 from assets.card import IterationRecords
+from assets.environment import ITERATION_TAG, chosen
+from assets.outcome import OUTCOME, Outcome
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from k8s.ledger import Ledger
-from pipeline.iteration import Iteration
+from pipeline.iteration import LATEST, Iteration
+from pipeline.pinning import joined, pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
+from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.asking import Endpoints
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.records import RewardLabels
@@ -31,8 +38,6 @@ from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
-ITERATION_TAG = "iteration"
-LATEST = "iterations/latest.json"
 LEDGER = "iterations/{iteration}/training/ledger.json"
 
 RECORDS: dict[str, tuple[str, type[Record]]] = {
@@ -49,13 +54,23 @@ RECORDS: dict[str, tuple[str, type[Record]]] = {
 
 
 class Deployment(dg.ConfigurableResource):
-    """One deployment: its recipe with overrides. Both can be changed in the Launchpad for a single run."""
+    """One deployment: its recipe with overrides. A run has both in its config, where a person may change them."""
 
     recipe_path: str
     overrides: list[str] = []  # noqa: RUF012 (a pydantic field: copied for each instance)
 
     def recipe(self) -> Recipe:
+        """The deployment's recipe of now: it decides the next iteration. For one that was begun, `recipe_of` does."""
         return load(self.recipe_path, self.overrides)
+
+    def recipe_of(self, iteration: Iteration) -> Recipe:
+        """The recipe that an iteration was begun with; where and how it runs is as the deployment says now."""
+        return joined(pinned(self.store(), iteration), self.recipe())
+
+    def recipe_to_continue(self, iteration: Iteration) -> Recipe:
+        """The same for a stage that goes on with it. Raises ValueError when the recipe of now decides otherwise."""
+        refuse_to_mix(pinned(self.store(), iteration), self.recipe(), iteration)
+        return self.recipe_of(iteration)
 
     def store(self) -> Store:
         return Store(self.recipe().data_root)
@@ -131,51 +146,78 @@ class Deployment(dg.ConfigurableResource):
 
     def tracking_uri(self) -> str:
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
-        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.store().path('mlflow', 'mlflow.db')}"
+        return os.environ.get("MLFLOW_TRACKING_URI") or local_tracking(self.store())
 
 
 def deployment() -> Deployment:
     """The deployment that the environment names; without a word from it, the embedded one."""
-    embedded = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
-    return Deployment(
-        recipe_path=os.environ.get("PREFERENCE_TUNING_RECIPE", str(embedded)),
-        overrides=os.environ.get("PREFERENCE_TUNING_OVERRIDES", "").split(),
-    )
+    choice = chosen()
+    return Deployment(recipe_path=choice.recipe_path, overrides=choice.overrides)
 
 
-class Records(dg.ConfigurableIOManager):
+class Records(dg.IOManager):
     """Hands each asset the record of the one before, read from where its stage published it.
 
     A run works on one iteration: the one that its `traces` step names (a tag on the run, inherited by re-executions),
     else the newest.
     """
 
-    deployment: dg.ResourceDependency[Deployment]
-
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         if isinstance(obj, GovernedTraces):
-            self.deployment.store().write(LATEST, obj.iteration)
+            context.resources.deployment.store().write(LATEST, obj.iteration)
             instance = context.step_context.instance
             instance.add_run_tags(context.run_id, {ITERATION_TAG: obj.iteration.id})
 
     def load_input(self, context: dg.InputContext) -> Any:
         assert context.upstream_output is not None, "every input is an upstream asset"
+        deployment: Deployment = context.resources.deployment
         run = context.step_context.instance.get_run_by_id(context.step_context.run_id)
         tagged = run.tags.get(ITERATION_TAG) if run else None
-        iteration = tagged or self.deployment.latest().id
-        return read_record(self.deployment.store(), iteration, context.upstream_output.asset_key.to_user_string())
+        try:
+            iteration = tagged or deployment.latest().id
+            return read_record(deployment.store(), iteration, context.upstream_output.asset_key.to_user_string())
+        except ValueError as error:  # a record that is not there is not there a second later either
+            raise dg.Failure(str(error), allow_retries=False) from error
+
+
+@dg.io_manager(required_resource_keys={"deployment"})
+def records(_: dg.InitResourceContext) -> Records:
+    return Records()
 
 
 def read_record(store: Store, iteration: str, asset: str) -> Any:
-    """The record that an asset left in an iteration; ValueError when it has not been made yet."""
+    """The record that an asset left in an iteration; ValueError when it has not been made."""
     name, kind = RECORDS[asset]
-    found = store.read(f"iterations/{iteration}/{name}", kind)
-    if found is None:
-        raise ValueError(
-            f"Iteration {iteration} has no {asset} yet. Launch the job from that stage: "
-            f"dagster job launch -j preference_tuning -o '{asset}*'"
+    record = store.read(f"iterations/{iteration}/{name}", kind)
+    if record is None:
+        raise ValueError(_missing(store, iteration, asset))
+    return record
+
+
+def _missing(store: Store, iteration: str, asset: str) -> str:
+    """Why the record is not there, and the command that makes it: from the first stage that has left none."""
+    ended = store.read(f"iterations/{iteration}/{OUTCOME}", Outcome)
+    if ended is not None:
+        return (
+            f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To have it "
+            f"anew from a stage: python -m jobs.retry STAGE --iteration {iteration}"
         )
-    return found
+    first = next(a for a, (name, _) in RECORDS.items() if not store.path("iterations", iteration, name).is_file())
+    return (
+        f"Iteration {iteration} has no {asset} yet. Launch the job from the first stage that is missing: "
+        f"{launch_from(store, iteration, first)}"
+    )
+
+
+def launch_from(store: Store, iteration: str, asset: str) -> str:
+    """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
+    if asset == "traces":
+        return "dagster job launch -j preference_tuning"
+    newest = store.read(LATEST, Iteration)
+    command = ["dagster", "job", "launch", "-j", "preference_tuning", "-o", f"{asset}*"]
+    if newest is None or newest.id != iteration:
+        command += ["--tags", json.dumps({ITERATION_TAG: iteration})]
+    return shlex.join(command)
 
 
 def _commit() -> str:

@@ -28,7 +28,8 @@ from pipeline.traces.records import GovernedTraces
 )
 def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, traces: GovernedTraces):
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
-    recipe, store, iteration = deployment.recipe(), deployment.store(), traces.iteration
+    store, iteration = deployment.store(), traces.iteration
+    recipe = deployment.recipe_to_continue(iteration)
     with publishing(store):
         labels: RewardLabels = label_traces(
             store,

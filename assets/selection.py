@@ -3,7 +3,7 @@
 import dagster as dg
 
 from assets import pictures
-from assets.cluster import launchable
+from assets.cluster import launchable, refuse_unlaunchable
 from assets.pictures import selection as drawn
 from assets.resources import Deployment
 from evals.suites import held_out_texts
@@ -21,8 +21,8 @@ from pipeline.training.step_times import measured_step_s
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
     """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
-    recipe, store = deployment.recipe(), deployment.store()
-    iteration = deployment.iteration(reward_labels.iteration)
+    store, iteration = deployment.store(), deployment.iteration(reward_labels.iteration)
+    recipe = deployment.recipe_to_continue(iteration)
     dataset: PreferenceDataset = build(
         store,
         iteration,
@@ -64,15 +64,14 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
         dg.AssetCheckSpec(
             "launchable",
             asset="training_plan",
-            blocking=True,
             description="What the lint of the gang and the recipe's budget say, before anything is paid for.",
         ),
     ],
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
     """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
-    recipe, store = deployment.recipe(), deployment.store()
-    iteration = deployment.iteration(preference_dataset.iteration)
+    store, iteration = deployment.store(), deployment.iteration(preference_dataset.iteration)
+    recipe = deployment.recipe_to_continue(iteration)
     expected = expect_for(
         iteration.champion.uri,
         preference_dataset.evidence,
@@ -111,7 +110,9 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(decision.reasons),
     )
-    yield launchable(recipe, plan, store.path(iteration.path("training", "plan.json")))
+    may_launch = launchable(recipe, plan, store.path(iteration.path("training", "plan.json")))
+    yield may_launch
+    refuse_unlaunchable(may_launch)
 
 
 def trust_in(labels: RewardLabels) -> Trust:

@@ -8,13 +8,18 @@ from assets import pictures
 from assets.outcome import outcome
 from assets.resources import Deployment
 from pipeline.demo.traffic import ensure_days
+from pipeline.pinning import pin
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
-from pipeline.traces.account import rejected_samples, watermark_line
+from pipeline.traces.account import nothing_counts, rejected_samples, watermark_line, weak
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
+
+WEAK_SHOWN = 10
+"""Parts that the check names, at most; the log has all of them."""
 
 
 @dg.asset(
@@ -22,7 +27,12 @@ from pipeline.traces.sources.protocol import Address
     kinds={"iceberg", "python"},
     owners=["team:ml-platform"],
     output_required=False,
-    check_specs=[dg.AssetCheckSpec("every_row_accounted_for", asset="traces", blocking=True)],
+    check_specs=[
+        dg.AssetCheckSpec("every_row_accounted_for", asset="traces"),
+        dg.AssetCheckSpec(
+            "admitted_share", asset="traces", description="No part of the source gave less than the recipe's floor."
+        ),
+    ],
 )
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
@@ -51,6 +61,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         recipe_digest=recipe.digest(),
         now=datetime.now(UTC),
         log=context.log.info,
+        version=champion.version,
+        since=champion.since,
     )
     rejected = {str(reason): count for reason, count in found.rejected.items()}
     yield dg.AssetCheckResult(
@@ -58,10 +70,25 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         passed=found.seen == found.admitted + sum(rejected.values()),
         description=f"{found.seen} rows seen, {found.admitted} admitted, {sum(rejected.values())} rejected",
     )
+    thin = weak(store, found, recipe.traces)
+    for line in thin:
+        context.log.warning(line)
+    yield dg.AssetCheckResult(
+        check_name="admitted_share",
+        passed=not thin,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="; ".join(thin[:WEAK_SHOWN]) or f"{found.admitted} of {found.seen} rows admitted",
+        metadata={"parts": len(thin)},
+    )
+    if not found.iteration.dataset.rows:
+        producer = Producer(champion.model, recipe.base_model.name, champion.version, champion.since)
+        context.log.info(nothing_counts(found, deployment.lake(), recipe.traces, producer))
+        return
     ended = outcome(store, found.iteration)
     if ended is not None:
         context.log.info(f"Nothing new since iteration {found.iteration.id} ({ended.ending}: {ended.detail})")
         return
+    pin(store, found.iteration, recipe)
     governed = store.once(found.iteration.path("traces.json"), GovernedTraces, lambda: found)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")
     yield dg.Output(governed, metadata=_shown(store, governed))

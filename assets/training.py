@@ -6,14 +6,14 @@ import dagster as dg
 
 from assets import pictures
 from assets.card import IterationRecords
-from assets.cluster import account_for, train_on_cluster
+from assets.cluster import account_for, launchable, refuse_unlaunchable, train_on_cluster
 from assets.outcome import conclude
 from assets.pictures import training as drawn
 from assets.registry import on_record
 from assets.resources import Deployment, read_record
 from k8s.ledger import Ledger
 from pipeline.recipe import Accelerator
-from pipeline.training.launch import TrainingRefused, train
+from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
 from pipeline.training.throughput import typical
@@ -39,14 +39,16 @@ RATES = {
 )
 def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment, training_plan: TrainingPlan):
     """The tuned policy: an adapter, and the model with it merged in. Absent without a plan to train, and after STOP."""
-    recipe, store = deployment.recipe(), deployment.store()
-    iteration = deployment.iteration(training_plan.iteration)
+    store, iteration = deployment.store(), deployment.iteration(training_plan.iteration)
     try:
+        recipe = deployment.recipe_to_continue(iteration)
+        if store.read(iteration.path("training", "result.json"), TrainingResult) is None:
+            refuse_unlaunchable(launchable(recipe, training_plan, store.path(iteration.path("training", "plan.json"))))
         if recipe.compute.kubernetes is None:
             result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
         else:
             result = train_on_cluster(context, deployment, training_plan)
-    except TrainingRefused as refusal:
+    except ValueError as refusal:  # what no retry can cure, TrainingRefused among it
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
     if result is None:
         context.log.info("The plan is not to train: nothing downstream of it runs.")

@@ -3,7 +3,6 @@
 `python -m benchmarks.bare_trl PLAN OUT` reads the settings and rows of a plan and trains with stock TRL.
 """
 
-import json
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +14,9 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
+
+from pipeline.locations import Document
+from pipeline.training.plan import TrainingPlan
 
 
 def reward(completions: list[list[dict[str, str]]], reference: list[str], **_: object) -> list[float]:
@@ -32,7 +34,8 @@ def reward(completions: list[list[dict[str, str]]], reference: list[str], **_: o
 def main(plan_path: str, out: str) -> None:
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
-    plan = json.loads(Path(plan_path).read_text())
+    path = Path(plan_path).absolute()
+    plan = TrainingPlan.model_validate_json(path.read_bytes(), context=Document(path)).model_dump()
     training = plan["training"]
     torch.set_num_threads(training["threads"])
     grpo = training["grpo"]

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.gpu_data import QWEN2_1_5B, write_base, write_plan
 from pipeline.demo import MODEL_DIR
+from pipeline.locations import Document
 from pipeline.recipe import DPO, GRPO, Accelerator, Checkpoints, Rewards
 from pipeline.recipe.rewards import Weights
 from pipeline.storage import digest_file
@@ -113,7 +114,8 @@ def train(case: Case, root: Path, base: Path, settings: GRPO | DPO, kill_at: int
     if code:
         said = (plan.parent / "output.txt").read_text()[-3000:]
         raise RuntimeError(f"python -m pipeline.training {plan} ended with {code}:\n{said}")
-    return TrainingResult.model_validate_json((plan.parent / "result.json").read_text())
+    path = plan.parent / "result.json"
+    return TrainingResult.model_validate_json(path.read_bytes(), context=Document(path))
 
 
 def _start(case: Case, plan: Path) -> subprocess.Popen[bytes]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from pipeline.locations import Document
 from pipeline.storage import digest_file
 from pipeline.training.result import TrainingResult
 
@@ -87,7 +88,8 @@ def survive(zygote: Zygote, plan: Path, dice: random.Random, kills: int, whole_s
 
 
 def result_of(plan: Path) -> TrainingResult:
-    return TrainingResult.model_validate_json(plan.with_name("result.json").read_bytes())
+    path = plan.with_name("result.json")
+    return TrainingResult.model_validate_json(path.read_bytes(), context=Document(path))
 
 
 def adapter_of(plan: Path) -> str:

@@ -17,6 +17,7 @@ from evals.comparison import BundleRef, EvalReport, Measurement, compare
 from evals.gate import GateVerdict
 from evals.runner import Arm, ItemResult, Protocol
 from evals.suites import Item, Suite
+from pipeline.locations import Document
 from pipeline.recipe import Evaluation
 from pipeline.storage import ModelRef, Record, Store, digest_file
 
@@ -84,7 +85,9 @@ def publish(store: Store, name: str, found: Evidence) -> None:
         _write_lines(folder / "suite.jsonl", found.suite.items)
         _write_lines(folder / "champion.jsonl", found.champion.results)
         _write_lines(folder / "candidate.jsonl", found.candidate.results)
-        (folder / "provenance.json").write_text(_text(found.provenance))
+        # References are relative, and so the bundle's digest is the same wherever the data root lies.
+        provenance = Document(folder / "provenance.json", store.root)
+        provenance.path.write_text(_text(found.provenance, provenance))
         (folder / "measurement.json").write_text(_text(measure(found)))
         (folder / MANIFEST).write_text(_text(Manifest(files={name: digest_file(folder / name) for name in FILES})))
 
@@ -160,8 +163,9 @@ def _intact_manifest(path: Path) -> str:
     return digest_file(path / MANIFEST)
 
 
-def _text(record: Record) -> str:
-    return json.dumps(record.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+def _text(record: Record, document: Document | None = None) -> str:
+    plain = record.model_dump(mode="json", context=document)
+    return json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _write_lines(path: Path, records: tuple[Record, ...]) -> None:
@@ -170,7 +174,7 @@ def _write_lines(path: Path, records: tuple[Record, ...]) -> None:
 
 def _read(path: Path, kind: type[R]) -> R:
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.__name__} ({error}). Fetch the bundle again.") from error
 

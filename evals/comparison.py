@@ -15,6 +15,7 @@ from evals import statistics
 from evals.runner import Arm, ItemResult, Sample
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
+from pipeline.locations import Uri
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
 from pipeline.storage import ModelRef, Record, digest_json
@@ -85,7 +86,7 @@ class Measurement(Record):
 
 
 class BundleRef(Record):
-    uri: str
+    uri: Uri
     digest: str
 
 
@@ -102,8 +103,9 @@ class EvalReport(Record):
     bundle: BundleRef
 
     def digest(self) -> str:
-        """sha256 of the report, wherever its bundle lies."""
-        return digest_json(self.model_dump(mode="json", exclude={"bundle": {"uri"}}))
+        """sha256 of the report, wherever its bundle and the models lie."""
+        places = {name: {"uri"} for name in ("bundle", "champion", "candidate")}
+        return digest_json(self.model_dump(mode="json", exclude=places))
 
 
 def is_ungraded(sample: Sample) -> bool:

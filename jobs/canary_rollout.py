@@ -1,10 +1,13 @@
-"""The rollout as a job: one run takes the active rollout as far as its policy allows now, or rolls it back."""
+"""The rollout as jobs: `canary_rollout` takes it as far as its policy allows, `rollout_decision` as a person says."""
 
 import dagster as dg
 
 from assets.registry import advance
 from assets.resources import Deployment
 from jobs.preference_tuning import executor
+from jobs.rollout import outcome_lines, take
+from pipeline.registry.decision import Decision
+from pipeline.registry.record import Phase
 
 
 @dg.op
@@ -19,3 +22,30 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
 def canary_rollout():
     """Advances 5 -> 25 -> 100 percent and moves `champion`, or rolls back."""
     advance_rollout()
+
+
+@dg.op(
+    config_schema={
+        "action": dg.Field(dg.Enum("Action", [dg.EnumValue("resume"), dg.EnumValue("abort")])),
+        "rollout": dg.Field(str, description="Id of the rollout that is meant, or its candidate's digest."),
+        "reason": dg.Field(str, description="Why. It goes into the event and the audit log."),
+        "by": dg.Field(str, description="Who decides. Dagster does not know who clicked."),
+    }
+)
+def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Resume or abort the active rollout, if it is the one that is meant."""
+    config = context.op_config
+    if not config["rollout"].strip():
+        raise dg.Failure("The decision names no rollout. Give the id that is shown.", allow_retries=False)
+    decision = Decision(**config)
+    done = take(deployment, decision)
+    text = "\n".join(outcome_lines(decision, done))
+    if done.refused or (decision.action == "abort" and done.state.phase is Phase.ROLLING_BACK):
+        raise dg.Failure(text, allow_retries=False)
+    context.log.info(text)
+
+
+@dg.job(executor_def=executor)
+def rollout_decision():
+    """A person's word on the active rollout: `resume` a held one, or `abort` it, which moves the traffic at once."""
+    decide_rollout()

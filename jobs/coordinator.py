@@ -10,12 +10,12 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from typing import TypeGuard
 
 import click
 import dagster as dg
 from dagster._core.events import DagsterEventType, EngineEventData
 from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 from dagster._utils.error import SerializableErrorInfo
 
 from jobs.launcher import bury_if_dead, bury_the_dead
@@ -36,21 +36,14 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
     def submit_run(self, context: SubmitRunContext) -> dg.DagsterRun:
         instance, run = self._instance, context.dagster_run
         bury_the_dead(instance)
-        others = instance.get_runs(dg.RunsFilter(job_name=run.job_name, statuses=ACTIVE_RUN_STATUSES))
-        alive = [other.run_id for other in others if instance.run_launcher.is_alive(other.run_id)]
-        followed = run
-        if daemon_is_alive(instance):
-            super().submit_run(context)
-        elif alive:  # a launch that was killed leaves its run at work: the same command again goes on with it
-            message = f"Run {alive[0]} of {run.job_name} is in progress already: following it"
-            instance.report_run_canceled(run, message)
-            print(message, flush=True)
-            followed = instance.get_run_by_id(alive[0]) or run
-        else:
-            instance.launch_run(run.run_id, context.workspace)
+        if run.status is dg.DagsterRunStatus.NOT_STARTED:  # else it is at work already, and is only followed
+            if daemon_is_alive(instance):
+                super().submit_run(context)
+            else:
+                instance.launch_run(run.run_id, context.workspace)
         command = click.get_current_context(silent=True)
-        if command and command.command_path.endswith("job launch"):
-            follower = Follower(self, context, followed)
+        if is_launch_command(command):
+            follower = Follower(self, context, run)
             follower.follow()
             # Not here: to the instance, whatever is raised in this method is a failure of the run.
             command.call_on_close(lambda: sys.exit(follower.conclude()))
@@ -60,6 +53,11 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
         command = click.get_current_context(silent=True)
         if command and command.command_path.endswith("daemon run"):
             self._instance.wipe_daemon_heartbeats()  # a daemon that was stopped is gone now, not in a minute
+
+
+def is_launch_command(command: click.Context | None) -> TypeGuard[click.Context]:
+    """Whether this process is `dagster job launch`, typed by somebody who waits for the run."""
+    return command is not None and command.command_path.endswith("job launch")
 
 
 def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
@@ -161,7 +159,8 @@ class Follower:
     def _print(self, entry: dg.EventLogEntry) -> None:
         event, step = entry.dagster_event, entry.step_key or "run"
         if event is None:
-            self._say(step, entry.user_message, entry.timestamp)
+            if not entry.user_message.startswith("Dependencies for step"):  # the failure above it says it all
+                self._say(step, entry.user_message, entry.timestamp)
             return
         data, took = event.event_specific_data, entry.timestamp - self.step_began.get(step, entry.timestamp)
         match event.event_type:
@@ -204,8 +203,12 @@ class Follower:
 
 
 def _brief(error: SerializableErrorInfo | None) -> str:
-    """The error of the step's own code, in one or a few lines: `ValueError: what is wrong`."""
+    """The error of the step's own code, in one or a few lines: `ValueError: what is wrong`.
+
+    Dagster wraps it, often more than once: in the failure of the step, of an input's loading, of the last retry.
+    """
     if error is None:
         return "failed"
-    own = error.cause if error.cls_name == "DagsterExecutionStepExecutionError" and error.cause else error
-    return re.sub(r"^[\w.]*\.(?=\w+(:|$))", "", own.message).strip()
+    while error.cause is not None and (error.cls_name or "").startswith(("Dagster", "RetryRequested")):
+        error = error.cause
+    return re.sub(r"^[\w.]*\.(?=\w+(:|$))", "", error.message).strip().removeprefix("Failure: ")

@@ -4,8 +4,8 @@ import warnings
 
 import dagster as dg
 
-from assets.resources import Records, deployment
-from jobs.canary_rollout import canary_rollout
+from assets.resources import deployment, records
+from jobs.canary_rollout import canary_rollout, rollout_decision
 from jobs.orphans import delete_orphaned_gang
 from jobs.preference_tuning import ASSETS, preference_tuning
 from jobs.reviews import review_sample, weekly_review
@@ -18,8 +18,16 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, abo
 
 definitions = dg.Definitions(
     assets=ASSETS,
-    jobs=[preference_tuning, canary_rollout, review_sample, forget, lake_upkeep, delete_orphaned_gang],
+    jobs=[
+        preference_tuning,
+        canary_rollout,
+        rollout_decision,
+        review_sample,
+        forget,
+        lake_upkeep,
+        delete_orphaned_gang,
+    ],
     schedules=[nightly, weekly, weekly_review],
     sensors=[champion_changed, rollout_due, gang_orphaned],
-    resources={"deployment": settings, "io_manager": Records(deployment=settings)},
+    resources={"deployment": settings, "io_manager": records},
 )

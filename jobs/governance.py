@@ -15,8 +15,8 @@ from pipeline.erasure import derived
 from pipeline.erasure.proof import Proof, proof_name, proofs
 from pipeline.registry.blocks import blocks
 from pipeline.registry.record import Phase, read_state
-from pipeline.registry.rollout import tick
-from pipeline.registry.router import LocalRouter, Split
+from pipeline.registry.rollout import roll_back
+from pipeline.registry.router import LocalRouter
 from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
 from pipeline.storage import digest_json
@@ -61,13 +61,6 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-class Blind:
-    """Live metrics of somebody who does not look."""
-
-    def look(self, split: Split, look: int, since: float, now: float) -> None:
-        return None
-
-
 def forget_user(settings: Deployment, user_id: str, since: datetime | None, log: Log) -> Proof:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
@@ -77,8 +70,7 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     )
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
-        for _ in ("move the traffic", "read it back"):
-            tick(store, name, LocalRouter(store, name), Blind(), lambda state: project(uri, state), now.timestamp())
+        roll_back(store, name, LocalRouter(store, name), lambda state: project(uri, state), now.timestamp())
         log(f"rollout of {name}: {read_state(store, name).phase}")
     return proof
 

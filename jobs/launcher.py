@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import click
 import dagster as dg
 from dagster._config import StringSource
 from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
@@ -28,6 +29,11 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
 
     def __init__(self, directory: str, inst_data: ConfigurableClassData | None = None):
         super().__init__()
+        if not Path("dagster.yaml").is_file():  # its paths are relative: another instance would begin here
+            raise click.ClickException(
+                "There is no dagster.yaml here. The instance belongs to the directory of its file: "
+                "cd there, and type the command again."
+            )
         self.directory, self._inst_data = Path(directory), inst_data
 
     @property

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 def write_sample(settings: Deployment, now: datetime) -> str:
     """Publish the week's sheet, unless there is one; says where it is. Nobody is forgotten meanwhile."""
-    recipe, store, week = settings.recipe(), settings.store(), reviews.week_of(now)
+    recipe, store, week = settings.recipe_of(settings.latest()), settings.store(), reviews.week_of(now)
     with publishing(store):
         labels = _labels(settings)
         sheet = reviews.write(

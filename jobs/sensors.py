@@ -3,6 +3,8 @@
 Stopped until somebody starts them in the UI, but for the one that keeps a cancelled run from costing money.
 """
 
+from datetime import UTC, datetime, timedelta
+
 import dagster as dg
 
 from assets.resources import ITERATION_TAG, Deployment
@@ -11,16 +13,25 @@ from jobs.orphans import UNFINISHED, delete_orphaned_gang
 from jobs.preference_tuning import preference_tuning
 from pipeline.registry.record import Phase, read_state
 
+HELD_LOOK_EVERY_S = 900
+
 
 @dg.sensor(job=canary_rollout, minimum_interval_seconds=60)
 def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment):
-    """Asks for a look at the active rollout. How long it dwelt is in its record, not here."""
+    """Asks for a look at the active rollout; at a held one less often, for it may do harm while a person decides.
+
+    How long it dwelt is in its record, not here.
+    """
     state = read_state(deployment.store(), deployment.recipe().base_model.name)
-    if not state.active or state.phase is Phase.HELD:
+    if not state.active:
         return dg.SkipReason(f"No rollout to look after: {state.phase}.")
     unfinished = dg.RunsFilter(job_name="canary_rollout", statuses=UNFINISHED)
     if context.instance.get_runs_count(unfinished):
         return dg.SkipReason("A look is under way.")
+    if state.phase is Phase.HELD:
+        since = datetime.now(UTC) - timedelta(seconds=HELD_LOOK_EVERY_S)
+        if context.instance.get_runs_count(dg.RunsFilter(job_name="canary_rollout", created_after=since)):
+            return dg.SkipReason("Held, and looked at a while ago. Resume or abort it: python -m jobs.rollout status")
     return dg.RunRequest(tags={"rollout": state.rollout})
 
 

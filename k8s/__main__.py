@@ -22,7 +22,8 @@ from k8s.gang import Gang, example
 from k8s.lint import GANG_RULES, RULES, Finding, lint_gang, lint_objects
 from k8s.lint.manifests import Manifests
 from k8s.render import render
-from pipeline.recipe import NOT_YAML, Recipe, load
+from pipeline.recipe import Recipe, load
+from pipeline.recipe.overrides import NOT_YAML
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,9 +1,9 @@
-"""The audit log: who and what was let in, forgotten, dropped or promoted, one line each, chained by their digests.
+"""The audit log: what was let in, forgotten, dropped, decided or promoted, one line each, chained by their digests.
 
 Owns `audit/log.jsonl`, which only ever grows, and `audit/head.json`, which says where it ends. A changed, removed,
 inserted or moved line breaks the chain; a shorter or longer log disagrees with the head. Whoever can write both can
 also forge both: note the head that `verify` prints somewhere else, and give it to a later `verify`. Refuses to hold
-personal data: its callers write marks, counts and digests.
+users' data: its callers write marks, counts, digests, and which operator decided what.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG, HEAD = "audit/log.jsonl", "audit/head.json"
 START = "0" * 64
 """What the first entry names as the digest before it."""
 
-Kind = Literal["admission", "erasure", "retention", "promotion", "healed"]
+Kind = Literal["admission", "erasure", "retention", "promotion", "decision", "retry", "healed"]
 
 
 class Entry(Record):

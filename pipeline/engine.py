@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, Protocol, TypeVar
 
@@ -123,7 +124,11 @@ class _Processes:
     """Spawned processes that stay up between tasks and end with this one."""
 
     def __init__(self, workers: int) -> None:
-        self._pool = ProcessPool(max_workers=workers, initializer=die_with_parent, context=get_context("spawn"))
+        self._pool = ProcessPool(
+            max_workers=workers,
+            initializer=partial(die_with_parent, parent=os.getpid()),
+            context=get_context("spawn"),
+        )
 
     def submit(self, function: Callable[[Any], Any], task: Any) -> ProcessFuture[Any]:
         return self._pool.schedule(function, args=[task])

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from pipeline.storage import DatasetRef, ModelRef, Record, digest_json
 
+LATEST = "iterations/latest.json"
+"""The newest iteration; a run that names none works on it."""
+
 
 class Iteration(Record):
     """What one pass consumes. `number` counts the champions before it and is for people; `id` is the identity."""

@@ -1,7 +1,8 @@
-"""What every child process of the loop does about its parent: it ends when the parent ends.
+"""How the processes of the loop end: with their parent, or with their session.
 
-A run worker that is killed with SIGKILL cannot stop its children; without this, a training process would go on as
-an orphan and write beside its own successor.
+A process that is killed with SIGKILL cannot stop its children; without this, a training would go on as an orphan and
+write beside its own successor. Children that are ours end with their parent. Servers of others do not, and start
+children that don't either: each of those gets a session of its own, and the session is ended.
 """
 
 from __future__ import annotations
@@ -10,15 +11,62 @@ import ctypes
 import os
 import signal
 import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+POLL_S = 0.1
 
 
-def die_with_parent(signum: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel to send `signum` to this process when its parent dies (prctl(2), Linux; elsewhere a no-op)."""
+def die_with_parent(signum: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
+    """Ask the kernel to send `signum` to this process when its parent dies (prctl(2), Linux; elsewhere a no-op).
+
+    `parent`: the pid that the parent had, from itself. One that died before this call, while this process was still
+    importing, is noticed only by that.
+    """
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     pr_set_pdeathsig = 1
     if ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signum.value) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # the parent died before the request was in force
         os.kill(os.getpid(), signum)
+
+
+def session_members(leader: int) -> list[int]:
+    """Pids of the processes of the session that `leader` began, also after its end; zombies don't count (Linux)."""
+    members: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                state, _, _, session = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == leader and state not in "ZX":
+                    members.append(int(entry.name))
+    return members
+
+
+def end_sessions(leaders: Iterable[int], signum: signal.Signals, grace_s: float) -> None:
+    """End every process of the sessions: `signum` to their leaders, and SIGKILL to who is left after `grace_s`.
+
+    A KeyboardInterrupt cuts the grace short. Processes that have begun a session of their own are not ended.
+    """
+    left = [leader for leader in leaders if session_members(leader)]
+    for leader in left:
+        _send(leader, signum)
+    deadline = time.monotonic() + grace_s
+    with suppress(KeyboardInterrupt):
+        while left and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            left = [leader for leader in left if session_members(leader)]
+    while left := [leader for leader in left if session_members(leader)]:  # again: who is being killed may still fork
+        for leader in left:
+            for pid in session_members(leader):
+                _send(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
+
+
+def _send(pid: int, signum: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signum)

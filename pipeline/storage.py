@@ -1,7 +1,8 @@
 """The store: one directory tree in which every stage publishes, each record in one atomic step.
 
-Owns atomic publication, create-if-absent, digests and the references that stages hand to each other. Refuses to
-know what is published: a stage's layout is the stage's own.
+Owns atomic publication, create-if-absent, digests and the references that stages hand to each other. Nothing that it
+writes says where the tree lies, so the tree can be moved. Refuses to know what is published: a stage's layout is the
+stage's own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from pipeline.locations import Document, Uri, stored
+from pipeline.model_files import faults
+
 
 class Record(BaseModel):
     """A small immutable fact that one stage leaves for the next; JSON on disk, unknown fields refused."""
@@ -29,7 +33,7 @@ class Record(BaseModel):
 class DatasetRef(Record):
     """A published set of rows: where it lies, how many rows, and the sha256 of its content."""
 
-    uri: str
+    uri: Uri
     rows: int
     digest: str
     snapshot: str = ""
@@ -38,7 +42,7 @@ class DatasetRef(Record):
 class ModelRef(Record):
     """A complete model directory (weights, config, tokenizer) and the digest of its files."""
 
-    uri: str
+    uri: Uri
     digest: str
 
 
@@ -67,7 +71,7 @@ class Store:
     def write(self, name: str, record: BaseModel) -> Path:
         """Publish a record under `name`, replacing an older one; a reader sees the old one or the new one, whole."""
         path = self.path(name)
-        write_atomically(path, _json(record))
+        write_atomically(path, to_json(record, Document(path, self.root)))
         return path
 
     def create(self, name: str, record: BaseModel) -> bool:
@@ -76,7 +80,7 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            _write_synced(staged, _json(record))
+            _write_synced(staged, to_json(record, Document(path, self.root)))
             os.link(staged, path)  # fails if the name is taken: the one portable create-if-absent
         except FileExistsError:
             return False
@@ -93,7 +97,7 @@ class Store:
         except FileNotFoundError:
             return None
         try:
-            return kind.model_validate_json(text)
+            return kind.model_validate_json(text, context=Document(path))
         except ValueError as error:
             raise ValueError(
                 f"{path} is not a readable {kind.__name__} ({error}). Move it away and run again."
@@ -110,6 +114,10 @@ class Store:
         first = self.read(name, kind)
         assert first is not None, f"{name} existed a moment ago"
         return first
+
+    def within(self, value: Any) -> Any:
+        """A path or URI at or below the root by the way from there, for who keeps it elsewhere; all else as it is."""
+        return stored(value, Document(self.path("-"), self.root)) if isinstance(value, str) else value
 
     @contextmanager
     def alone(self, name: str) -> Generator[None]:
@@ -165,6 +173,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     _sync_dir(path.parent)
 
 
+def to_json(record: BaseModel, document: Document) -> str:
+    """A record as its file holds it; `model_validate_json` with the same document reads it."""
+    return record.model_dump_json(indent=2, context=document) + "\n"
+
+
 def digest_json(value: Any) -> str:
     """sha256 of a value's canonical JSON; a record counts as its fields."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
@@ -186,21 +199,18 @@ def digest_dir(path: Path) -> str:
 
 
 def model_ref(path: str | Path) -> ModelRef:
-    """Reference to a Hugging Face model directory. Raises ValueError naming what it lacks."""
+    """Reference to a Hugging Face model directory with whole weights. Raises ValueError naming all that it lacks."""
     folder = Path(path)
-    if not folder.is_dir():
-        raise ValueError(f"No model directory at {folder}. Set base_model.uri to one with config.json and weights.")
-    wanted = {"config.json": ["config.json"], "a tokenizer": ["tokenizer.json", "tokenizer.model", "vocab.json"]}
-    for what, names in wanted.items():
-        if not any((folder / name).is_file() for name in names):
-            raise ValueError(
-                f"{folder} has no {what} ({' or '.join(names)}). Save the model and its tokenizer into the same folder."
-            )
+    if lacks := faults(folder):
+        raise ValueError(" ".join(lacks))
     return ModelRef(uri=str(folder), digest=digest_dir(folder))
 
 
-def _json(record: BaseModel) -> str:
-    return record.model_dump_json(indent=2) + "\n"
+def shown_path(path: str | Path) -> str:
+    """A path for an error message: absolute, and of a relative one the directory that it is relative to."""
+    if "://" in str(path) or Path(path).is_absolute():
+        return str(path)
+    return f"{Path(path).absolute()} ({path} is relative to {Path.cwd()})"
 
 
 def _write_synced(path: Path, content: str | bytes) -> None:

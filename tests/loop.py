@@ -7,9 +7,13 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.resources import Deployment, Records
+from assets.resources import Deployment, records
 from jobs.definitions import ASSETS
-from pipeline.storage import digest_file
+from pipeline.iteration import identify
+from pipeline.registry.policy import policy_of
+from pipeline.registry.propose import propose
+from pipeline.registry.record import ModelVersion
+from pipeline.storage import DatasetRef, digest_file, model_ref
 
 ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
@@ -50,8 +54,26 @@ def instance(folder: Path) -> Iterator[dg.DagsterInstance]:
 
 def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     """One run of every asset, in this process."""
-    resources = {"deployment": settings, "io_manager": Records(deployment=settings)}
+    resources = {"deployment": settings, "io_manager": records}
     return dg.materialize(ASSETS, instance=found, resources=resources, raise_on_error=False)
+
+
+def open_rollout(settings: Deployment, files: Path, now: float) -> str:
+    """Propose version 7, of an iteration that left nothing else, against the champion; returns the rollout's id."""
+    recipe, files = settings.recipe(), files / "candidate"
+    files.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json"):
+        (files / name).write_text("{}")
+    candidate, data = model_ref(files), DatasetRef(uri="d", rows=1, digest="d")
+    iteration = identify(0, recipe.base_model.name, settings.champion().model, data, "recipe")
+    version = ModelVersion(
+        name=iteration.model_name, version=7, run_id="run", model=candidate, adapter=candidate, iteration=iteration.id
+    )
+    policy = policy_of(recipe.rollout)
+    passed = {"verdict": "PASS", "verdict_digest": candidate.digest, "bundle_digest": "bundle"}
+    opened = propose(settings.store(), iteration, version, **passed, policy=policy, now=now)
+    assert not opened.refused
+    return opened.state.rollout
 
 
 def materialized(result: dg.ExecuteInProcessResult) -> list[str]:

@@ -5,8 +5,18 @@ Here lie only the place and the digest of the kept weights, so that a look at th
 
 from pathlib import Path
 
+from pipeline.storage import digest_file
+
 MODEL_DIR: Path = Path(__file__).parent / "model"
 """Weights, tokenizer and configuration made by `python -m pipeline.demo.pretrain` with its default arguments."""
 
 MODEL_SHA256: str = "8c2dbd9c3f7869796ab90adde92cd4bca7a57682649e8ce258e5714688376a8d"
 """sha256 of `model.safetensors`."""
+
+
+def is_demo_model(folder: str | Path) -> bool:
+    """Whether a model directory holds the embedded weights, whatever its name and the other files in it."""
+    weights = Path(folder, "model.safetensors")
+    own = MODEL_DIR / weights.name
+    same_size = weights.is_file() and weights.stat().st_size == own.stat().st_size
+    return same_size and digest_file(weights) == MODEL_SHA256

@@ -17,7 +17,8 @@ from pipeline.erasure.derived import holding_rows, remove, rewrite_findings, rew
 from pipeline.erasure.proof import Affected, Pending, Proof, pending_name, proof_id, proof_name
 from pipeline.erasure.search import Searched, search
 from pipeline.registry import blocks, versions
-from pipeline.registry.propose import abort, champion
+from pipeline.registry.decision import abort
+from pipeline.registry.propose import champion
 from pipeline.registry.record import read_state
 from pipeline.storage import Store, digest_json
 from pipeline.traces import erased

@@ -19,13 +19,16 @@ import pyarrow.parquet as pq
 
 from pipeline.erasure.proof import Affected
 from pipeline.iteration import Iteration
+from pipeline.locations import Document
 from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import Store
 from pipeline.traces.lake import Lake, LakeConfig
 from pipeline.traces.lake.files import count_rows
 from pipeline.traces.members import members, windows
+from pipeline.traces.records import Window
 from pipeline.traces.rows import SCHEMA
+from pipeline.traces.scope import where
 from pipeline.training.checkpoints import published
 from pipeline.training.result import TrainingResult
 
@@ -73,18 +76,30 @@ def iterations(store: Store) -> list[Iteration]:
     found: list[Iteration] = []
     for path in sorted(store.path("iterations").glob("*/traces.json")):
         try:
-            found.append(Iteration.model_validate(json.loads(path.read_text())["iteration"]))
+            named = json.loads(path.read_text())["iteration"]
+            found.append(Iteration.model_validate(named, context=Document(path)))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} does not name its iteration ({error}). Restore it, and run again.") from error
     return found
 
 
 def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> dict[str, bool | None]:
-    """Of each dataset whose snapshot is there, whether it holds the person. Datasets share files: each is read once."""
-    readable = [window for window in windows(store) if lake.has(window.snapshot)]
-    files = {window.digest: lake.files(window.days, window.snapshot) for window in readable}
-    theirs = count_rows(config, sorted({uri for uris in files.values() for uri in uris}), person.rows())
-    return {digest: not theirs.keys().isdisjoint(uris) for digest, uris in files.items()}
+    """Of each dataset whose snapshot is there, whether it holds the person.
+
+    Datasets share files: each is read once for all datasets of one scope.
+    """
+    found: dict[str, bool | None] = {}
+    alike: dict[str, list[Window]] = {}
+    for window in windows(store):
+        if lake.has(window.snapshot):
+            alike.setdefault(window.scope.model_dump_json(), []).append(window)
+    for group in alike.values():
+        files = {window.digest: lake.files(window.days, window.snapshot) for window in group}
+        rows = where(group[0].scope)
+        theirs = person.rows() if rows is None else person.rows() & rows
+        holding = count_rows(config, sorted({uri for uris in files.values() for uri in uris}), theirs)
+        found |= {digest: not holding.keys().isdisjoint(uris) for digest, uris in files.items()}
+    return found
 
 
 def _remembered(store: Store, digest: str, made: Collection[Iteration], person: Person) -> bool | None:

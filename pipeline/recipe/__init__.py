@@ -6,13 +6,15 @@ section or the plain value they need, never the whole recipe. Secrets and endpoi
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
+from pipeline.recipe.mistakes import explain
+from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Rewards
 from pipeline.recipe.section import Section, Share
 from pipeline.recipe.selection import Selection
@@ -29,11 +31,12 @@ from pipeline.recipe.training import (
     Training,
     Validation,
 )
-from pipeline.storage import digest_json
+from pipeline.storage import digest_json, shown_path
 
 __all__ = [
     "DPO",
     "GRPO",
+    "OPERATIONAL",
     "Accelerator",
     "Algorithm",
     "BaseModelSection",
@@ -116,25 +119,26 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
     rollout: Rollout = Rollout()
     compute: Compute = Compute()
+    accept_demo_suite: bool = False
+    """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
+    such a model is trained."""
 
     def digest(self) -> str:
         """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""
-        return digest_json(self.model_dump(mode="json", exclude=_WITHOUT_EFFECT))
+        return digest_json(self.model_dump(mode="json", exclude=OPERATIONAL))
 
 
-_WITHOUT_EFFECT: Any = {
-    **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute"), True),
-    "traces": {"lake": True, "retention": True},
+OPERATIONAL: Any = {
+    **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite"), True),
+    # Attribution decides the dataset, whose digest says so.
+    "traces": dict.fromkeys(("lake", "retention", "attribution", "min_admitted_share"), True),
     "rewards": {
         **dict.fromkeys(("review", "max_drift"), True),
         **{"verifier": {"workers"}, "judge": {"concurrency"}, "rag": {"concurrency"}},
     },
     "training": {"timeout_s", "grace_s", "checkpoints"},
 }
-
-
-NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
-"""What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and deep nesting."""
+"""The fields that may differ between launches of one iteration; all others decide its result."""
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
@@ -145,39 +149,24 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     file = Path(path)
     try:
         if not file.is_file():
-            raise ValueError(f"No recipe at {file}. Give the path of a YAML file such as jobs/recipes/embedded.yaml.")
+            near = get_close_matches(file.name, [other.name for other in file.parent.glob("*.yaml")], 1)
+            meant = f"Did you mean {near[0]}?" if near else "Give the path of a YAML file."
+            raise ValueError(f"No recipe at {shown_path(file)}. {meant} To begin with: jobs/recipes/own.yaml.")
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}. Give the path of a YAML file in UTF-8.") from error
     try:
-        tree = yaml.safe_load(text)
-    except NOT_YAML as error:
+        tree = parse(text)
+    except ValueError as error:
         raise ValueError(f"{file} is not YAML: {error}. Mend the line it names.") from error
     if not isinstance(tree, dict):
         raise ValueError(f"{file} holds {type(tree).__name__}, not a mapping. Start from jobs/recipes/embedded.yaml.")
     for override in overrides or []:
-        _apply(tree, override)
+        apply(tree, override)
     try:
         return Recipe.model_validate(tree)
     except RecursionError as error:
         raise ValueError(f"{file} contains itself (an anchor within its own value). Write the value out.") from error
     except ValidationError as error:
-        lines = [f"  {'.'.join(str(p) for p in e['loc'])}: {e['msg']} (got {e['input']!r})" for e in error.errors()]
+        lines = [f"  {line}" for line in explain(Recipe, error, overrides or [])]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
-
-
-def _apply(tree: dict[str, Any], override: str) -> None:
-    key, sign, text = override.partition("=")
-    if not sign or not key:
-        raise ValueError(f"Override {override!r} is not KEY=VALUE. Write it like training.seed=3.")
-    *parents, leaf = key.split(".")
-    node = tree
-    for parent in parents:
-        child = node.setdefault(parent, {})
-        if not isinstance(child, dict):
-            raise ValueError(f"Override {override!r}: {parent!r} is a value, not a section. Check the path.")
-        node = child
-    try:
-        node[leaf] = yaml.safe_load(text)
-    except NOT_YAML as error:
-        raise ValueError(f"Override {override!r}: the value is not YAML: {error}. Quote it.") from error

@@ -57,6 +57,7 @@ class OpenAiLogsSource(Section):
     uri: str
 
 
+Attribution = Literal["promoted", "model", "none"]
 SourceSection = (
     DemoSource | LangfuseExportSource | LangfuseUiSource | LangfusePostgresSource | OtelSource | OpenAiLogsSource
 )
@@ -101,6 +102,24 @@ class Traces(Section):
     near_duplicate_similarity: Share = 0.9
     """Jaccard similarity of 5-word shingles from which two traces are near duplicates."""
     window_days: PositiveInt = 30
-    """An iteration trains on the newest so many days that have traces."""
+    """An iteration trains on the newest so many days that have traces which count."""
+    attribution: Attribution | None = None
+    """Which traces count for the champion. `promoted`: those newer than its promotion (all, for the base model).
+    `model`: those whose model has one of its names (docs/traces.md), where several models serve or deployment takes its
+    time. `none`: all; every promotion then trains on the same traces again. null: `model` for the demo source, which
+    names its champions, `promoted` for every other."""
+    min_admitted_share: Share = 0.01
+    """Admitted share, of the rows that could have been, below which the source is taken for a wrong one: the stage
+    fails and publishes nothing. A part below it is named in a warning. 0: no floor."""
     lake: Lake = Lake()
     retention: Retention = Retention()
+
+    @property
+    def reader(self) -> str:
+        """What reads the source; the embedded production writes a Langfuse export."""
+        return "langfuse_export" if self.source.kind == "demo" else self.source.kind
+
+    @property
+    def counts(self) -> Attribution:
+        """The rule of attribution in force."""
+        return self.attribution or ("model" if self.source.kind == "demo" else "promoted")

@@ -110,6 +110,8 @@ class Evidence(Record):
     """The champion in the last stage that gave it traffic: the comparison at 100%."""
     champion_p99_s: float | None = None
     """The champion's p99 latency when it was last seen."""
+    unshared: tuple[float, float] = (0.0, 0.0)
+    """Requests of champion and canary before a person resumed the stage: their share held it, and is settled."""
 
     def baseline(self) -> Counts:
         return self.champion if self.champion.requests else self.reference
@@ -117,6 +119,10 @@ class Evidence(Record):
     def fresh(self) -> Evidence:
         """Where the next stage starts from."""
         return Evidence(reference=self.baseline(), champion_p99_s=self.champion_p99_s)
+
+    def resumed(self) -> Evidence:
+        """Where a stage that was held goes on: harm goes on being proven, the share of the traffic is seen anew."""
+        return self.model_copy(update={"unshared": (self.champion.requests, self.canary.requests)})
 
     def plus(self, look: LiveMetrics, policy: Policy) -> Evidence:
         champion_p99 = look.champion.latency_p99_s or self.champion_p99_s
@@ -129,6 +135,7 @@ class Evidence(Record):
             brisk=self.brisk + (ratio is not None and not slow),
             reference=self.reference,
             champion_p99_s=champion_p99,
+            unshared=self.unshared,
         )
 
 
@@ -185,11 +192,15 @@ def shortfall(evidence: Evidence, policy: Policy) -> str:
 
 def skew(evidence: Evidence, weight: int) -> str:
     """How the observed traffic share contradicts the weight, or "". Two-sided, valid at every look."""
-    total, intended = evidence.canary.requests + evidence.champion.requests, weight / 100
-    off = abs(evidence.canary.requests / total - intended)
+    champion, canary = (
+        arm.requests - before
+        for arm, before in zip((evidence.champion, evidence.canary), evidence.unshared, strict=True)
+    )
+    total, intended = canary + champion, weight / 100
+    off = abs(canary / total - intended)
     variance = intended * (1 - intended) / total
     contradicted = off > 0 if variance == 0 else proven(off, variance, SHARE_ALPHA / 2, SHARE_SCALE)
-    return f"the canary got {evidence.canary.requests:.0f} of {total:.0f} requests at {weight}%" if contradicted else ""
+    return f"the canary got {canary:.0f} of {total:.0f} requests at {weight}%" if contradicted else ""
 
 
 def quality_drop(evidence: Evidence) -> float:

@@ -1,9 +1,11 @@
-"""What enters the rollout from outside: a candidate, and a person's decision about a rollout that runs.
+"""What enters the rollout from outside: a candidate.
 
 Owns who is let in. Refuses to move traffic: the next tick does that, from the record.
 """
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 from pipeline.iteration import Iteration
 from pipeline.registry.blocks import blocked
@@ -16,17 +18,18 @@ from pipeline.registry.record import (
     RolloutState,
     append,
     read_state,
-    step_event,
 )
 from pipeline.storage import ModelRef, Record, Store, digest_json
 
 
 class ChampionState(Record):
-    """The promoted model. `promotions` counts the champions after the base model: the next iteration's number."""
+    """The champion. `promotions` counts the champions after the base model: the next iteration's number."""
 
     model: ModelRef
     version: int
     promotions: int
+    since: datetime | None = None
+    """When it was promoted; None for the base model."""
 
 
 class Proposed(Record):
@@ -34,6 +37,8 @@ class Proposed(Record):
 
     state: RolloutState
     refused: str = ""
+    waits: bool = False
+    """It is refused for as long as another rollout is in its way: propose it again."""
 
 
 def champion(store: Store, model_name: str) -> ChampionState | None:
@@ -41,7 +46,12 @@ def champion(store: Store, model_name: str) -> ChampionState | None:
     state = read_state(store, model_name)
     if state.champion is None:
         return None
-    return ChampionState(model=state.champion.model, version=state.champion.version, promotions=state.promotions)
+    return ChampionState(
+        model=state.champion.model,
+        version=state.champion.version,
+        promotions=state.promotions,
+        since=datetime.fromtimestamp(state.champion_since, UTC),
+    )
 
 
 def propose(
@@ -72,6 +82,8 @@ def propose(
             return Proposed(state=state)
         if refused := blocked(store, version) or _refusal(state, rollout, iteration, verdict, digest):
             return Proposed(state=state, refused=refused)
+        if state.active:
+            return Proposed(state=state, refused=_in_the_way(state), waits=True)
         proposal = Proposal(
             rollout=rollout,
             version=version,
@@ -91,23 +103,12 @@ def _refusal(state: RolloutState, rollout: str, iteration: Iteration, verdict: s
         return f"rollout {rollout} is over: {state.finished[rollout]}"
     if digest in state.quarantined:
         return f"model {digest[:12]} is quarantined: it was rolled back as version {state.quarantined[digest]}"
-    if state.active:
-        return f"rollout {state.rollout} is {state.phase}"
     if state.champion is not None and state.champion.model.digest != iteration.champion.digest:
         return f"it was compared with {iteration.champion.digest[:12]}, which is no longer the champion"
     return ""
 
 
-def resume(store: Store, model_name: str, reason: str, now: float) -> RolloutState:
-    """Let a held rollout observe its stage again, from the start. No effect unless it is held."""
-    state = read_state(store, model_name)
-    if state.phase is Phase.HELD:
-        append(store, model_name, state, step_event(state, now, Phase.SHIFTING, reason, stage=max(state.settled, 0)))
-    return read_state(store, model_name)
-
-
-def abort(store: Store, model_name: str, reason: str, now: float) -> RolloutState:
-    """Take an active rollout back to 0% without blaming the candidate; the next tick moves the traffic."""
-    while (state := read_state(store, model_name)).active and state.phase is not Phase.ROLLING_BACK:
-        append(store, model_name, state, step_event(state, now, Phase.ROLLING_BACK, reason))
-    return state
+def _in_the_way(state: RolloutState) -> str:
+    if state.phase is not Phase.HELD:
+        return f"rollout {state.rollout} is {state.phase}"
+    return f"rollout {state.rollout} is held: {state.reason}. Resume or abort it: python -m jobs.rollout status"

@@ -85,6 +85,8 @@ class Event(Record):
     """Nothing usable was seen, neither metrics nor the weight asked for."""
     quarantine: bool = False
     """The rollback is the candidate's fault."""
+    by: str = ""
+    """Who decided it, where a person did."""
 
 
 class RolloutState(Record):
@@ -95,6 +97,8 @@ class RolloutState(Record):
     """Epoch at which phase or stage last changed: the one that traffic is asked for by."""
     champion: ModelVersion | None = None
     """The promoted version; None while the base model is the champion."""
+    champion_since: float = 0.0
+    """When it was promoted, in seconds since 1970."""
     previous: ModelVersion | None = None
     promotions: int = 0
     quarantined: dict[str, int] = Field(default_factory=dict[str, int])
@@ -173,6 +177,7 @@ def step_event(
     look: LiveMetrics | None = None,
     missed: bool = False,
     quarantine: bool = False,
+    by: str = "",
 ) -> Event:
     """The event that follows `state` within its rollout; it stays at its stage unless told."""
     return Event(
@@ -185,6 +190,7 @@ def step_event(
         look=look,
         missed=missed,
         quarantine=quarantine,
+        by=by,
     )
 
 
@@ -200,15 +206,17 @@ def _name(model_name: str, epoch: int) -> str:
 def _after(state: RolloutState, event: Event) -> RolloutState:
     assert event.epoch == state.epoch + 1, f"event {event.epoch} follows {state.epoch} in the log"
     moved = (event.phase, event.stage) != (state.phase, state.stage) or event.proposal is not None
+    resumed = state.phase is Phase.HELD and event.phase is Phase.SHIFTING
+    still_held = state.phase is event.phase is Phase.HELD  # what a look saw meanwhile is not why it is held
     change: dict[str, object] = {
         "epoch": event.epoch,
         "turn": event.epoch if moved else state.turn,
         "phase": event.phase,
         "stage": event.stage,
-        "reason": event.reason,
+        "reason": state.reason if still_held else event.reason,
     }
     if event.proposal is not None:
-        kept = {"champion", "previous", "promotions", "quarantined", "finished"}
+        kept = {"champion", "champion_since", "previous", "promotions", "quarantined", "finished"}
         state = RolloutState(**{key: getattr(state, key) for key in kept})
         return state.model_copy(update={**change, "proposal": event.proposal})
     assert state.proposal is not None, "an event belongs to a rollout"
@@ -221,7 +229,7 @@ def _after(state: RolloutState, event: Event) -> RolloutState:
         change |= {"watched_until": max(state.watched_until, event.look.window_end if event.look else event.at)}
     change |= {"evidence": evidence}
     if event.phase is Phase.SHIFTING and not event.missed:
-        change |= {"evidence": evidence.fresh(), "dwell_s": 0.0, "misses": 0}
+        change |= {"evidence": evidence.resumed() if resumed else evidence.fresh(), "dwell_s": 0.0, "misses": 0}
         change |= {"watched_until": max(state.watched_until, event.at)}
     elif event.phase is Phase.OBSERVING and state.phase is Phase.SHIFTING:
         change |= {"settled": event.stage, "misses": 0, "watched_until": max(state.watched_until, event.at)}
@@ -229,13 +237,14 @@ def _after(state: RolloutState, event: Event) -> RolloutState:
         change |= {"quarantine": event.quarantine}
     if event.phase in TERMINAL:
         change |= {"finished": {**state.finished, state.proposal.rollout: event.phase}}
-        change |= _outcome(state, state.proposal.version, event.phase)
+        change |= _outcome(state, state.proposal.version, event)
     return state.model_copy(update=change)
 
 
-def _outcome(state: RolloutState, version: ModelVersion, phase: Phase) -> dict[str, object]:
-    if phase is Phase.PROMOTED:
-        return {"champion": version, "previous": state.champion, "promotions": state.promotions + 1}
-    if phase is Phase.ROLLED_BACK:
+def _outcome(state: RolloutState, version: ModelVersion, event: Event) -> dict[str, object]:
+    if event.phase is Phase.PROMOTED:
+        serving = {"champion": version, "champion_since": event.at, "previous": state.champion}
+        return {**serving, "promotions": state.promotions + 1}
+    if event.phase is Phase.ROLLED_BACK:
         return {"quarantined": {**state.quarantined, version.model.digest: version.version}}
     return {}

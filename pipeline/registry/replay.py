@@ -1,7 +1,9 @@
 """Live metrics from replayed production: the embedded default, for a deployment that has no metrics server.
 
-Each look draws its own requests, lets the router choose the arm, serves both models and grades the answers. Owns the
-draw and the sums. Refuses to grade: the grader is the one that rewards and evaluation use.
+Each look draws its own requests, lets the router choose the arm, serves both models and grades the answers. None is one
+that the candidate learned from (unseen.py). A request may come again, in the same look and in the next: at temperature
+1 each answer is a new draw, but of these prompts, not of new ones. Owns the draw and the sums. Refuses to grade: the
+grader is the one that rewards and evaluation use.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ class ReplayedTraffic:
     grader: Grader
     count: int
     sampling: Sampling
+    lacking: str = ""
+    """Why there are no requests."""
 
     def look(self, split: Split, look: int, since: float, now: float) -> LiveMetrics | None:
-        """The replayed traffic stands for what production saw from `since` to `now`. None without requests."""
+        """The replayed traffic stands for what production saw from `since` to `now`. ValueError without requests."""
         if not self.requests:
-            return None
+            raise ValueError(self.lacking or "There are no recorded requests to replay. Materialise the traces.")
         seed = int(digest_json([split.rollout, look])[:8], 16)
         drawn = random.Random(seed).choices(self.requests, k=self.count)
         shares: dict[Arm, list[tuple[Messages, str]]] = {"champion": [], "canary": []}

@@ -6,8 +6,8 @@ hashed (GATED); then it gets each weight in turn (SHIFTING until the router read
 Every look tests for harm, anytime-valid (policy.py): proven harm takes the canary to 0 at once, is final, and
 quarantines the digest. Time counts towards a stage's dwell only while fresh, complete metrics cover it; three looks in
 a row without them hold the rollout. When dwell and requests suffice, one test of point estimates per stage advances
-the rollout or holds it. A held rollout keeps its last settled weight and its harm test; a person resumes it (its stage
-starts over) or aborts it. No rule reads a clock: time is an argument.
+the rollout or holds it. A held rollout keeps its last settled weight and its harm test and never leaves that weight by
+itself but for 0; a person resumes or aborts it (decision.py). No rule reads a clock: time is an argument.
 """
 
 from __future__ import annotations
@@ -54,6 +54,13 @@ Projection = Callable[[RolloutState], None]
 """Makes a registry agree with the record; raises when the registry cannot be reached."""
 
 
+class Unwatched:
+    """Live metrics of somebody who does not look."""
+
+    def look(self, split: Split, look: int, since: float, now: float) -> None:
+        return None
+
+
 class Tick(Record):
     """The state after one tick, and what could not be projected onto the registry or the audit log this time."""
 
@@ -85,7 +92,18 @@ def tick(
         step = _step(state, state.proposal, split, metrics, now, intact or is_intact)
     if step is not None:
         append(store, model_name, state, step)
-    return _reconcile(store, model_name, split, project, now)
+    return reconcile(store, model_name, split, project, now)
+
+
+def roll_back(store: Store, model_name: str, split: TrafficSplit, project: Projection, now: float) -> Tick:
+    """Take a rollback that was decided to its end now: move the traffic, then read it back. Nothing is measured.
+
+    The state is still ROLLING_BACK when the router does not obey; later ticks go on trying.
+    """
+    moved = tick(store, model_name, split, Unwatched(), project, now)
+    if moved.state.phase is not Phase.ROLLING_BACK:
+        return moved
+    return tick(store, model_name, split, Unwatched(), project, now)
 
 
 def is_intact(model: ModelRef) -> bool:
@@ -157,7 +175,7 @@ def _judge(state: RolloutState, policy: Policy, metrics: LiveMetricsPort, split:
     if reason := harm(evidence, policy):
         return step_event(state, now, Phase.ROLLING_BACK, reason, look=look, quarantine=True)
     if state.phase is Phase.HELD:
-        return step_event(state, now, Phase.HELD, state.reason, look=look)
+        return step_event(state, now, Phase.HELD, "no harm is proven", look=look)
     if reason := skew(evidence, state.canary_weight):
         return step_event(state, now, Phase.HELD, reason, look=look)
     dwell, wanted = state.dwell_s + covered_s(state, look, now), policy.dwell_s[state.stage]
@@ -173,14 +191,12 @@ def _judge(state: RolloutState, policy: Policy, metrics: LiveMetricsPort, split:
     return step_event(state, now, Phase.SHIFTING, to, look=look, stage=state.stage + 1)
 
 
-def _missed(state: RolloutState, now: float, reason: str) -> Event | None:
-    if state.phase is Phase.HELD:
-        return None  # nothing more to hold, and no reason to fill the log
+def _missed(state: RolloutState, now: float, reason: str) -> Event:
     phase = Phase.HELD if state.misses + 1 >= MAX_MISSES else state.phase
     return step_event(state, now, phase, reason, missed=True)
 
 
-def _reconcile(store: Store, model_name: str, split: TrafficSplit, project: Projection, now: float) -> Tick:
+def reconcile(store: Store, model_name: str, split: TrafficSplit, project: Projection, now: float) -> Tick:
     """Traffic first, then registry and audit log, all from the record as it is by now, whoever wrote its last event."""
     state = read_state(store, model_name)
     wanted = wanted_split(state)
@@ -199,13 +215,21 @@ def _reconcile(store: Store, model_name: str, split: TrafficSplit, project: Proj
 
 
 def _audit(store: Store, model_name: str, state: RolloutState, now: float) -> None:
-    """Each promotion once, also one whose own tick died before it got here."""
-    if state.phase not in TERMINAL:
+    """Each promotion and each person's decision once, also one whose own process died before it got here."""
+    events = read_events(store, model_name)
+    decided = any(e.by for e in events if e.rollout == state.rollout)
+    if state.phase not in TERMINAL and not decided:
         return
-    promoted = {rollout for rollout, phase in state.finished.items() if phase is Phase.PROMOTED}
-    at = datetime.fromtimestamp(now, UTC)
-    for rollout in sorted(promoted - {e.subject for e in audit.entries(store) if e.kind == "promotion"}):
-        events = [e for e in read_events(store, model_name) if e.rollout == rollout]
-        version = next(e.proposal.version for e in events if e.proposal is not None)
+    written, at = {(e.kind, e.subject) for e in audit.entries(store)}, datetime.fromtimestamp(now, UTC)
+    versions = {e.rollout: e.proposal.version for e in events if e.proposal is not None}
+    for event in events:
+        kind = "promotion" if event.phase is Phase.PROMOTED else "decision"
+        subject = event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}"
+        if (kind == "decision" and not event.by) or (kind, subject) in written:
+            continue
+        version = versions[event.rollout]
         detail = {"model": model_name, "version": version.version, "digest": version.model.digest}
-        audit.record(store, "promotion", rollout, {**detail, "epoch": events[-1].epoch}, at, once=True)
+        if kind == "decision":
+            action = "resume" if event.phase is Phase.SHIFTING else "abort"
+            detail |= {"action": action, "by": event.by, "reason": event.reason}
+        audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.iteration import Iteration
 from pipeline.registry.card import model_card
 from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.registry.tracking import FOLDER
 from pipeline.storage import CheckpointRef, Record, Store
 
 if TYPE_CHECKING:
@@ -66,14 +67,14 @@ def record(
     sections of `card.SECTIONS` in markdown; `tags` go on the run beside its lineage. Calling it again, also after a
     crash halfway, adds nothing twice.
     """
-    lineage = _lineage(iteration, checkpoint, verdict, bundle_digest, code_version)
+    lineage = _lineage(store, iteration, checkpoint, verdict, bundle_digest, code_version)
     text = model_card(iteration.model_name, lineage, card)
     client = _client(tracking_uri)
     # A tracking server knows where its artifacts go; a database does not.
     remote = tracking_uri.startswith("http")
-    run = _run(client, None if remote else store.path("mlflow", iteration.model_name), iteration)
+    run = _run(client, None if remote else store.path(FOLDER, iteration.model_name), iteration)
     run_id = run.info.run_id
-    _log_params(client, run, params)
+    _log_params(client, run, {key: store.within(value) for key, value in _flat(params)})
     _log_metrics(client, run, metrics)
     for key, value in {**(tags or {}), **lineage}.items():
         client.set_tag(run_id, key, value)
@@ -171,7 +172,7 @@ def _log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> No
     """Parameters never change once logged, so only those that are not there yet."""
     from mlflow.entities import Param
 
-    new = [Param(key, str(value)) for key, value in _flat(params) if key not in run.data.params]
+    new = [Param(key, str(value)) for key, value in params.items() if key not in run.data.params]
     for first in range(0, len(new), 100):
         client.log_batch(run.info.run_id, params=new[first : first + 100])
 
@@ -225,11 +226,11 @@ def _version(
 
 
 def _lineage(
-    iteration: Iteration, checkpoint: CheckpointRef, verdict: str, bundle_digest: str, code_version: str
+    store: Store, iteration: Iteration, checkpoint: CheckpointRef, verdict: str, bundle_digest: str, code_version: str
 ) -> dict[str, str]:
     return {
         "iteration": iteration.id,
-        "dataset.uri": iteration.dataset.uri,
+        "dataset.uri": store.within(iteration.dataset.uri),
         "dataset.snapshot": iteration.dataset.snapshot,
         "dataset.digest": iteration.dataset.digest,
         "champion.digest": iteration.champion.digest,

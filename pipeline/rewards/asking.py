@@ -35,6 +35,8 @@ from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
 from pipeline.rewards.samples import COLUMNS, Sample, opinions_of, samples
 from pipeline.storage import Record, Store
 from pipeline.traces.lake import Lake
+from pipeline.traces.records import Window
+from pipeline.traces.scope import where
 
 Log = Callable[[str], None]
 
@@ -64,8 +66,7 @@ class Panel(Record):
 def ask(
     store: Store,
     lake: Lake,
-    days: Sequence[str],
-    snapshot: str,
+    window: Window,
     iteration: Iteration,
     settings: Rewards,
     endpoints: Endpoints,
@@ -73,7 +74,7 @@ def ask(
     lineage: Collection[str],
     log: Log,
 ) -> Panel:
-    """Ask what is not known yet about the traces of `days`. `lineage`: digests that the judge must not have.
+    """Ask what is not known yet about the traces of `window`. `lineage`: digests that the judge must not have.
 
     `opinions`: the folder of the window's settled feedback.
 
@@ -82,14 +83,15 @@ def ask(
     if settings.judge is None and settings.rag is None:
         return Panel()
     with ExitStack() as stack:
-        panel = _Panel(stack, store, iteration, settings, endpoints, lineage, days, log)
-        for day in days:
+        panel = _Panel(stack, store, iteration, settings, endpoints, lineage, window.days, log)
+        for day in window.days:
             writer = stack.enter_context(journal(store, day))
             answered = settled(store, day)
             found = opinions_of(opinions / f"{day}.parquet")
             panel.new_day()
-            for batch in lake.batches([day], snapshot, COLUMNS):
-                panel.ask(samples(batch.to_pylist(), found, settings), answered, writer)
+            for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
+                asked = samples(batch.to_pylist(), found, settings)
+                panel.ask([sample for sample in asked if not sample.calls_tools], answered, writer)
         return panel.report()
 
 

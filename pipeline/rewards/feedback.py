@@ -21,7 +21,7 @@ from pipeline.recipe.rewards import Feedback
 from pipeline.rewards.caps import set_aside
 from pipeline.traces.arrow import pc
 from pipeline.traces.database import connect
-from pipeline.traces.sources.chat import decoded
+from pipeline.traces.sources.shapes import decoded
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,6 +38,9 @@ from pipeline.traces.erased import publishing
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
+from pipeline.traces.records import Scope
+from pipeline.traces.scope import where
+from pipeline.traces.tools import TOOL_CALLS
 
 Log = Callable[[str], None]
 
@@ -53,6 +56,7 @@ class Part(NamedTuple):
     lake: LakeConfig
     uri: str
     row_group: int
+    scope: Scope
     day: str
     iteration: str
     settings: Rewards
@@ -91,16 +95,15 @@ def label_traces(
             shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
         with store.staged(folder) as staging, open_lake(lake_config) as lake:
             window = window_of(store, lake, iteration.dataset)
-            opinions = settled(store, iteration, lake, window.days, window.snapshot, settings.feedback)
-            panel = ask(
-                store, lake, window.days, window.snapshot, iteration, settings, endpoints, opinions, lineage, log
-            )
+            opinions = settled(store, iteration, lake, window, settings.feedback)
+            panel = ask(store, lake, window, iteration, settings, endpoints, opinions, lineage, log)
             parts = [
                 Part(
                     root=str(store.root),
                     lake=lake_config,
                     uri=uri,
                     row_group=number,
+                    scope=window.scope,
                     day=day,
                     iteration=iteration.id,
                     settings=settings,
@@ -141,15 +144,16 @@ def label_part(part: Part) -> Labelled:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
     store = Store(part.root)
     with publishing(store):  # nobody is forgotten while another machine still writes
-        rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS)
+        rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
         found = opinions_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
         held = samples(rows.to_pylist(), found, part.settings)
         paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
-        verdicts = {at: _verifier_key(sample) for at, sample in enumerate(held) if sample.reference}
+        checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
+        verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
         lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
         checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
         labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
-        name = f"{part.day}-{key_of(part.uri, str(part.row_group))}.parquet"
+        name = f"{part.day}-{key_of(PurePath(part.uri).name, str(part.row_group))}.parquet"
         staged = part.target / f".{name}.{uuid.uuid4().hex}"
         pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
         staged.replace(part.target / name)
@@ -202,6 +206,8 @@ def _verdict_line(key: str, sample: Sample, grade: Grade, iteration: str) -> Lin
 
 def _paid_keys(panel: Panel, sample: Sample, settings: Rewards) -> dict[str, str]:
     """Keys of what the paid judges should have said of a completion, or may have, by source."""
+    if sample.calls_tools:
+        return {}
     asked = wants_judge(sample, settings) or audits(sample, settings)
     keys = {"judge": judge_key(panel.judge_id, sample)} if asked else {}
     return keys | ({"rag": rag_key(panel.rag_id, sample)} if wants_rag(sample, settings) else {})
@@ -224,12 +230,14 @@ def _label(
             findings |= _unheard(source, part.panel)
     spoken = {source: lines[key] for source, key in paid.items() if key in lines}
     reward = compose(findings, sample.profile, part.settings)
+    if sample.calls_tools:
+        reward = Reward(None, TOOL_CALLS, sample.profile, {}, {})
     return {
         **{name: getattr(sample, name) for name in ("trace_id", "observation_id", "day", "timestamp", "tenant_id")},
         **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference")},
         "user_id": sample.principal,
         "verifier": sample.kind if verdict is not None else None,
-        "outcome": verdict.outcome if verdict is not None else "no_reference",
+        "outcome": verdict.outcome if verdict is not None else TOOL_CALLS if sample.calls_tools else "no_reference",
         "answer": verdict.answer if verdict is not None else None,
         **_said(reward),
         "verifier_version": VERSION if verdict is not None else None,

@@ -6,7 +6,6 @@ Owns `iterations/<id>/opinions/`. Refuses to weigh: `feedback` does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,19 +17,20 @@ from pipeline.rewards import feedback
 from pipeline.storage import Store
 from pipeline.traces.arrow import pc
 from pipeline.traces.lake import Lake
+from pipeline.traces.records import Window
+from pipeline.traces.scope import where
 
 
-def settled(
-    store: Store, iteration: Iteration, lake: Lake, days: Sequence[str], snapshot: str, settings: Feedback
-) -> Path:
+def settled(store: Store, iteration: Iteration, lake: Lake, window: Window, settings: Feedback) -> Path:
     """The folder of the window's opinions: `<day>.parquet` with the columns of `feedback.OPINIONS`."""
     folder = iteration.path("opinions")
     scratch = store.path("traces", "staging")  # what a kill leaves there is known to the erasure
     scratch.mkdir(parents=True, exist_ok=True)
-    table = feedback.settle(lake.batches(days, snapshot, feedback.COLUMNS), settings, scratch)
+    rows = where(window.scope)
+    table = feedback.settle(lake.batches(window.days, window.snapshot, feedback.COLUMNS, rows), settings, scratch)
     with store.staged(folder) as staging:
-        for day in days:
-            asked = [batch["trace_id"] for batch in lake.batches([day], snapshot, ["trace_id"])]
+        for day in window.days:
+            asked = [batch["trace_id"] for batch in lake.batches([day], window.snapshot, ["trace_id"], rows)]
             of_day = pc.is_in(table["trace_id"], pa.chunked_array(asked, pa.string()).combine_chunks())
             pq.write_table(table.filter(of_day), staging / f"{day}.parquet")
     return store.path(folder)

@@ -27,7 +27,7 @@ from pipeline.rewards.judge.fence import visible
 from pipeline.rewards.rag_backend import ERROR, MALFORMED, TOO_LONG, Backend, Missing, Wire, open_wire
 from pipeline.rewards.records import ABSENT
 from pipeline.storage import Record, digest_json
-from pipeline.traces.sources.chat import decoded
+from pipeline.traces.sources.shapes import decoded
 
 VERSION = 1
 """Raise it when the same row could get other values: it is part of the id."""

@@ -54,7 +54,7 @@ LABELS = pa.schema(
         ("completion", pa.string()),
         ("reference", pa.string()),
         ("verifier", pa.string()),  # the kind of check; null without a reference
-        ("outcome", pa.string()),  # verifiers.Outcome, or "no_reference"
+        ("outcome", pa.string()),  # verifiers.Outcome, "no_reference" or "tool_calls"
         ("answer", pa.string()),
         *((name, pa.float64()) for name in COMPONENTS),
         ("final_reward", pa.float64()),
@@ -149,7 +149,7 @@ class RewardLabels(Record):
     unlabelled: dict[str, int]
     """Rows without a label, by reason."""
     outcomes: dict[str, int]
-    """Verifier outcomes; `no_reference` counts rows that could not be verified."""
+    """Verifier outcomes; `no_reference` and `tool_calls` count rows that could not be verified."""
     profiles: dict[str, int]
     mean_reward: float
     histogram: tuple[int, ...]

@@ -20,6 +20,7 @@ from pipeline.rewards.feedback import principal, tenant_of
 from pipeline.rewards.rag import contexts_of
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.traces.arrow import pc
+from pipeline.traces.tools import calls_tools
 
 COLUMNS = (
     "trace_id",
@@ -31,6 +32,7 @@ COLUMNS = (
     "consent",
     "messages",
     "completion",
+    "tool_calls",
     "latency_s",
     "reference",
     "metadata",
@@ -60,6 +62,8 @@ class Sample(NamedTuple):
     kind: str
     feedback: Finding
     contexts: list[str]
+    calls_tools: bool
+    """Nothing here can hold a call: the row gets no reward, and nobody is asked about it."""
 
     @property
     def profile(self) -> Profile:
@@ -67,7 +71,7 @@ class Sample(NamedTuple):
 
     @property
     def prompt(self) -> str:
-        """The chat as canonical JSON of role and content: equal prompts are equal strings."""
+        """The chat as canonical JSON of role and content, and of calls: equal prompts are equal strings."""
         return json.dumps(self.messages, ensure_ascii=False)
 
 
@@ -90,14 +94,20 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         principal=principal(row["user_id"], row["session_id"], row["trace_id"]),
         tenant_id=tenant_of(row["metadata"], settings.feedback.tenant_key),
         consent=row["consent"],
-        messages=[{"role": m["role"], "content": m["content"] or ""} for m in row["messages"]],
+        messages=[_message(message) for message in row["messages"]],
         completion=row["completion"],
         latency_s=row["latency_s"],
         reference=row["reference"] or None,
         kind=_kind(metadata.get(settings.verifier.kind_key), settings.verifier.kind),
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
         contexts=contexts_of(row["metadata"], contexts_key) if contexts_key in metadata else [],
+        calls_tools=calls_tools(row),
     )
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, str]:
+    plain = {"role": message["role"], "content": message["content"] or ""}
+    return {**plain, "tool_calls": message["tool_calls"]} if message.get("tool_calls") else plain
 
 
 def opinions_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tuple[str, str], Finding]:

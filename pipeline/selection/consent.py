@@ -16,12 +16,13 @@ from pipeline.traces.arrow import pc
 from pipeline.traces.erased import erased_users, mark
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import Window
+from pipeline.traces.scope import where
 
 COLUMNS = ("trace_id", "observation_id", "consent", "user_id", "timestamp")
 
 
 def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
-    """(trace_id, observation_id) of the rows that may be trained on now, of the dataset's days.
+    """(trace_id, observation_id) of the rows that may be trained on now, of the dataset's days and scope.
 
     Call it inside `publishing`, so that nobody is forgotten between the look and the use. Raises ValueError when the
     dataset is not in this store.
@@ -39,7 +40,7 @@ def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> fro
 
     kept: set[tuple[str, str]] = set()
     with open_lake(lake_config) as lake:
-        for batch in lake.batches(window.days, lake.snapshot, COLUMNS):
+        for batch in lake.batches(window.days, lake.snapshot, COLUMNS, where(window.scope)):
             rows = pa.table(batch).filter(pc.field("consent"))
             for trace, observation, _, user, at in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
                 if stays(user, at):

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from pipeline.storage import DatasetRef
+from pipeline.traces.arrow import pc
+from pipeline.traces.tools import TOOL_CALLS
 
 
 class Labelled(NamedTuple):
@@ -40,8 +42,10 @@ class Pair(NamedTuple):
 
 
 def read_labels(labels: DatasetRef) -> list[Labelled]:
-    table = pq.read_table(labels.uri, columns=list(Labelled._fields))
-    return [Labelled(**row) for row in table.to_pylist()]
+    """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call."""
+    table = pq.read_table(labels.uri, columns=[*Labelled._fields, "reason"])
+    rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS)).drop_columns(["reason"])
+    return [Labelled(**row) for row in rows.to_pylist()]
 
 
 def by_prompt(rows: Sequence[Labelled]) -> dict[str, list[Labelled]]:

@@ -1,4 +1,7 @@
-"""The serving process: `python -m pipeline.serving REQUEST RESPONSE` loads one model, answers one request, exits."""
+"""The serving process: `python -m pipeline.serving REQUEST RESPONSE PARENT`.
+
+Loads one model, answers one request, exits; PARENT is the pid of who starts it, and it ends when that one does.
+"""
 
 from __future__ import annotations
 
@@ -63,5 +66,5 @@ def generate(request: Request) -> Served:
 
 
 if __name__ == "__main__":
-    die_with_parent()
-    main(*sys.argv[1:])
+    die_with_parent(parent=int(sys.argv[3]))
+    main(*sys.argv[1:3])

@@ -6,6 +6,7 @@ length of one request and takes its memory with it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -103,7 +104,7 @@ def server(log: Callable[[str], None] = print) -> Server:
         with tempfile.TemporaryDirectory(prefix="serving-") as folder:
             request, response = Path(folder, "request.json"), Path(folder, "response.json")
             request.write_text(Request(model=model, prompts=list(prompts), sampling=sampling).model_dump_json())
-            command = [sys.executable, "-m", "pipeline.serving", str(request), str(response)]
+            command = [sys.executable, "-m", "pipeline.serving", str(request), str(response), str(os.getpid())]
             tail = _follow(command, log)
             if not response.exists():
                 raise RuntimeError(f"Serving {model.uri} failed; its last lines:\n{tail}")

@@ -20,7 +20,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import FEEDBACK, MESSAGE, SCHEMA, SEEN, Rejection, Score, Trace
-from pipeline.traces.sources.chat import decoded
+from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])
 """A batch before and after the gates: the table's columns, and what only the stage itself needs."""
@@ -34,7 +34,7 @@ UNREADABLE = "\0"
 _PLAIN = (
     *("trace_id", "observation_id", "timestamp", "model", "user_id", "session_id", "completion", "input_tokens"),
     *("output_tokens", "latency_s", "level", "error", "metadata", "line", "updated_at", "has_payload"),
-    "tool_calls",
+    *("tool_calls", "unreadable"),
 )
 
 
@@ -144,7 +144,10 @@ def _content_keys(traces: Sequence[Trace]) -> list[bytes]:
     So a fast hash is enough: who could make two of them collide would only lose a row of their own.
     """
     encode, digest = msgspec.msgpack.encode, xxhash.xxh3_128_digest
-    return [digest(encode((t.messages, t.completion, t.tool_calls))) for t in traces]
+    return [
+        digest(encode((t.messages, t.completion, t.tool_calls if t.unreadable is None else t.observation_id)))
+        for t in traces
+    ]
 
 
 def _text(values: Sequence[Any]) -> pa.Array:

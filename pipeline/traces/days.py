@@ -7,7 +7,7 @@ rejected rows, the report. Refuses to read sources. Days are judged and written 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,9 +25,12 @@ from pipeline.traces.staging import staged_files
 
 
 def rules_digest(settings: Traces) -> str:
-    """Digest of everything in the recipe that decides whether a row is admitted."""
-    rules = settings.model_dump(mode="json", exclude={"source", "window_days", "lake", "retention"})
+    """Digest of everything in the recipe that decides whether a row is admitted, the kind of source included."""
+    elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "retention"}
+    rules = settings.model_dump(mode="json", exclude=elsewhere)
     rules["regulated_regions"] = sorted(rules["regulated_regions"])
+    if settings.reader != "langfuse_export":  # the first reader: days that it made keep their digest
+        rules["reader"] = settings.reader
     return digest_json([VERSION, rules])
 
 
@@ -44,15 +47,19 @@ class DayMaker:
         self._session, self._engine, self._lake, self._rules = session, engine, lake, rules
         self._memory_mb = memory_mb
 
-    def make(self, reading: Reading, days: Iterable[str]) -> dict[int, set[str]]:
+    def make(
+        self, reading: Reading, days: Iterable[str], allow: Callable[[Sequence[DayReport]], None]
+    ) -> dict[int, set[str]]:
         """Bring each day up to date: its rows in the table, its account and its ledger.
 
+        `allow` is given the accounts of the days as they will be, and may raise: nothing is published then.
         Returns, for each part of scores or attributes, the days that it was found to be about.
         """
         kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
         cases = [case for day in kept if (case := self._case(reading, day)).keys]
         judged = list(self._engine.map(judge, cases, self._session.log))
         due: list[tuple[Judged, DayReport]] = []
+        allow([self._report(reading, v) for v in judged if v.day not in reading.sealed])
         for verdict in judged:
             if verdict.day in reading.sealed:
                 self._late(reading, verdict)

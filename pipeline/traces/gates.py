@@ -1,9 +1,9 @@
 """The gates that a batch of traces passes before anything may learn from it.
 
-In order: schema, future, erased users, personal data (masked; discarded where it cannot be), consent, region,
-confidentiality, quality. The first gate that objects gives a row its one reason. Owns these rules, each a pure function
-over a batch. Refuses to compare rows (`pipeline.traces.judge` does) and fails closed: rows on which a gate raises are
-rejected with `gate_error`, and only those.
+In order: schema, future, erased users, unreadable shapes, personal data (masked; discarded where it cannot be),
+consent, region, confidentiality, quality. The first gate that objects gives a row its one reason. Owns these rules,
+each a pure function over a batch. Refuses to compare rows (`pipeline.traces.judge` does) and fails closed: rows on
+which a gate raises are rejected with `gate_error`, and only those.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline.traces.pii.columns import (
 )
 from pipeline.traces.records import Reason
 
-VERSION = 3
+VERSION = 4
 """Raise it when a gate's rule changes: every day is then made again."""
 
 ROLES = pa.array(["system", "user", "assistant", "tool"])
@@ -61,7 +61,8 @@ def schema(batch: pa.RecordBatch, rules: Rules) -> Any:
     parents = pc.list_parent_indices(batch["messages"]).to_numpy()
     asked = _any(parents, pc.equal(roles, "user"), batch.num_rows)
     strange = _any(parents, pc.invert(pc.is_in(roles, ROLES)), batch.num_rows)
-    return pc.or_(lacks, pa.array(~asked | strange))
+    silent = pc.and_(pa.array(~asked), pc.is_null(batch["unreadable"]))
+    return pc.or_(lacks, pc.or_(silent, pa.array(strange)))
 
 
 def future(batch: pa.RecordBatch, rules: Rules) -> Any:
@@ -84,6 +85,11 @@ def erased(batch: pa.RecordBatch, rules: Rules) -> Any:
             own = pc.and_(own, pc.greater_equal(batch["timestamp"], pa.scalar(since, pa.timestamp("us", tz="UTC"))))
         objections = pc.or_(objections, own)
     return objections
+
+
+def unreadable(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """What is not known to be somebody's words is nobody's."""
+    return pc.is_valid(batch["unreadable"])
 
 
 def consent(batch: pa.RecordBatch, rules: Rules) -> Any:
@@ -122,6 +128,11 @@ def latency(batch: pa.RecordBatch, rules: Rules) -> Any:
     return pc.invert(pc.fill_null(inside, True))
 
 
+def tool_call_only(batch: pa.RecordBatch, rules: Rules) -> Any:
+    """An answer that is a call of a tool is no text to learn from."""
+    return pc.and_(empty_output(batch, rules), pc.is_valid(batch["tool_calls"]))
+
+
 def empty_output(batch: pa.RecordBatch, rules: Rules) -> Any:
     """Nor silence."""
     return pc.equal(pc.utf8_trim_whitespace(batch["completion"]), "")
@@ -131,6 +142,7 @@ GATES: tuple[tuple[Reason, Gate | None], ...] = (
     (Reason.SCHEMA, schema),
     (Reason.FUTURE, future),
     (Reason.ERASED, erased),
+    (Reason.UNREADABLE, unreadable),
     (Reason.PII, None),
     (Reason.CONSENT, consent),
     (Reason.REGION, region),
@@ -138,6 +150,7 @@ GATES: tuple[tuple[Reason, Gate | None], ...] = (
     (Reason.ERROR, error),
     (Reason.TRUNCATED, truncated),
     (Reason.LATENCY, latency),
+    (Reason.TOOL_CALL_ONLY, tool_call_only),
     (Reason.EMPTY_OUTPUT, empty_output),
 )
 """Reasons in order with their gates. None stands for `pii`, which also changes the batch."""

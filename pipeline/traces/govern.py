@@ -40,6 +40,7 @@ SEEN_IN = {
     Reason.FUTURE: ("timestamp",),
     Reason.SCHEMA: ("trace_id", "observation_id", "model"),
     Reason.PII: ("has_payload",),
+    Reason.UNREADABLE: ("unreadable",),
 }
 """The columns that show why a gate objected."""
 
@@ -170,6 +171,8 @@ def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> 
         case Reason.SCHEMA:
             empty = [name for name, found in value.items() if not found]
             return f"without {', '.join(empty)}" if empty else "no user message, or a role that no chat has"
+        case Reason.UNREADABLE:
+            return value["unreadable"]
         case Reason.PII:
             return (
                 "an image, audio or file" if value["has_payload"] else "text that cannot be searched for personal data"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 
@@ -19,13 +20,16 @@ from pipeline.recipe.traces import Traces
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_json
 from pipeline.traces.days import DayMaker, kept_from, rules_digest
 from pipeline.traces.erased import publishing
+from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.members import members
 from pipeline.traces.reading import Reading, Session
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Window, total
+from pipeline.traces.scope import Counted, Producer, count, identity, scope_of, where
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import NAME, Watermark, compare, days_of, sealed
+from pipeline.traces.wrong_source import explain
 
 Log = Callable[[str], None]
 
@@ -43,18 +47,31 @@ def materialize(
     recipe_digest: str,
     now: datetime,
     log: Log,
+    version: int = 0,
+    since: datetime | None = None,
 ) -> GovernedTraces:
     """Bring the governed table up to date with the source, and name the iteration over its newest days.
 
+    `version` and `since` are the champion's: its registered version (0: the base model) and its promotion. Where no row
+    counts for it the dataset has 0 rows and is not published: there is nothing to iterate on.
     Days that did not change are not written again. Only days that the source lists now, or listed until the retention
-    of its raw data was over, belong to the dataset. Raises ValueError when the source is missing or unreadable or
-    another run replaced a day meanwhile, OSError when the table cannot be written.
+    of its raw data was over, belong to the dataset. Raises ValueError when the source is missing or unreadable, when so
+    little of it would be admitted that it must be a wrong one (`floor`; nothing is published then), or when another run
+    replaced a day meanwhile; OSError when the table cannot be written.
     """
     source = open_source(address)
     parts = source.parts()
-    known = store.read(NAME, Watermark) or Watermark()
+    known = (store.read(NAME, Watermark) or Watermark()).read_by(settings.reader)
     changes = compare(known, parts, settings.retention.raw_days, now)
     rules = rules_digest(settings)
+
+    def allow(current: Watermark, made: Sequence[DayReport] = ()) -> None:
+        new = {report.day: report for report in made}
+        reports = {report.day: report for report in _reports(store, current)} | new
+        found = whole(source.label, [reports[day] for day in sorted(current.days & reports.keys())], current.calls)
+        if found.below(settings.min_admitted_share):
+            raise ValueError(explain(found, address, parts, settings))
+
     with publishing(store) as forgotten, open_lake(lake_config) as lake:
         stale = {day for day in _stale(store, lake, known, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or changes.retired or stale:
@@ -66,14 +83,20 @@ def materialize(
             with session.staging() as folder, open_engine(compute) as engine:
                 reading = Reading(session, engine, folder, known, parts)
                 days = reading.read(changes, stale)
-                about = DayMaker(session, engine, lake_config, rules, compute.memory_mb).make(reading, days)
+                after = reading.watermark(changes, source.label, {})
+                maker = DayMaker(session, engine, lake_config, rules, compute.memory_mb)
+                about = maker.make(reading, days, partial(allow, after))
             store.write(NAME, reading.watermark(changes, source.label, about))
         else:
+            allow(known)
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
         current = store.read(NAME, Watermark) or Watermark()
-        window, others = _window(_reports(store, current), settings.window_days)
+        reports = _reports(store, current)
+        producer = Producer(champion, model_name, version, since)
+        window = count(lake, settings.counts, producer, reports, settings.window_days)
         dataset = _publish(store, lake, window)
-    told = sorted([*window, *others], key=lambda r: r.day)
+    filled = [day.report for day in window] or [r for r in reports if r.admitted][-settings.window_days :]
+    told = sorted([*filled, *(r for r in reports if not r.admitted)], key=lambda r: r.day)
     log(f"traces: {dataset.rows} rows over {len(window)} days, dataset {dataset.digest[:12]}")
     return GovernedTraces(
         iteration=identify(number, model_name, champion, dataset, recipe_digest),
@@ -116,7 +139,7 @@ def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Se
     """
     with open_lake(lake_config) as lake:
         window = window_of(store, lake, dataset)
-        rows = lake.read(window.days, window.snapshot, columns)
+        rows = lake.read(window.days, window.snapshot, columns, where(window.scope))
     complete(dataset, rows.num_rows)
     return rows
 
@@ -142,17 +165,19 @@ def _reports(store: Store, current: Watermark) -> list[DayReport]:
     return [report for report in found if report is not None]
 
 
-def _window(reports: list[DayReport], size: int) -> tuple[list[DayReport], list[DayReport]]:
-    """The newest `size` days with traces, and the days that have none to give."""
-    filled = [r for r in reports if r.admitted]
-    return filled[-size:], [r for r in reports if not r.admitted]
-
-
-def _publish(store: Store, lake: Lake, window: list[DayReport]) -> DatasetRef:
-    digest = digest_json([[r.day, r.digest] for r in window])
-    rows = sum(r.admitted for r in window)
-    snapshot = lake.snapshot if rows else ""
-    made = Window(days=tuple(r.day for r in window), uri=lake.uri, rows=rows, digest=digest, snapshot=snapshot)
+def _publish(store: Store, lake: Lake, window: Sequence[Counted]) -> DatasetRef:
+    digest = digest_json(identity(window))
+    rows = sum(day.rows for day in window)
+    if not rows:
+        return DatasetRef(uri=lake.uri, rows=0, digest=digest)
+    made = Window(
+        days=tuple(day.report.day for day in window),
+        uri=lake.uri,
+        rows=rows,
+        digest=digest,
+        snapshot=lake.snapshot,
+        scope=scope_of(window),
+    )
     name = _dataset_name(digest)
     published = store.once(name, Window, lambda: made)
     if not lake.has(published.snapshot) or published.uri != lake.uri:  # the lake was rebuilt, or the snapshot expired

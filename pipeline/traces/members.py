@@ -15,6 +15,7 @@ from pipeline.storage import Record, Store
 from pipeline.traces.erased import mark
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
+from pipeline.traces.scope import where
 
 
 class Members(Record):
@@ -51,7 +52,7 @@ def keep_members(store: Store, lake: Lake) -> None:
         if not past or store.path(_name(window.digest)).exists():
             continue
         newest: dict[str, datetime] = {}
-        for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"]):
+        for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"], where(window.scope)):
             for user, at in _newest(batch):
                 newest[user] = max(newest.get(user, at), at)
         store.write(_name(window.digest), Members(newest={mark(user): at for user, at in newest.items()}))

@@ -107,7 +107,7 @@ class Reading:
                 )
             about = {*before.speaks_of, *speaks_of.get(index, ())}
             found[part.name] = before.model_copy(update={"speaks_of": tuple(sorted(about))})
-        return Watermark(source=label, parts=found)
+        return Watermark(source=label, reader=self._known.reader, parts=found)
 
     def _is(self, governed: Governed, names: Collection[str]) -> bool:
         return self.parts[governed.place].name in names

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
 from pydantic import NonNegativeInt, model_validator
 
 from pipeline.iteration import Iteration
+from pipeline.locations import Uri
 from pipeline.storage import Record, digest_json
 
 UNKNOWN_DAY = "unknown"
@@ -30,6 +32,7 @@ class Reason(StrEnum):
     FUTURE = "future"  # dated more than a day after it was read
     NOT_GENERATION = "not_generation"  # a span, tool call or event: it holds no text of the model
     NO_CONTENT = "no_content"  # a model call whose text was not recorded
+    UNREADABLE = "unreadable"  # its text is in a shape that no reader knows
     SUPERSEDED = "superseded"  # a newer export of the same observation won
     INTERMEDIATE = "intermediate"  # an earlier model call of a trace whose last one stands for it
     ERASED = "erased"  # its user was forgotten, or withdrew consent before it
@@ -40,6 +43,7 @@ class Reason(StrEnum):
     ERROR = "error"
     TRUNCATED = "truncated"  # the completion was cut at the token limit
     LATENCY = "latency"
+    TOOL_CALL_ONLY = "tool_call_only"  # the model called tools and said nothing
     EMPTY_OUTPUT = "empty_output"
     DUPLICATE = "duplicate"
     NEAR_DUPLICATE = "near_duplicate"
@@ -96,23 +100,35 @@ def day_digest(rules: str, files: Mapping[str, str], erased: Iterable[str]) -> s
     return digest_json([rules, sorted(files.items()), sorted(erased)])
 
 
+class Scope(Record):
+    """The rows that count, of days that also have others. Nothing said: all of them do."""
+
+    models: tuple[str, ...] = ()
+    """Only rows of these models; empty: of any."""
+    after: datetime | None = None
+    """Only rows newer than this; None: of any time."""
+
+
 class Window(Record):
     """The days of one dataset, and the reference under which they are read."""
 
     days: tuple[str, ...]
-    uri: str
+    uri: Uri
     rows: int
     digest: str
     snapshot: str
+    scope: Scope = Scope()
+    """Which rows of the days are the dataset's."""
 
 
 class GovernedTraces(Record):
     """The stage's output: the iteration that the governed data starts, and the account of every row."""
 
     iteration: Iteration
-    source: str
+    source: Uri
     days: tuple[DayReport, ...]
-    """The window's days, other days of the source that ended without a trace, and rows of no known day."""
+    """The window's days, other days of the source that ended without a trace, and rows of no known day; with an empty
+    window the newest days, whose traces are all of other models than the champion."""
     seen: NonNegativeInt
     admitted: NonNegativeInt
     rejected: dict[Reason, int]

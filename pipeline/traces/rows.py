@@ -63,6 +63,8 @@ class Trace(msgspec.Struct):
     feedback: list[Score] = []
     tool_calls: str | None = None
     """Calls of tools that came with the completion, as JSON."""
+    unreadable: str | None = None
+    """Fingerprint of a shape that no reader knows: then the trace has no text, and no gate lets it pass."""
     has_payload: bool = False
     """The source logged something other than text (an image, audio, a file) that no mask can look into."""
 
@@ -124,6 +126,7 @@ SEEN = pa.schema(
         pa.field("content_key", pa.binary(16), nullable=False),
         pa.field("finish_reason", pa.string()),
         pa.field("has_payload", pa.bool_(), nullable=False),
+        pa.field("unreadable", pa.string()),
         pa.field("consent_said", pa.string()),
         pa.field("region_said", pa.string()),
         pa.field("confidential_said", pa.string()),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from pipeline.locations import Uri
 from pipeline.storage import Record
 from pipeline.traces.sources.protocol import Part
 
@@ -34,13 +35,27 @@ class ReadPart(Record):
 
 
 class Watermark(Record):
-    source: str = ""
+    source: Uri = ""
+    reader: str = ""
+    """Which reader it was read with; empty: one of before this was on record."""
     parts: Mapping[str, ReadPart] = Field(default={})
 
     @property
     def days(self) -> set[str]:
         """Every day that the source holds, or held until its retention."""
         return days_of(self.parts.values())
+
+    @property
+    def calls(self) -> set[str]:
+        """Names of the parts that hold model calls."""
+        return {name for name, part in self.parts.items() if part.holds == "calls"}
+
+    def read_by(self, reader: str) -> Watermark:
+        """The watermark as it counts for a reader: what another one read was not read."""
+        if self.reader == reader:
+            return self
+        parts = {name: part.model_copy(update={"version": ""}) for name, part in self.parts.items()}
+        return Watermark(source=self.source, reader=reader, parts=parts)
 
 
 class Changes(NamedTuple):

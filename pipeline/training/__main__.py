@@ -15,8 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+from pipeline.locations import Document, record_of_iteration
 from pipeline.processes import die_with_parent
-from pipeline.storage import digest_dir, digest_file, write_atomically
+from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
 from pipeline.training.checkpoints import Busy, Turn, only_writer
 from pipeline.training.checkpoints.turn import check, parse
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
@@ -35,12 +36,12 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
 
     `attempt`: `2.1` is the second attempt of a launcher, started again once; a later one fences this one off.
     """
-    started_at, path = time.time(), Path(plan_path)
+    started_at, path = time.time(), Path(plan_path).absolute()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     os.environ["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"  # TRL would import all of MLflow, to report nothing to it
     try:
-        plan = TrainingPlan.model_validate_json(path.read_bytes())
+        plan = TrainingPlan.model_validate_json(path.read_bytes(), context=Document(path))
         verify_inputs(plan)
         turn = parse(attempt)
     except (FileNotFoundError, ValueError) as error:
@@ -56,7 +57,7 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         from pipeline.training import gang
 
         if gang.needed(plan) and "RANK" not in os.environ:
-            command = (*gang.WORKER, "--attempt", attempt) if attempt else gang.WORKER
+            command = (*gang.WORKER, "--parent", str(os.getpid()), *(("--attempt", attempt) if attempt else ()))
             return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master, command=command)
         from pipeline.training.worker import work
 
@@ -76,7 +77,7 @@ def finished(plan: TrainingPlan, folder: Path, mend: bool = True) -> bool:
     if not path.is_file():
         return False
     try:
-        result = TrainingResult.model_validate_json(path.read_bytes())
+        result = TrainingResult.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
         weights = (result.checkpoint.adapter, result.checkpoint.model)
         if result.plan_digest == plan.digest() and all(digest_dir(Path(w.uri)) == w.digest for w in weights):
             return True
@@ -99,7 +100,8 @@ def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: Turn |
             return NEVER_RETRY
         if turn is not None:
             check(folder, turn)
-        write_atomically(folder / "result.json", result.model_dump_json(indent=2))
+        document = record_of_iteration(folder / "result.json")
+        write_atomically(document.path, to_json(result, document))
     return 0
 
 
@@ -109,18 +111,21 @@ def verify_inputs(plan: TrainingPlan) -> None:
         raise ValueError(f"The plan's decision is {plan.decision.method!r}: there is nothing to train.")
     for data in (plan.data, plan.held_out):
         if data is not None and digest_file(Path(data.uri)) != data.digest:
-            raise ValueError(f"{data.uri} changed since the plan was made. Remove the plan and plan again.")
+            raise ValueError(
+                f"{data.uri} changed since the plan was made. Make it anew: python -m jobs.retry training_plan"
+            )
     if digest_dir(Path(plan.base.uri)) != plan.base.digest:
         raise ValueError(f"{plan.base.uri} changed since the plan was made. Restore it, or start a new iteration.")
 
 
 if __name__ == "__main__":
-    die_with_parent()
     options = argparse.ArgumentParser(prog="python -m pipeline.training")
     options.add_argument("plan")
     options.add_argument("--node-rank", type=int, default=0)
     options.add_argument("--master", default="", help="host:port of node 0")
     options.add_argument("--nemo-rl", default=NEMO_RL, help="checkout of NeMo RL, for a plan with that engine")
     options.add_argument("--attempt", default="", help="A.R: the launcher's attempt, and the gang's restart in it")
+    options.add_argument("--parent", type=int, help="pid of who starts this process, which ends with it")
     given = options.parse_args()
+    die_with_parent(parent=given.parent)
     sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt))

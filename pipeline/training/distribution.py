@@ -41,7 +41,7 @@ def check_world(plan: TrainingPlan, environ: Mapping[str, str]) -> None:
         raise ValueError(
             f"The plan is for {plan.nodes} nodes x {plan.processes} processes, but the environment says {found}: "
             f"{'; '.join(wrong)}. Start it with torchrun --nnodes {plan.nodes} --nproc-per-node {plan.processes}, "
-            "unset these variables, or change compute.nodes and compute.processes and plan again."
+            "unset these variables, or change compute.nodes and compute.processes and launch the job again."
         )
 
 
@@ -121,7 +121,7 @@ def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
         raise ValueError(
             f"The plan says {wanted}, but accelerate runs {found} on {accelerator.device.type}. fsdp2, zero2 and zero3 "
             f"need one GPU for each of the {plan.world_size} processes: give them, or set "
-            "training.distribution.strategy to ddp and plan again."
+            "training.distribution.strategy to ddp and launch the whole job again."
         )
 
 

@@ -15,6 +15,7 @@ from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.checkpoints import MANIFEST
 from pipeline.training.lines import say
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.weights import without_places
 
 
 def take_back(plan: TrainingPlan, trainer: Trainer, folder: Path, best: Path | None) -> CheckpointRef:
@@ -60,6 +61,7 @@ def _publish(
         trainer.processing_class.save_pretrained(staging)  # type: ignore[union-attr]
         (staging / "README.md").unlink(missing_ok=True)  # an empty model card; ours is in the registry
         _keep_generation_config(Path(plan.base.uri), staging)
+        without_places(staging)
         shutil.rmtree(final, ignore_errors=True)  # an attempt that was killed before its result
         publish_dir(staging, final)
         return ModelRef(uri=str(final), digest=digest_dir(final))

@@ -6,6 +6,7 @@ a crash. `result.json` is the truth; output lines are only for people.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
     if found is not None:
         return found
     command = [sys.executable, "-m", "pipeline.training", str(store.path(name, "plan.json"))]
+    command += ["--parent", str(os.getpid())]
     code, tail = _follow(command, timeout_s, plan.training.grace_s, log)
     if code == NEVER_RETRY:
         raise TrainingRefused(f"The trainer refuses the plan:\n{tail}")

@@ -33,6 +33,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Rates
 from pipeline.training.result import Finding, Health
 from pipeline.training.validation import Validator
+from pipeline.training.weights import without_places
 
 SHOWN = {
     "reward": "reward",
@@ -194,6 +195,7 @@ class Progress(TrainerCallback):
         accelerator.wait_for_everyone()  # every rank's random state is in the folder
         if self._keeper is not None:
             step, score = self._scored
+            without_places(saved)
             self._keeper.commit(saved, state.global_step, score if step == state.global_step else None)
         accelerator.wait_for_everyone()
         now = time.monotonic()

@@ -46,9 +46,8 @@ def schedule(
     rows = [row for row in built if _may_be_used(row, agreed)]
     if not rows:
         raise ValueError(
-            f"Consent to all {len(built)} rows was withdrawn since they were selected. Remove the iteration's "
-            "preference_dataset.json and launch from there: dagster job launch -j preference_tuning "
-            "-o 'preference_dataset*'"
+            f"Consent to all {len(built)} rows was withdrawn since they were selected. Make the "
+            f"preference dataset anew: python -m jobs.retry preference_dataset --iteration {iteration.id}"
         )
     dropped = len(built) - len(rows)
     dice = random.Random(seed)

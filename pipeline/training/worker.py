@@ -12,9 +12,10 @@ import torch
 from jinja2 import TemplateError
 from transformers.utils import logging
 
+from pipeline.locations import record_of_iteration
 from pipeline.recipe import GRPO
 from pipeline.rewards.verifiers import grader_of
-from pipeline.storage import write_atomically
+from pipeline.storage import to_json, write_atomically
 from pipeline.training import dpo, fit, grpo
 from pipeline.training.checkpoints import Turn, only_writer
 from pipeline.training.checkpoints.turn import check as check_turn
@@ -58,4 +59,5 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: Turn | None 
         result = fit.run(plan, folder, build, check, started_at, fence)
         if result is not None:
             fence()
-            write_atomically(folder / "result.json", result.model_dump_json(indent=2))
+            document = record_of_iteration(folder / "result.json")
+            write_atomically(document.path, to_json(result, document))

@@ -1,11 +1,15 @@
 """The check before a launch: what the lint and the budget say of a plan."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from assets.cluster import launchable
+from pipeline.demo import MODEL_DIR
 from pipeline.recipe import load
+from pipeline.storage import ModelRef, model_ref
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
 
@@ -48,3 +52,44 @@ def test_a_machine_of_its_own_has_nothing_to_lint(plan: TrainingPlan) -> None:
 
 def test_a_plan_that_is_not_to_train_has_nothing_to_launch(plan: TrainingPlan) -> None:
     assert launchable(load(SPOT), plan.model_copy(update={"data": None}), PLAN_PATH).passed
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> Path:
+    """The embedded model with one weight changed: another model."""
+    folder = Path(shutil.copytree(MODEL_DIR, tmp_path / "own"))
+    tensors = load_file(folder / "model.safetensors")
+    first = next(iter(tensors))
+    save_file(tensors | {first: tensors[first] * 1.01}, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_the_demo_suite_under_another_model_is_refused(plan: TrainingPlan, own_model: Path) -> None:
+    recipe = load(RECIPES / "embedded.yaml", [f"base_model.uri={own_model}"])
+    own = plan.model_copy(update={"base": model_ref(own_model)})
+    check = launchable(recipe, own, PLAN_PATH)
+    assert not check.passed
+    assert "the gate's suite, arithmetic, asks what the embedded model was made for" in str(check.description)
+    assert "accept_demo_suite: true" in str(check.description)
+    assert launchable(recipe.model_copy(update={"accept_demo_suite": True}), own, PLAN_PATH).passed
+
+
+def test_the_demo_model_under_another_name_is_the_demo_model(plan: TrainingPlan, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(MODEL_DIR, tmp_path / "copy"))
+    recipe = load(RECIPES / "embedded.yaml", [f"base_model.uri={copy}"])
+    promoted = plan.model_copy(update={"base": ModelRef(uri=str(tmp_path / "promoted"), digest="p")})
+    assert launchable(recipe, promoted, PLAN_PATH).passed
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("evaluation.items=20", "the suite has 20 items in"),
+        ("evaluation.items=100", "clusters cannot hold a guard to evaluation.guard_margin 0.03"),
+        ("evaluation.max_standard_error=0.01", "standard error of about 0.013, above evaluation.max_standard_error"),
+    ],
+)
+def test_a_suite_too_small_for_its_guards_is_refused(plan: TrainingPlan, override: str, words: str) -> None:
+    check = launchable(load(RECIPES / "embedded.yaml", [override]), plan, PLAN_PATH)
+    assert not check.passed
+    assert words in str(check.description)

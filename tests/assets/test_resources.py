@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from assets.resources import Deployment, deployment, read_record
+from assets.outcome import OUTCOME, Outcome
+from assets.resources import RECORDS, Deployment, deployment, read_record
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
 
@@ -34,8 +35,16 @@ def test_a_base_model_without_a_tokenizer_is_refused_before_anything_runs(tmp_pa
 
 
 def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"dagster job launch -j preference_tuning -o 'eval_report\*'"):
-        read_record(Store(tmp_path), "abc", "eval_report")
+    store, launch = Store(tmp_path), "dagster job launch -j preference_tuning"
+    with pytest.raises(ValueError, match=f"the first stage that is missing: {launch}$"):
+        read_record(store, "abc", "eval_report")
+    for name, _ in list(RECORDS.values())[:4]:
+        store.write(f"iterations/abc/{name}", Outcome(ending="refused", detail=""))
+    with pytest.raises(ValueError, match=rf"{launch} -o 'policy_checkpoint\*' --tags '{{\"iteration\": \"abc\"}}'$"):
+        read_record(store, "abc", "eval_report")
+    store.write(f"iterations/abc/{OUTCOME}", Outcome(ending="not trained", detail="too few prompts"))
+    with pytest.raises(ValueError, match=r"it ended before it .not trained: too few prompts.* python -m jobs.retry"):
+        read_record(store, "abc", "eval_report")
     with pytest.raises(ValueError, match="no iteration yet"):
         Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]).latest()
 

@@ -8,13 +8,15 @@ import dagster as dg
 import pytest
 
 from assets.outcome import outcome
-from assets.resources import LATEST, Deployment, Records
+from assets.resources import LATEST, Deployment
+from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
 from jobs.definitions import ASSETS
 from jobs.summary import TELLERS
 from pipeline.demo import MODEL_DIR
 from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
+from pipeline.pinning import pin
 from pipeline.recipe import Rewards, Training
 from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion, read_state
@@ -72,6 +74,7 @@ def lay(tmp_path: Path, tracking_uri: str, monkeypatch: pytest.MonkeyPatch) -> L
         for name, record in records(store, iteration, health, method).items():
             store.write(iteration.path(name), record)
         store.write(LATEST, iteration)
+        pin(store, iteration, settings.recipe())
         return settings
 
     return lay
@@ -119,7 +122,7 @@ def left(folder: Path) -> ModelRef:
 
 
 def run(settings: Deployment, *assets: str) -> dg.ExecuteInProcessResult:
-    resources = {"deployment": settings, "io_manager": Records(deployment=settings)}
+    resources = {"deployment": settings, "io_manager": io_manager}
     return dg.materialize(ASSETS, selection=list(assets), resources=resources)
 
 

@@ -65,8 +65,8 @@ class Clone:
         self.started.append(process)
         return process
 
-    def start_launch(self, act: str) -> subprocess.Popen[bytes]:
-        return self.start("dagster", "job", "launch", "-j", "toy", "--tags", f'{{"act": "{act}"}}')
+    def start_launch(self, act: str, *options: str) -> subprocess.Popen[bytes]:
+        return self.start("dagster", "job", "launch", "-j", "toy", "--tags", f'{{"act": "{act}"}}', *options)
 
     def launch(self, act: str) -> tuple[int, str]:
         """The exit status and the output of one launch."""
@@ -143,6 +143,7 @@ def test_a_daemon_takes_the_run_and_the_launch_says_why_it_failed(clone: Clone):
     assert "without it" not in output
     assert "policy  ValueError: The reward is constant. Widen the prompts." in output
     assert output.splitlines()[-1].endswith("-o 'policy*'")
+    assert "Dependencies for step" not in output
     daemon.send_signal(signal.SIGINT)
     daemon.wait(timeout=DEADLINE_S)
     assert not clone.heartbeats(), "a daemon that was stopped is not waited for"
@@ -176,7 +177,43 @@ def test_a_second_launch_follows_the_run_that_a_killed_one_left(clone: Clone):
     os.kill(pids[1], signal.SIGKILL)  # the step that hangs: its run ends, and the second launch with it
     assert second.wait(timeout=DEADLINE_S) == 1, output.read_text()
     assert clone.status_of(left) is dg.DagsterRunStatus.FAILURE
-    assert clone.last_run().status is dg.DagsterRunStatus.CANCELED
+    assert clone.last_run().run_id == left.run_id, "a launch that follows makes no run of its own"
+
+
+def test_a_launch_of_other_stages_is_refused_or_waits(clone: Clone, monkeypatch: pytest.MonkeyPatch):
+    launch, pids = clone.launch_and_hang()
+    at_work, output = clone.last_run(), clone.output
+    other = clone.start_launch("succeed", "-o", "traces")
+    assert other.wait(timeout=DEADLINE_S) == 1
+    refusal = clone.output.read_text()
+    assert f"Error: Run {at_work.run_id} of toy is at work with all stages, and this launch asks for traces." in refusal
+    assert "Traceback" not in refusal
+    assert clone.last_run().run_id == at_work.run_id, "a launch that is refused makes no run"
+
+    monkeypatch.setenv("PREFERENCE_TUNING_WAIT", "yes")
+    waits = clone.start_launch("succeed", "-o", "traces")
+    waiting = clone.output
+    wait_for(lambda: f"Waiting for run {at_work.run_id}" in waiting.read_text())
+    assert clone.status_of(at_work) is dg.DagsterRunStatus.STARTED, output.read_text()
+    os.kill(pids[1], signal.SIGKILL)  # the step that hangs
+    assert launch.wait(timeout=DEADLINE_S) == 1
+    assert waits.wait(timeout=DEADLINE_S) == 0, waiting.read_text()
+    assert clone.last_run().op_selection == ["traces"]
+
+
+def test_the_last_of_several_tries_tells_the_cause(clone: Clone):
+    status, output = clone.launch("fail again")
+    assert status == 1, output
+    assert output.count("will be retried: ValueError: The report is empty. Add an item.") == 1
+    assert output.splitlines()[-3].endswith("report  ValueError: The report is empty. Add an item.")
+    assert "Exceeded max_retries" not in output
+
+
+def test_what_cannot_be_cured_is_not_retried(clone: Clone):
+    status, output = clone.launch("refuse")
+    assert status == 1, output
+    assert "report  The plan is wrong. Change it." in output
+    assert "will be retried" not in output
 
 
 def test_when_everything_was_killed_the_same_command_completes(clone: Clone):

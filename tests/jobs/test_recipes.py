@@ -23,7 +23,7 @@ from tests.pipeline.training.plans import make_plan
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "jobs" / "recipes").glob("*.yaml"))
 NAMES = [file.stem for file in FILES]
-SEEDS = [name for name in NAMES if name != "embedded"]
+SEEDS = [name for name in NAMES if name not in ("embedded", "own")]
 
 
 def recipe(name: str, *overrides: str) -> Recipe:
@@ -86,6 +86,15 @@ def test_the_head_says_what_it_takes(name: str) -> None:
         assert "seed 00" in head(name)
         assert "Sources:" in head(name)
         assert recipe(name).compute.accelerator.name in head(name)
+
+
+def test_own_dwells_and_learns_as_production_does() -> None:
+    found, demo = recipe("own"), recipe("embedded")
+    assert found.rollout.dwell_s == (86_400, 604_800, 86_400)
+    assert found.training.grpo.learning_rate < demo.training.grpo.learning_rate / 100
+    assert found.training.dpo.learning_rate < demo.training.dpo.learning_rate / 10
+    assert found.training.grpo.max_completion_tokens == found.evaluation.max_completion_tokens == 512
+    assert found.compute.budget_usd is not None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,6 +180,11 @@ def test_a_step_splits_over_the_devices(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "figures"),
     [
+        (
+            "own",
+            {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 16, "learning_rate": 1e-5, "beta": 0.01,
+             "use_vllm": True, "max_completion_length": 512},
+        ),
         (
             GSM8K,
             {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "num_generations": 4, "beta": 0.0,
@@ -271,6 +285,8 @@ def test_dynamic_sampling_can_be_switched_on_from_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "billions", "prompt", "completion", "says"),
     [
+        ("own", 7.6, 400, 400, "{hours:.1f} hours for 200 steps of GRPO"),
+        ("own", 7.6, 400, 400, "{step_s:.0f} s a step"),
         (EKS, 7.6, 120, 512, "a step of 512 tokens is {step_s:.0f} s"),
         (GSM8K, 1.54, 120, 200, "{step_s:.0f} s a step"),
         (GSM8K, 1.54, 120, 200, "about {hours:.0f} hours"),

@@ -13,6 +13,7 @@ from assets.resources import LATEST, Deployment, deployment
 from jobs.reviews import main, review_sample, weekly_review
 from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
+from pipeline.pinning import pin
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
 from pipeline.storage import DatasetRef, ModelRef, Store
 from tests.loop import EMBEDDED, instance
@@ -53,6 +54,7 @@ def labelled(store: Store, rewards: list[float | None]) -> None:
     )  # fmt: skip
     store.write(iteration.path("reward_labels.json"), record)
     store.write(LATEST, iteration)
+    pin(store, iteration, deployment().recipe())
 
 
 def sheet_of(settings: Deployment) -> Path:

@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import dagster as dg
@@ -14,14 +16,24 @@ from tests.loop import deployment
 CLUSTER = "compute.kubernetes={image: 'trainer@sha256:0', instance_type: cpu}"
 
 
+class Later(datetime):
+    """A clock that is some seconds ahead."""
+
+    s = 0.0
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return datetime.now(tz) + timedelta(seconds=cls.s)
+
+
 def tick(
-    sensor: dg.SensorDefinition, folder: Path, cursor: str | None = None
+    sensor: dg.SensorDefinition, folder: Path, cursor: str | None = None, instance: dg.DagsterInstance | None = None
 ) -> tuple[list[dg.RunRequest], str | None]:
     """What one tick of a sensor asks for, and the cursor that it leaves."""
     with (
-        dg.instance_for_test() as instance,
+        nullcontext(instance) if instance else dg.instance_for_test() as used,
         dg.build_sensor_context(
-            instance=instance,
+            instance=used,
             cursor=cursor,
             resources={"deployment": deployment(folder)},
             repository_def=definitions.get_repository_def(),
@@ -37,7 +49,7 @@ def tick(
         (Phase.IDLE, False),
         (Phase.OBSERVING, True),
         (Phase.SHIFTING, True),
-        (Phase.HELD, False),
+        (Phase.HELD, True),
         (Phase.PROMOTED, False),
     ],
 )
@@ -47,6 +59,22 @@ def test_an_active_rollout_gets_a_look(
     monkeypatch.setattr(sensors, "read_state", lambda *_: RolloutState(phase=phase))
     requests, _ = tick(rollout_due, tmp_path)
     assert bool(requests) == asks
+
+
+@pytest.mark.parametrize(
+    ("phase", "ago_s", "asks"), [(Phase.HELD, 60, 0), (Phase.HELD, 3600, 1), (Phase.OBSERVING, 60, 1)]
+)
+def test_a_held_rollout_gets_its_looks_less_often(
+    phase: Phase, ago_s: float, asks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors, "read_state", lambda *_: RolloutState(phase=phase))
+    job = definitions.resolve_job_def("canary_rollout")
+    with dg.instance_for_test() as instance:
+        instance.create_run_for_job(job, status=dg.DagsterRunStatus.SUCCESS)
+        monkeypatch.setattr(sensors, "datetime", Later)
+        Later.s = ago_s
+        requests, _ = tick(rollout_due, tmp_path, instance=instance)
+    assert len(requests) == asks
 
 
 @pytest.mark.parametrize(

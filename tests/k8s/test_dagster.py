@@ -6,10 +6,11 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.resources import LATEST, Deployment, Records
+from assets.resources import LATEST, Deployment, records
 from jobs.definitions import ASSETS
 from k8s.ledger import Ledger
 from pipeline.iteration import Iteration
+from pipeline.pinning import pin
 from pipeline.storage import DatasetRef
 from pipeline.traces.records import GovernedTraces
 from tests.pipeline.training.plans import make_plan
@@ -39,7 +40,8 @@ def test_the_training_asset_runs_on_the_cluster_that_the_recipe_names(
         recipe_path=str(EMBEDDED),
         overrides=[f"data_root={tmp_path / 'data'}", f"compute.kubernetes={yaml.safe_dump(placed)}"],
     )
-    resources = {"deployment": settings, "io_manager": Records(deployment=settings)}
+    pin(store, iteration, settings.recipe())
+    resources = {"deployment": settings, "io_manager": records}
     with Kubelet(cluster.api, tmp_path / "logs") as kubelet, dg.instance_for_test() as instance:
         cluster.ours.logs = kubelet.logs
         result = dg.materialize(ASSETS, selection=["policy_checkpoint"], resources=resources, instance=instance)

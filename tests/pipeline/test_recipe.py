@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe import Kubernetes, load
+from pipeline.recipe.overrides import split
 
 ROOT = Path(__file__).parent.parent.parent
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
@@ -21,7 +22,18 @@ def test_overrides_reach_their_field() -> None:
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
-        ("training.grpo.stepz=3", r"training\.grpo\.stepz: Extra inputs are not permitted"),
+        ("training.grpo.stepz=3", r"training\.grpo\.stepz: there is no such field\. Did you mean steps\?"),
+        (
+            "trainning.seed=3",
+            r"trainning: there is no such field\. Did you mean training\? \(override trainning\.seed=3",
+        ),
+        ("training.learning_rate=1", r"Did you mean training\.grpo\.learning_rate or training\.dpo\.learning_rate\?"),
+        ("selection.method=gpro", r"selection\.method: 'gpro' is none of auto, grpo, dpo\. Did you mean grpo\?"),
+        ("traces.source.kind=otell", r"traces\.source\.kind: otell is none of demo, .*\. Did you mean otel\?"),
+        ("traces.source={uri: x}", r"traces\.source\.kind: is missing\. Say which: demo, langfuse_export"),
+        ("traces.source=3", r"traces\.source: 3 is a value, and a section belongs there"),
+        ("training.grpo.num_minibatches=7", r"training\.grpo: 16 prompts x 8 completions do not split"),
+        ("training.seed={a: 1, a: 2}", r"column 8: the key 'a' is there twice"),
         ("training.grpo.steps=many", r"training\.grpo\.steps: .*valid integer.*got 'many'"),
         ("traces.source.kind=carrier_pigeon", "carrier_pigeon"),
         ("evaluation.alpha=1.5", r"evaluation\.alpha"),
@@ -43,10 +55,58 @@ def test_a_wrong_recipe_names_the_key_and_the_value(override: str, complaint: st
         load(EMBEDDED, [override])
 
 
+def test_a_kind_answers_for_its_own_fields_alone() -> None:
+    with pytest.raises(ValueError) as refused:
+        load(EMBEDDED, ["traces.source={kind: langfuse_export, urii: /exports}"])
+    _, *lines = str(refused.value).splitlines()
+    assert lines == [
+        "  traces.source.urii: there is no such field. Did you mean uri? "
+        "(override traces.source={kind: langfuse_export, urii: /exports})"
+    ]
+
+
+def test_every_mistake_has_one_line(tmp_path: Path) -> None:
+    text = EMBEDDED.read_text().replace("steps: 32", "stepz: 32").replace("name: arithmetic", "nam: arithmetic")
+    (tmp_path / "recipe.yaml").write_text(text.replace("method: auto", "method: best"))
+    with pytest.raises(ValueError) as refused:
+        load(tmp_path / "recipe.yaml", ["training.seed=x"])
+    head, *lines = str(refused.value).splitlines()
+    assert str(tmp_path / "recipe.yaml") in head
+    paths = [line.split(":")[0].strip() for line in lines]
+    assert sorted(paths) == ["base_model.nam", "selection.method", "training.grpo.stepz", "training.seed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("", []),
+        (" training.seed=3  selection.method=dpo ", ["training.seed=3", "selection.method=dpo"]),
+        ("base_model.uri='/models/my chat model' training.seed=3", ["base_model.uri=/models/my chat model", "3"]),
+        ("'base_model.uri=/models/my chat model' training.seed=3", ["base_model.uri=/models/my chat model", "3"]),
+        ('traces.source={"kind":"otel","uri":"/a b"}', ["traces.source={kind: otel, uri: /a b}"]),
+    ],
+)
+def test_overrides_may_hold_spaces(text: str, overrides: list[str]) -> None:
+    given = ["training.seed=3" if override == "3" else override for override in overrides]
+    assert load(EMBEDDED, split(text)) == load(EMBEDDED, given)
+
+
+@pytest.mark.parametrize("text", ["base_model.uri='/models/my", 'training.seed=3 name="', "name=it's"])
+def test_a_quote_without_its_other_half_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"quote without its other half .* Write a value with spaces like"):
+        split(text)
+
+
+def test_a_section_that_is_written_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(EMBEDDED.read_text() + "\ntraining:\n  seed: 4\n")
+    with pytest.raises(ValueError, match=r"line \d+, column 1: the key 'training' is there twice"):
+        load(tmp_path / "recipe.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a: [", "is not YAML"),
+        ("a: [", "is not YAML: line 1, column 5"),
         ("a: 2024-99-99", "is not YAML"),
         ("a: !!timestamp x", "is not YAML"),
         ("[" * 5000, "is not YAML"),
@@ -62,9 +122,13 @@ def test_a_file_that_is_no_recipe_says_so(tmp_path: Path, text: str, complaint: 
         load(file)
 
 
-def test_a_missing_recipe_says_where() -> None:
-    with pytest.raises(ValueError, match=r"No recipe at .*nowhere\.yaml"):
+def test_a_missing_recipe_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    where = rf"No recipe at {ROOT}/nowhere\.yaml \(nowhere\.yaml is relative to {ROOT}\)"
+    with pytest.raises(ValueError, match=where):
         load("nowhere.yaml")
+    with pytest.raises(ValueError, match=r"Did you mean embedded\.yaml\?"):
+        load("jobs/recipes/embeded.yaml")
 
 
 def test_a_file_that_is_no_text_says_so(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import DatasetRef, Record, Store, digest_dir, digest_json, model_ref
+from pipeline.storage import DatasetRef, Record, Store, digest_dir, digest_json
 
 
 class Fact(Record):
@@ -83,20 +83,6 @@ def test_digest_follows_content_not_order_or_place(tmp_path: Path) -> None:
     assert digest_dir(tmp_path / "one") == digest_dir(tmp_path / "two")
     (tmp_path / "two" / "sub" / "file").write_text("other")
     assert digest_dir(tmp_path / "one") != digest_dir(tmp_path / "two")
-
-
-@pytest.mark.parametrize(
-    ("files", "complaint"),
-    [([], "no config.json"), (["config.json"], "no a tokenizer"), (None, "No model directory")],
-)
-def test_a_model_directory_must_be_whole(tmp_path: Path, files: list[str] | None, complaint: str) -> None:
-    folder = tmp_path / "model"
-    if files is not None:
-        folder.mkdir()
-        for name in files:
-            (folder / name).write_text("{}")
-    with pytest.raises(ValueError, match=complaint):
-        model_ref(folder)
 
 
 def test_a_killed_writer_leaves_no_half_record(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ travel in batches and results one by one: a deadline starts when the item before
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import threading
@@ -162,7 +163,7 @@ class _Worker:
     def __init__(self, work: Work, memory_mb: int) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work, memory_mb), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, work, memory_mb, os.getpid()), daemon=True)
         self.process.start()
         theirs.close()  # so that its end is seen as the end of the pipe
         self.held: deque[int] = deque()
@@ -179,9 +180,9 @@ class _Worker:
             self.due = time.monotonic() + run.deadlines_s[self.held[0]]
 
 
-def _serve(connection: Connection, work: Work, memory_mb: int) -> None:
+def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> None:
     """The life of a worker: batches in, results out."""
-    die_with_parent()
+    die_with_parent(parent=parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
     work.warm_up()

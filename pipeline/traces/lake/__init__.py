@@ -53,7 +53,7 @@ class Lake:
 
     @property
     def uri(self) -> str:
-        return self._table.location()
+        return self._config.location
 
     @property
     def snapshot(self) -> str:
@@ -78,7 +78,7 @@ class Lake:
 
         def change() -> Change:
             removed = self._shared.files([day])
-            if again := {file.file_path for file in removed} & set(files):
+            if again := {self._shared.uri(file) for file in removed} & set(files):
                 raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files anew.")
             return Change(removed, added)
 
@@ -86,21 +86,37 @@ class Lake:
 
     def files(self, days: Iterable[str], snapshot: str) -> list[str]:
         """URIs of the Parquet files that hold `days` at `snapshot`: whole days, nothing else."""
-        return [file.file_path for file in self._shared.files(days, snapshot)]
+        return [self._shared.uri(file) for file in self._shared.files(days, snapshot)]
 
-    def read(self, days: Iterable[str], snapshot: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def models(self, days: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Day to its models, with their number of rows, as the manifests tell: no data file is read."""
+        found: dict[str, dict[str, int]] = {}
+        for file in self._shared.files(days):
+            rows = found.setdefault(day_of(file), {})
+            rows[file.partition[1]] = rows.get(file.partition[1], 0) + file.record_count
+        return found
+
+    def read(
+        self,
+        days: Iterable[str],
+        snapshot: str,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
         """The rows of `days` at `snapshot` in the order of time, with all columns or the named ones."""
         names = list(columns) if columns is not None else SCHEMA.names
         order = [name for name in ORDER if name not in names]
-        found = list(self.batches(days, snapshot, [*names, *order]))
+        found = list(self.batches(days, snapshot, [*names, *order], where))
         table = pa.Table.from_batches(found, pa.schema([SCHEMA.field(name) for name in (*names, *order)]))
         return table.sort_by([(name, "ascending") for name in ORDER]).select(names)
 
-    def batches(self, days: Iterable[str], snapshot: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, days: Iterable[str], snapshot: str, columns: Sequence[str], where: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of `days` at `snapshot`, day by day in no further order; a few row groups in memory at a time."""
         if unknown := sorted(set(columns) - set(SCHEMA.names)):
             raise ValueError(f"The governed table has no column {', '.join(unknown)}. Choose from {SCHEMA.names}.")
-        return read_files(self._config, self.files(days, snapshot), columns)
+        return read_files(self._config, self.files(days, snapshot), columns, where)
 
     def rows_of(
         self,
@@ -110,11 +126,17 @@ class Lake:
         days: Collection[str] | None = None,
     ) -> dict[str, int]:
         """Day to its number of rows of `users` (at or after `since`, UTC unless it says otherwise); no zeros."""
+        return self.count(_of(users, since), days, snapshot)
+
+    def count(
+        self, where: pc.Expression, days: Collection[str] | None = None, snapshot: str | None = None
+    ) -> dict[str, int]:
+        """Day to its number of rows for which `where` holds; no zeros."""
         files = self._shared.files(days, snapshot)
-        counts = count_rows(self._config, [file.file_path for file in files], _of(users, since))
+        counts = count_rows(self._config, [self._shared.uri(file) for file in files], where)
         found: dict[str, int] = {}
         for file in files:
-            if rows := counts.get(file.file_path):
+            if rows := counts.get(self._shared.uri(file)):
                 found[day_of(file)] = found.get(day_of(file), 0) + rows
         return found
 
@@ -128,7 +150,7 @@ class Lake:
         clean: set[str] = set()
 
         def change() -> Change:
-            files = {file.file_path: file for file in self._shared.files()}
+            files = {self._shared.uri(file): file for file in self._shared.files()}
             unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
             affected = count_rows(self._config, unknown, gone)
             clean.update(uri for uri in unknown if uri not in affected)
@@ -136,7 +158,7 @@ class Lake:
                 rest = read_files(self._config, [uri], where=~gone)
                 rewritten[uri] = self._written(day_of(files[uri]), "erased", rest)
             removed = [file for uri, file in files.items() if uri in rewritten]
-            return Change(removed, [new for file in removed for new in rewritten[file.file_path]])
+            return Change(removed, [new for file in removed for new in rewritten[self._shared.uri(file)]])
 
         self._shared.commit(change, digests, {"traces.erasure": "true"})
 
@@ -180,7 +202,7 @@ class Lake:
         """
         small: dict[str, list[str]] = {}
         for (day, *_), group in groupby(sorted(self._shared.files(days), key=_partition), key=_partition):
-            few = [file.file_path for file in group if file.file_size_in_bytes < target_mb << 19]
+            few = [self._shared.uri(file) for file in group if file.file_size_in_bytes < target_mb << 19]
             if len(few) > 1:
                 small.setdefault(day, []).extend(few)
         after = {day: rows for day, uris in small.items() if (rows := self._compact_day(day, uris)) is not None}
@@ -194,7 +216,7 @@ class Lake:
         added = self._written(day, "compacted", read_files(self._config, uris))
 
         def change() -> Change:
-            removed = [file for file in self._shared.files([day]) if file.file_path in set(uris)]
+            removed = [file for file in self._shared.files([day]) if self._shared.uri(file) in set(uris)]
             if len(removed) < len(uris):
                 raise DayReplaced(f"{day} was replaced while it was compacted; compact again.")
             return Change(removed, added)

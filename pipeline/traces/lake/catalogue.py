@@ -11,13 +11,14 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 from pydantic import ConfigDict, Field, model_validator
 
 from pipeline.storage import Record, Store
+from pipeline.traces.lake import names
 from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loading the definitions does without
@@ -29,6 +30,7 @@ PARTITIONS = ("day", "model", "consent")
 MANIFESTS = 20
 """From so many manifests on, compaction merges them."""
 BUSY_TIMEOUT_S = 60
+FOLDER_IO = "pipeline.traces.lake.folder_io.FolderIO"
 OPEN_ATTEMPTS = 5
 URIS = {
     "sqlite": ("sqlite:///",),
@@ -64,7 +66,15 @@ class LakeConfig(Record):
     @property
     def location(self) -> str:
         """Where the table lies, its data under `data/`, its metadata under `metadata/`."""
-        return f"{self.warehouse.rstrip('/')}/{NAMESPACE}/{NAME}"
+        return f"{self.warehouse.rstrip('/')}{names.TABLE}"
+
+    @property
+    def movable(self) -> bool:
+        """Whether catalogue and warehouse are one folder, so that whoever moves or copies it has all of the table."""
+        if self.catalogue != "sqlite" or not self.warehouse.startswith("file://"):
+            return False
+        catalogue = PurePath(self.uri.removeprefix("sqlite:///"))
+        return PurePath(self.warehouse.removeprefix("file://")).is_relative_to(catalogue.parent)
 
     @property
     def options(self) -> dict[str, str]:
@@ -76,12 +86,13 @@ class LakeConfig(Record):
             **({"s3.endpoint": endpoint} if endpoint else {}),
             "s3.region": region,
             "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+            **({"py-io-impl": FOLDER_IO, names.FOLDER: self.location} if self.movable else {}),
             **self.properties,
         }
 
 
 def local_lake(store: Store) -> LakeConfig:
-    """The lake of a single machine: SQLite and files, all under `<store>/lake`. Paths are absolute: don't move it."""
+    """The lake of a single machine: SQLite and files, all under `<store>/lake`, which moves and is copied as one."""
     folder = store.path("lake")
     return LakeConfig(catalogue="sqlite", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
 
@@ -141,7 +152,13 @@ def _table(catalogue: Catalog, config: LakeConfig) -> Table:
     except NoSuchTableError:
         _create(catalogue, config)
         table = catalogue.load_table(name)
-    if table.location().rstrip("/") != config.location:
+    except (FileNotFoundError, ValueError) as error:  # ValueError: names of a table that moves with its folder
+        raise ValueError(
+            f"The catalogue has a governed table whose metadata cannot be read in {config.location} ({error}). "
+            "Set traces.lake.warehouse to where it is; of a table in the catalogue's folder copy the whole folder."
+        ) from error
+    location = table.location().rstrip("/")
+    if not (location.endswith(names.TABLE) if config.movable else location == config.location):
         raise ValueError(
             f"The catalogue has the governed table at {table.location()}, and the warehouse would put it at "
             f"{config.location}. Set traces.lake.warehouse to where it is, or use another catalogue."
@@ -166,14 +183,13 @@ def _create(catalogue: Catalog, config: LakeConfig) -> None:
     from sqlalchemy.exc import IntegrityError
 
     name = (NAMESPACE, NAME)
+    location = names.LOCATION if config.movable else config.location
     with suppress(NamespaceAlreadyExistsError, IntegrityError):  # another process was faster; so below
         catalogue.create_namespace_if_not_exists(NAMESPACE)
     try:
         properties = _properties()
         with (
-            catalogue.create_table_transaction(
-                name, SCHEMA, location=config.location, properties=properties
-            ) as creation,
+            catalogue.create_table_transaction(name, SCHEMA, location=location, properties=properties) as creation,
             creation.update_spec() as spec,
         ):
             for column in PARTITIONS:

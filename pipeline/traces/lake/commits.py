@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pipeline.traces.lake.catalogue import LakeConfig
 from pipeline.traces.lake.files import read_files
+from pipeline.traces.lake.names import located, named
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -140,11 +141,16 @@ class SharedTable:
         files = [task.file for task in tasks if wanted is None or day_of(task.file) in wanted]
         return sorted(files, key=lambda file: (day_of(file), file.file_path))
 
+    def uri(self, file: DataFile) -> str:
+        """Where a data file lies; its `file_path` is only what the metadata calls it."""
+        return located(file.file_path, self._config.location) if self._config.movable else file.file_path
+
     def data_file(self, uri: str) -> DataFile:
         """What the manifest will say of a file, from its footer."""
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
-        file = parquet_file_to_data_file(self.table.io, self.table.metadata, uri)
+        name = named(uri, self._config.location, self.table.location()) if self._config.movable else uri
+        file = parquet_file_to_data_file(self.table.io, self.table.metadata, name)
         if file.partition[1] is None:  # Parquet keeps no bounds of a value over 4 KB
             file.partition[1] = next(read_files(self._config, [uri], ["model"]))["model"][0].as_py()
         return file

@@ -76,12 +76,12 @@ def row_groups(config: LakeConfig, uri: str) -> int:
     return pq.read_metadata(path_of(uri), filesystem=filesystem(config)).num_row_groups
 
 
-def read_row_group(config: LakeConfig, uri: str, number: int, columns: Sequence[str]) -> pa.Table:
-    """The rows of one row group, columns as in SCHEMA."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path_of(uri), filesystem=filesystem(config)) as file:
-        rows = file.read_row_group(number, columns=list(columns)).select(list(columns))
+def read_row_group(
+    config: LakeConfig, uri: str, number: int, columns: Sequence[str], where: pc.Expression | None = None
+) -> pa.Table:
+    """The rows of one row group for which `where` holds, columns as in SCHEMA."""
+    (fragment,) = _dataset(config, [uri]).get_fragments()
+    rows = fragment.subset(row_group_ids=[number]).to_table(schema=SCHEMA, columns=list(columns), filter=where)
     return rows.cast(pa.schema([SCHEMA.field(name) for name in columns]))
 
 

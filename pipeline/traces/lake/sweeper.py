@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.storage import Record
 from pipeline.traces.lake.catalogue import LakeConfig
 from pipeline.traces.lake.files import filesystem, path_of
+from pipeline.traces.lake.names import located
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -43,8 +44,9 @@ def sweep(config: LakeConfig, table: Table, grace_s: float) -> Swept:
     # Listed first: what is committed while this runs is reachable by the time it is looked for.
     found = warehouse.found()
     table.refresh()
-    keep = _reachable(table)
-    once = _committed_once(table, {file.path for file in found})
+    reach = _Reach(config, table)
+    keep = reach.now()
+    once = reach.once({file.path for file in found})
     garbage = [f for f in found if f.path not in keep and (f.modified <= before or f.path in once)]
     # Data goes before the manifests that name it: a sweep that breaks off can be resumed.
     warehouse.delete(sorted(garbage, key=lambda file: _rank(file.path)))
@@ -56,38 +58,47 @@ def sweep(config: LakeConfig, table: Table, grace_s: float) -> Swept:
     )
 
 
-def _reachable(table: Table) -> set[str]:
-    """Paths of all that the table's metadata names: metadata, its snapshots' manifests and data, statistics."""
-    metadata = table.metadata
-    uris = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
-    uris.update(s.statistics_path for s in (*metadata.statistics, *metadata.partition_statistics))
-    return {path_of(uri) for uri in uris} | _named(table, metadata.snapshots)
+class _Reach:
+    """Paths of the files that the table's metadata names, where they lie now."""
 
+    def __init__(self, config: LakeConfig, table: Table) -> None:
+        self._config, self._table = config, table
 
-def _committed_once(table: Table, present: set[str]) -> set[str]:
-    """Paths that expired snapshots named, as the table's former metadata tells: no commit in flight has those."""
-    from pyiceberg.serializers import FromInputFile
+    def now(self) -> set[str]:
+        """All that the table is made of: metadata, its snapshots' manifests and data, statistics."""
+        metadata = self._table.metadata
+        named = {self._table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+        named.update(s.statistics_path for s in (*metadata.statistics, *metadata.partition_statistics))
+        return {self._path(name) for name in named} | self._of(metadata.snapshots)
 
-    retained = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    expired: dict[int, Snapshot] = {}
-    for entry in table.metadata.metadata_log:
-        if path_of(entry.metadata_file) in present:
-            former = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
-            expired.update({s.snapshot_id: s for s in former.snapshots if s.snapshot_id not in retained})
-    return _named(table, [s for s in expired.values() if path_of(s.manifest_list) in present], present)
+    def once(self, present: set[str]) -> set[str]:
+        """What expired snapshots named, as the table's former metadata tells: no commit in flight has those."""
+        from pyiceberg.serializers import FromInputFile
 
+        metadata = self._table.metadata
+        retained = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+        expired: dict[int, Snapshot] = {}
+        for entry in metadata.metadata_log:
+            if self._path(entry.metadata_file) in present:
+                former = FromInputFile.table_metadata(self._table.io.new_input(entry.metadata_file))
+                expired.update({s.snapshot_id: s for s in former.snapshots if s.snapshot_id not in retained})
+        return self._of([s for s in expired.values() if self._path(s.manifest_list) in present], present)
 
-def _named(table: Table, snapshots: Iterable[Snapshot], present: set[str] | None = None) -> set[str]:
-    """Paths of the snapshots' manifests and data. `present`: manifests not in it are gone, and so is their data."""
-    paths: set[str] = set()
-    for snapshot in snapshots:
-        paths.add(path_of(snapshot.manifest_list))
-        for manifest in snapshot.manifests(table.io):
-            path = path_of(manifest.manifest_path)
-            if path not in paths and (present is None or path in present):
-                paths.add(path)
-                paths.update(path_of(entry.data_file.file_path) for entry in manifest.fetch_manifest_entry(table.io))
-    return paths
+    def _of(self, snapshots: Iterable[Snapshot], present: set[str] | None = None) -> set[str]:
+        """The snapshots' manifests and data. `present`: manifests not in it are gone, and so is their data."""
+        paths: set[str] = set()
+        for snapshot in snapshots:
+            paths.add(self._path(snapshot.manifest_list))
+            for manifest in snapshot.manifests(self._table.io):
+                path = self._path(manifest.manifest_path)
+                if path not in paths and (present is None or path in present):
+                    paths.add(path)
+                    entries = manifest.fetch_manifest_entry(self._table.io)
+                    paths.update(self._path(entry.data_file.file_path) for entry in entries)
+        return paths
+
+    def _path(self, name: str) -> str:
+        return path_of(located(name, self._config.location) if self._config.movable else name)
 
 
 def _rank(path: str) -> int:

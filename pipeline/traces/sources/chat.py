@@ -1,7 +1,19 @@
-"""Chat text in the shapes that SDKs log it: OpenAI chat and responses, Gemini, LangChain, plain text, JSON in a string.
+"""Messages out of a logged value, for every source. A shape that is not known is `unreadable`, never text.
 
-Owns turning a logged input or output into messages. Refuses to guess: JSON of no known shape stays the text it was,
-and a part that is not text is reported, never dropped in silence.
+| family | where the text is |
+|---|---|
+| OpenAI chat | `messages`, `choices[0].message`: `content`, `refusal`, `tool_calls`; a filtered choice is an error |
+| OpenAI responses | `input`, `output`: items `message`, `reasoning`, `*_call`, `*_call_output`; `instructions` |
+| OpenAI and Anthropic completions | `prompt`, `choices[0].text`, `completion` |
+| Anthropic, Bedrock | `system`, `content` parts `tool_use`, `toolUse`, ...; `output.message` |
+| OpenTelemetry GenAI | `role` and `parts`: `{"type": "text", "content": ...}`, `tool_call`, `tool_call_response` |
+| Google | `contents[].parts[]`, role `model`, `config.system_instruction`, `candidates[0].content` |
+| LangChain, LangGraph | `type: human`, `kwargs`, `data`, `additional_kwargs`, `generations`; roles named as tools |
+| LlamaIndex, Vercel, LiveKit | `args`, `blocks`; `text` and `toolCalls`; `items` |
+| any of them as text | JSON, or a Python literal, in a string |
+
+Owns what a message is; `envelopes` knows where a request or a response keeps them, and `parts` what is in one. A
+definition of a tool is no message.
 """
 
 from __future__ import annotations
@@ -11,34 +23,71 @@ from typing import Any, cast
 import msgspec
 
 from pipeline.traces.rows import Message
-
-ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "developer": "system", "function": "tool"}
-# Where a shape keeps its messages, the most specific key first.
-WRAPPERS = ("messages", "contents", "choices", "candidates", "output", "message", "prompt", "args", "input", "content")
-# Parts that are not text, by `type` (OpenAI) or by key (Gemini).
-PAYLOADS = frozenset({"image", "image_url", "input_image", "audio", "input_audio", "video", "document", "media"}).union(
-    {"file", "input_file", "file_data", "inline_data"}
+from pipeline.traces.sources.envelopes import CONTENTS, MESSAGE, is_data, opened
+from pipeline.traces.sources.parts import (
+    REASONING,
+    Json,
+    dumped,
+    is_call,
+    is_call_kind,
+    is_definition,
+    is_part,
+    is_result,
+    is_result_kind,
+    kind_of,
+    parts_of,
+    result_text,
 )
-LANGCHAIN = frozenset({*ROLES, "system", "tool"})
-"""LangChain names a message's role in `type`."""
+from pipeline.traces.sources.shapes import NOTHING, Unreadable, decoded, unreadable, value_of
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "tool": "tool"} | {
+    "assistant": "assistant", "ai": "assistant", "model": "assistant", "function": "tool"}  # fmt: skip
+KINDS = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"} | {
+    f"{name}Message{chunk}": role
+    for name, role in {
+        **dict.fromkeys(("Human", "User"), "user"),
+        **dict.fromkeys(("AI", "Assistant"), "assistant"),
+        **dict.fromkeys(("Tool", "Function"), "tool"),
+        "System": "system",
+    }.items()
+    for chunk in ("", "Chunk")
+}
+"""LangChain and AutoGen name a message's role in `type`, or in the name of its class."""
+
+Turn = dict[str, Any]
+"""A message whose tool calls are still a list."""
 
 
 class Chat(msgspec.Struct):
-    """Messages of a logged value. `has_payload`: it also held something other than text."""
+    """Messages of a logged value, or what is `unreadable` of it: a fingerprint. `failed`: it is an error's."""
 
     messages: list[Message]
     has_payload: bool = False
     finish_reason: str | None = None
+    unreadable: str | None = None
+    failed: bool = False
+    instructions: str = ""
+    """The system message that an answer repeats: the request may not have been logged with it."""
 
 
 def parse(value: Any, role: str) -> Chat:
-    """The messages of a logged input (role "user") or output (role "assistant"); none for null and empty text."""
-    chat = Chat([])
-    found = _messages(value, role, chat)
-    if found is None:
-        found = [{"role": role, "content": _dumped(value)}]
-    chat.messages = found
-    return chat
+    """The messages of a logged input (role "user") or output (role "assistant"); none for null and empty text.
+
+    Raises RecursionError for a value nested too deep.
+    """
+    reader = _Reader()
+    try:
+        turns = reader.messages(value, role)
+    except Unreadable as odd:
+        return Chat([], unreadable=f"{'output' if role == 'assistant' else 'input'}: {odd}")
+    reader.chat.messages = [_settled(turn) for turn in turns]
+    return reader.chat
+
+
+def prompt(asked: Chat, answered: Chat) -> list[Message]:
+    """The messages that were asked, with the instructions that only the answer repeats."""
+    lacks = answered.instructions and asked.messages and asked.messages[0]["role"] != "system"
+    return [{"role": "system", "content": answered.instructions}, *asked.messages] if lacks else asked.messages
 
 
 def completion(chat: Chat) -> str:
@@ -47,113 +96,212 @@ def completion(chat: Chat) -> str:
 
 
 def tool_calls(chat: Chat) -> str | None:
-    """The calls of tools that go with `completion`, as JSON text."""
-    last = chat.messages[-1] if chat.messages else {}
-    return last.get("tool_calls") if last.get("role") == "assistant" else None
+    """The calls of tools on the way to `completion`, as JSON: those after the user's last message."""
+    calls: list[Any] = []
+    for message in reversed(chat.messages):
+        if message["role"] == "user":
+            break
+        if "tool_calls" in message:
+            calls = [*decoded(message["tool_calls"]), *calls]
+    return dumped(calls) if calls else None
 
 
-def decoded(text: str) -> Any:
-    """The value of JSON in a string; the string itself when it is plain text."""
-    if text[:1] not in ('"', "{", "["):
-        return text
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
+def joined(first: Chat, second: Chat) -> Chat:
+    """Two values of one side of a call, such as instructions and input."""
+    return Chat(
+        first.messages + second.messages,
+        first.has_payload or second.has_payload,
+        second.finish_reason or first.finish_reason,
+        first.unreadable or second.unreadable,
+        first.failed or second.failed,
+    )
 
 
-def _messages(value: Any, role: str, chat: Chat) -> list[Message] | None:
-    """None: no shape that we know."""
-    if value is None or value == "":
-        return []
-    if isinstance(value, str):
-        inner = decoded(value)
-        found = None if inner == value else _messages(inner, role, chat)
-        return [{"role": role, "content": value}] if found is None else found
-    if isinstance(value, list):
-        each = [_messages(item, role, chat) for item in cast(list[Any], value)]
-        return None if None in each else [message for found in each for message in found or []]
-    if isinstance(value, dict):
-        return _of_dict(cast(dict[str, Any], value), role, chat)
-    return None
+def _settled(turn: Turn) -> Message:
+    calls: Any = turn.pop("tool_calls", None)
+    return {**turn, "tool_calls": dumped(calls)} if calls else turn
 
 
-def _of_dict(value: dict[str, Any], role: str, chat: Chat) -> list[Message] | None:
-    kind = str(value.get("type"))
-    finish = value.get("finish_reason", value.get("finishReason"))
-    if isinstance(finish, str):
-        chat.finish_reason = finish
-    if kind == "reasoning":
-        return []
-    if kind == "function_call":
-        return [{"role": "assistant", "content": "", "tool_calls": _dumped([value])}]
-    if kind == "function_call_output":
-        return [{"role": "tool", "content": _text(value.get("output"), chat)}]
-    if isinstance(value.get("role"), str) or (kind in LANGCHAIN and "content" in value):
-        said = str(value.get("role") or kind)
-        return [_message(ROLES.get(said, said), value, chat)]
-    if "parts" in value:
-        return [_message(role, value, chat)]
-    for key in WRAPPERS:
-        if key in value:
-            inner: Any = value[key]
-            if key in ("choices", "candidates") and isinstance(inner, list):
-                inner = cast(list[Any], inner)[:1]  # the first sample is the one that was served
-            return _messages(inner, role, chat)
-    text = value.get("text")
-    return [{"role": role, "content": text}] if isinstance(text, str) else None
+class _Reader:
+    """Reads one value. What holds for all of its messages is in `chat`."""
+
+    def __init__(self) -> None:
+        self.chat = Chat([])
+        self._called: set[str] = set()
+
+    def messages(self, value: Any, role: str) -> list[Turn]:
+        if isinstance(value, str):
+            inner = value_of(value)
+            if isinstance(inner, str):
+                return self.messages(inner, role) if inner != value else _said(role, value)
+            # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
+            is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
+            return _said(role, value) if is_text else self.messages(inner, role)
+        if value is None:
+            return []
+        if isinstance(value, list):
+            return self._of_list(cast(list[Any], value), role)
+        if isinstance(value, dict):
+            return self._of_dict(cast(Json, value), role)
+        raise unreadable(value)
+
+    def _of_list(self, items: list[Any], role: str) -> list[Turn]:
+        if len(items) == 1 and not isinstance(items[0], dict):
+            return self.messages(items[0], role)  # a batch of one
+        if items and all(isinstance(item, dict) and is_part(item) for item in items) and not all(map(_is_item, items)):
+            return self._message(role, {"content": items})
+        turns: list[Turn] = []
+        joins = False  # whether the turn before is of items, which are pieces of one turn
+        for item in items:
+            if not isinstance(item, dict):
+                raise unreadable(items)
+            found = self._of_dict(cast(Json, item), role)
+            piece = _is_item(item)
+            if joins and piece and len(found) == 1 and found[0]["role"] == turns[-1]["role"] == "assistant":
+                turns[-1] = _merged(turns[-1], found[0])
+            elif found:
+                turns += found
+                joins = piece
+        return turns
+
+    def _of_dict(self, value: Json, role: str) -> list[Turn]:
+        kind = kind_of(value)
+        self._note_finish(value)
+        if "role" in value and not isinstance(value["role"], str) and value["role"] is not None:
+            raise unreadable(value)
+        if isinstance(value.get("role"), str):
+            return self._message(self._role(value), value)
+        if value.get("lc") == 1:
+            return self._of_langchain(value, role)
+        if str(value.get("type")) in KINDS and ("content" in value or isinstance(value.get("data"), dict)):
+            said = KINDS[str(value["type"])]
+            return self._message(said, value if "content" in value else cast(Json, value["data"]))
+        if kind in REASONING or kind == "mcp_list_tools" or (is_definition(value) and "role" not in value):
+            return []
+        if kind == "image_generation_call":
+            self.chat.has_payload = True
+        if is_call_kind(kind) or (kind in ("", "function", "tool") and is_call(value)):
+            return [self._calling("", [value])]
+        if is_result_kind(kind):
+            return [{"role": "tool", "content": text} for text in parts_of(value).results]
+        if kind and is_part(value):
+            return self._message(role, {"content": [value]})
+        if kind not in ("", "message"):
+            raise unreadable(value)
+        return self._of_envelope(value, role)
+
+    def _role(self, value: Json) -> str:
+        """A role that is a tool's name, as LangGraph's, is a tool's."""
+        said = str(value["role"])
+        role = ROLES.get(said.rpartition(".")[2].lower())  # MessageRole.USER
+        if role is None and (said in self._called or "tool_call_id" in value or "toolCallId" in value):
+            role = "tool"
+        if role is None:
+            raise unreadable(value)
+        return role
+
+    def _message(self, role: str, value: Json) -> list[Turn]:
+        """One turn of the text and the calls; before it, one of role `tool` for each result."""
+        content = next((value[key] for key in CONTENTS if value.get(key)), None)
+        if role == "tool":
+            return self._returned(content)
+        calls = _calls_of(value)
+        if content is None and not calls and value.keys().isdisjoint(CONTENTS) and not value.keys() <= MESSAGE:
+            raise unreadable(value)
+        found = parts_of(content)
+        self.chat.has_payload |= found.has_payload or any(value.get(key) for key in ("audio", "images"))
+        text = found.text
+        if not text and isinstance(value.get("refusal"), str):
+            text = value["refusal"]
+        if role == "assistant" and text.strip() in NOTHING:
+            text = ""
+        results = [{"role": "tool", "content": result} for result in found.results]
+        calls = calls or found.calls
+        if results and not text and not calls:
+            return results
+        return [*results, self._calling(text, calls) if calls else {"role": role, "content": text}]
+
+    def _returned(self, content: Any) -> list[Turn]:
+        if isinstance(content, dict) and is_definition(cast(Json, content)):
+            return []
+        items = cast(list[Any], content) if isinstance(content, list) else []
+        if any(isinstance(item, dict) and is_result(cast(Json, item)) for item in items):
+            return [{"role": "tool", "content": text} for text in parts_of(items).results]
+        return [{"role": "tool", "content": result_text(content)}]
+
+    def _calling(self, text: str, calls: list[Any]) -> Turn:
+        for call in calls:
+            inner = cast(Json, call).get("function") if isinstance(call, dict) else None
+            named = inner if isinstance(inner, dict) else call
+            if isinstance(named, dict):
+                self._called.add(str(cast(Json, named).get("name", named.get("toolName"))))
+        return {"role": "assistant", "content": text, "tool_calls": calls}
+
+    def _of_langchain(self, value: Json, role: str) -> list[Turn]:
+        names, inner = value.get("id"), value.get("kwargs")
+        name = str(cast(list[Any], names)[-1]) if isinstance(names, list) and names else ""
+        if not isinstance(inner, dict):
+            raise unreadable(value)
+        if name in KINDS:
+            return self._message(KINDS[name], cast(Json, inner))
+        if name in ("ChatPromptValue", "ChatGeneration", "StringPromptValue"):
+            kept = next((cast(Json, inner)[key] for key in ("messages", "message", "text") if key in inner), None)
+            return self.messages(kept, role)
+        raise unreadable(value)
+
+    def _of_envelope(self, value: Json, role: str) -> list[Turn]:
+        found = opened(value, role)
+        self.chat.failed |= found.failed
+        self._note_finish(found.beside or {})
+        if value.get("object") == "response" and isinstance(value.get("instructions"), str):
+            self.chat.instructions = value["instructions"]
+        rules = self._message("system", {"content": _texts_of(found.rules)}) if found.rules else []
+        turns = self.messages(found.value, found.role)
+        if found.sampled and not any(turn["content"] or turn.get("tool_calls") for turn in turns):
+            reason = (self.chat.finish_reason or "").lower()
+            self.chat.failed |= reason not in ("length", "max_tokens", "stop")  # it was filtered
+        return rules + turns
+
+    def _note_finish(self, value: Json) -> None:
+        keys = ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
+        beside = [value.get(key) for key in ("response_metadata", "generation_info")]
+        places = [value, *(cast(Json, place) for place in beside if isinstance(place, dict))]
+        found = next((place[key] for place in places for key in keys if isinstance(place.get(key), str)), None)
+        if found:
+            self.chat.finish_reason = found.rpartition(".")[2]  # FinishReason.STOP
 
 
-def _message(role: str, value: dict[str, Any], chat: Chat) -> Message:
+def _said(role: str, text: str) -> list[Turn]:
+    return [{"role": role, "content": text}] if text else []
+
+
+def _calls_of(value: Json) -> list[Any]:
+    """The calls beside a message's content, wherever the framework has them."""
     extra = value.get("additional_kwargs")
-    calls = value.get("tool_calls")
-    if not calls and isinstance(extra, dict):
-        calls = cast(dict[str, Any], extra).get("tool_calls")
-    if not calls and value.get("function_call"):
-        calls = [value["function_call"]]
-    content: Any = value.get("content", value.get("parts"))
-    if isinstance(content, list):
-        parts = cast(list[Any], content)
-        called = [part for part in parts if _is_call(part)]
-        calls, content = calls or called, [part for part in parts if not _is_call(part)] if called else parts
-    message = {"role": role, "content": _text(content, chat)}
-    return {**message, "tool_calls": _dumped(calls)} if calls else message
+    places = (value, cast(Json, extra) if isinstance(extra, dict) else {})
+    for place in places:
+        for key in ("tool_calls", "toolCalls", "function_call"):
+            found = place.get(key)
+            found = decoded(found) if isinstance(found, str) else found
+            if found:
+                return cast(list[Any], found) if isinstance(found, list) else [found]
+    return []
 
 
-def _text(content: Any, chat: Chat) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = cast(list[Any], content)
-        return "".join(_text(part, chat) for part in parts) if all(map(_is_part, parts)) else _dumped(parts)
-    if isinstance(content, dict):
-        part = cast(dict[str, Any], content)
-        if str(part.get("type")) in PAYLOADS or PAYLOADS & part.keys():
-            chat.has_payload = True
-            return ""
-        for key in ("text", "refusal"):
-            if isinstance(part.get(key), str):
-                return part[key]
-        if "parts" in part:
-            return _text(part["parts"], chat)
-    return _dumped(content)
+def _texts_of(rules: Any) -> Any:
+    """Instructions are a text, parts, or a content that has parts."""
+    if isinstance(rules, dict) and "content" in rules and not kind_of(cast(Json, rules)):
+        return cast(Json, rules)["content"]
+    return rules
 
 
-def _is_call(value: Any) -> bool:
-    """Anthropic's and Gemini's tool calls stand among the parts of the text."""
-    if not isinstance(value, dict):
-        return False
-    part = cast(dict[str, Any], value)
-    return part.get("type") in ("tool_use", "tool_call") or not {"functionCall", "function_call"}.isdisjoint(part)
+def _is_item(value: Any) -> bool:
+    """An item of OpenAI's responses: a piece of a turn."""
+    kind = kind_of(cast(Json, value)) if isinstance(value, dict) else ""
+    return kind in ("message", *REASONING) or is_call_kind(kind) or is_result_kind(kind)
 
 
-def _is_part(value: Any) -> bool:
-    """Whether a list that holds it is text in parts, and not a value that a tool returned."""
-    keys = {"text", "refusal", "type", *PAYLOADS}
-    return isinstance(value, str) or (isinstance(value, dict) and not keys.isdisjoint(cast(dict[str, Any], value)))
-
-
-def _dumped(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def _merged(before: Turn, after: Turn) -> Turn:
+    calls = [*before.get("tool_calls", []), *after.get("tool_calls", [])]
+    merged = {"role": "assistant", "content": before["content"] + after["content"]}
+    return {**merged, "tool_calls": calls} if calls else merged

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from fsspec.core import url_to_fs
 
+from pipeline.buckets import bucket_fault, is_bucket
+from pipeline.storage import shown_path
 from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken, decompressed
 from pipeline.traces.sources.protocol import Digest, Part
 
@@ -51,7 +53,7 @@ class Files:
         """Files of these formats below `folder`, in name order, hidden ones left out; [] when there is no such folder.
 
         `strays`: other files may lie among them and are not part of the source.
-        Raises ValueError when the source cannot be listed or holds a format that is not read.
+        Raises ValueError when the source is not there, cannot be listed or holds a format that is not read.
         """
         with reading(self.label):
             below = f"{self._root}/{folder}" if folder else self._root
@@ -59,6 +61,8 @@ class Files:
                 found = {self._root: self._fs.info(self._root)}
             else:
                 found = self._fs.find(below, detail=True) if self._fs.exists(below) else {}
+        if not found:
+            self._be_there()
         named = {self._name(path): info for path, info in found.items()}
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
         readable = [name for name in sorted(named) if _bare(name).endswith(suffixes)]
@@ -103,6 +107,15 @@ class Files:
             self._check(part, path)
             raise _unreadable(f"{self.label}: {part.name}", error) from error
         self._check(part, path)
+
+    def _be_there(self) -> None:
+        """Raises ValueError when there is no such place at all: a bucket, a directory or a file."""
+        if is_bucket(self.label):
+            fault = bucket_fault(self.label, may_be_empty=True)
+            if fault:
+                raise ValueError(fault)
+        elif not self._fs.exists(self._root):
+            raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
 
     def _check(self, part: Part, path: str) -> None:
         now = None

@@ -14,9 +14,10 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
-from pipeline.traces.sources import chat
+from pipeline.traces.sources import chat, openinference
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
+from pipeline.traces.sources.shapes import decoded
 
 UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
 DOWN = frozenset({"false", "0", "down", "thumbs_down", "negative", "bad", "no", "incorrect"})
@@ -32,6 +33,7 @@ class Observation(msgspec.Struct):
     trace_id: str
     type: str
     start_time: Any
+    end_time: Any = None
     updated_at: Any = None
     user_id: str | None = None
     session_id: str | None = None
@@ -43,7 +45,7 @@ class Observation(msgspec.Struct):
     metadata: Any = None
     usage_details: Any = None
     latency: Any = None
-    """Seconds."""
+    """Seconds in some exports and milliseconds in others: what counts is `end_time` less `start_time`."""
 
 
 class TraceRow(msgspec.Struct):
@@ -103,7 +105,11 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
     asked, answered = chat.parse(row.input, "user"), chat.parse(row.output, "assistant")
-    if not asked.messages and not answered.messages and row.level != "ERROR":
+    if not (answered.messages or answered.unreadable or answered.failed):
+        answered = openinference.answered(openinference.in_metadata(row.metadata))
+    failed = answered.failed or row.level == "ERROR"
+    strange = None if failed else asked.unreadable or answered.unreadable
+    if not (asked.messages or answered.messages or failed or strange):
         return Rejection(line, Reason.NO_CONTENT, row.trace_id, moment.date().isoformat())
     usage = _object(row.usage_details)
     return Trace(
@@ -113,18 +119,19 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         model=row.provided_model_name or "",
         user_id=row.user_id or None,
         session_id=row.session_id or None,
-        messages=asked.messages,
+        messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
         line=line,
         updated_at=utc_or_none(row.updated_at),
         input_tokens=count(usage.get("input")),
         output_tokens=count(usage.get("output")),
-        latency_s=seconds(row.latency),
-        level=row.level or "DEFAULT",
+        latency_s=latency_s(row.start_time, row.end_time, row.latency),
+        level="ERROR" if failed else row.level or "DEFAULT",
         error=row.status_message or None,
         finish_reason=answered.finish_reason,
         metadata=metadata_text(row.metadata),
+        unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
@@ -144,16 +151,16 @@ def score_of(row: ScoreRow) -> Score | None:
 
 def metadata_of(value: Any) -> dict[str, Any]:
     """Metadata as an object. The export turns each value into text, so JSON in it is read back."""
-    found = chat.decoded(value) if isinstance(value, str) else value
+    found = decoded(value) if isinstance(value, str) else value
     if not isinstance(found, Mapping):
         return {} if found in (None, "") else {"metadata": found}
     pairs = cast(Mapping[str, Any], found).items()
-    return {str(key): chat.decoded(v) if isinstance(v, str) else v for key, v in pairs}
+    return {str(key): decoded(v) if isinstance(v, str) else v for key, v in pairs}
 
 
 def metadata_text(value: Any) -> str:
     """Metadata as the JSON text of an object; an object stays as it was."""
-    if isinstance(value, str) and value.startswith("{") and isinstance(chat.decoded(value), dict):
+    if isinstance(value, str) and value.startswith("{") and isinstance(decoded(value), dict):
         return value
     return msgspec.json.encode(value if isinstance(value, Mapping) else metadata_of(value)).decode()
 
@@ -184,8 +191,14 @@ def seconds(value: Any) -> float | None:
     return number
 
 
+def latency_s(start: Any, end: Any, said: Any = None) -> float | None:
+    """End less start where both are there, else what the source says, in seconds."""
+    stated, ended = seconds(said), utc_or_none(end)
+    return stated if ended is None or not start else (ended - utc(start)).total_seconds()
+
+
 def _object(value: Any) -> Mapping[str, Any]:
-    found = chat.decoded(value) if isinstance(value, str) else value
+    found = decoded(value) if isinstance(value, str) else value
     return cast(Mapping[str, Any], found) if isinstance(found, Mapping) else {}
 
 

@@ -18,7 +18,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.langfuse import metadata_of, metadata_text, put, seconds
+from pipeline.traces.sources.langfuse import latency_s, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, Part
@@ -27,6 +27,7 @@ ATTEMPTS = 7
 """Connections made for one day; before each new one a pause that doubles from FIRST_PAUSE_S."""
 FIRST_PAUSE_S = 0.25
 CONNECT_TIMEOUT_S = 10
+PROBE_TIMEOUT_S = 3
 UNDATED = "undated"
 """The part of the rows without a timestamp."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -54,6 +55,7 @@ class TableRow(msgspec.Struct):
     output: Any = None
     model: str | None = None
     latency_ms: Any = None
+    end_time: Any = None
     token_count: Any = None
     metadata: Any = None
     user_consent: Any = None
@@ -76,6 +78,16 @@ class LangfusePostgres:
         if not found:
             raise ValueError(f"{self.label} is empty. Point traces.source.table to the table that holds the traces.")
         return sorted(_part(row) for row in found)
+
+    def probe(self) -> None:
+        """Raises ValueError when the server cannot be reached, or the table not be read. Does not wait long."""
+        import psycopg
+        from psycopg import sql
+
+        wanted = sql.SQL('SELECT id, "timestamp" FROM {} LIMIT 1').format(sql.Identifier(*self._table.split(".")))
+        with self._telling(), psycopg.connect(self._uri, connect_timeout=PROBE_TIMEOUT_S) as connection:
+            if connection.execute(wanted).fetchone() is None:
+                raise ValueError(f"{self.label} is empty. Point traces.source.table to the table of the traces.")
 
     def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. A restart of the server is waited for, and the day is read on where it stopped.
@@ -211,7 +223,8 @@ _decode = msgspec.json.Decoder(TableRow).decode
 def _trace(row: TableRow, line: int) -> Trace | Rejection:
     asked, answered = chat.parse(row.input, "user"), chat.parse(row.output, "assistant")
     moment, latency_ms = utc(row.timestamp), seconds(row.latency_ms)
-    if not asked.messages and not answered.messages:
+    strange = None if answered.failed else asked.unreadable or answered.unreadable
+    if not (asked.messages or answered.messages or answered.failed or strange):
         return Rejection(line, Reason.NO_CONTENT, str(row.id), moment.date().isoformat())
     return Trace(
         trace_id=str(row.id),
@@ -220,14 +233,16 @@ def _trace(row: TableRow, line: int) -> Trace | Rejection:
         model=row.model or "",
         user_id=None if row.user_id in (None, "") else str(row.user_id),
         session_id=None if row.session_id in (None, "") else str(row.session_id),
-        messages=asked.messages,
+        messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
         line=line,
         updated_at=utc_or_none(row.updated_at),
-        latency_s=None if latency_ms is None else latency_ms / 1000,
+        latency_s=latency_s(row.timestamp, row.end_time, None if latency_ms is None else latency_ms / 1000),
+        level="ERROR" if answered.failed else "DEFAULT",
         finish_reason=answered.finish_reason,
         metadata=_metadata(row),
+        unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 

@@ -1,7 +1,8 @@
 """Reader of traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`; made on real ones.
 
-Owns the UI's camelCase and its units (an observation's latency is in milliseconds). Text, model and usage come from
-the GENERATION observations; user, session, scores and consent from the trace, whose metadata wins over theirs.
+Owns the UI's camelCase. Its `latency` is in seconds or in milliseconds, by version, and is not read: the two times are.
+Text, model and usage come from the GENERATION observations; user, session, scores and consent from the trace, whose
+metadata wins over theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score
 from pipeline.traces.sources.compression import Broken
 from pipeline.traces.sources.files import WHOLE, Files
-from pipeline.traces.sources.langfuse import Observation, ScoreRow, add, metadata_of, seconds
+from pipeline.traces.sources.langfuse import Observation, ScoreRow, add, metadata_of
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of
 from pipeline.traces.sources.protocol import Digest, Part
@@ -89,13 +90,13 @@ def _rows(content: bytes) -> Rows:
 
 def _observation(value: Any, trace: UiTrace, metadata: dict[str, Any]) -> Observation:
     row = msgspec.convert(value, dict[str, Any])
-    latency_ms = seconds(row.get("latency"))
     return msgspec.convert(
         {
             "id": row.get("id"),
             "trace_id": row.get("traceId", trace.id),
             "type": row.get("type"),
             "start_time": row.get("startTime"),
+            "end_time": row.get("endTime"),
             "updated_at": row.get("updatedAt"),
             "user_id": trace.user_id,
             "session_id": trace.session_id,
@@ -106,7 +107,6 @@ def _observation(value: Any, trace: UiTrace, metadata: dict[str, Any]) -> Observ
             "output": row.get("output"),
             "metadata": {**metadata_of(row.get("metadata")), **metadata},
             "usage_details": row.get("usageDetails"),
-            "latency": None if latency_ms is None else latency_ms / 1000,
         },
         Observation,
     )

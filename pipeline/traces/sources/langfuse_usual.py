@@ -14,6 +14,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Message, Rejection, Trace
 from pipeline.traces.sources.langfuse import MODEL_CALL, MOST
+from pipeline.traces.sources.shapes import ODD
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)] | None
@@ -29,6 +30,7 @@ class UsualRow(msgspec.Struct, gc=False):
     trace_id: str
     type: str
     start_time: datetime
+    end_time: datetime | None = None
     updated_at: datetime | None = None
     user_id: str | None = None
     session_id: str | None = None
@@ -52,7 +54,12 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
     """A row of observations; None when it is not the usual one. Raises ValueError or RecursionError likewise."""
     row = _row(text)
     moment, updated = row.start_time, row.updated_at
-    if moment.tzinfo is not None or (updated is not None and updated.tzinfo is not None):
+    end = row.end_time
+    if (
+        moment.tzinfo is not None
+        or (updated is not None and updated.tzinfo is not None)
+        or (end is not None and end.tzinfo is not None)
+    ):
         return None
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
@@ -62,18 +69,18 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
     if asked[0] == "[":
         messages = _messages(asked)
         for message in messages:
-            if len(message) != 2 or message.get("role") not in ROLES or "content" not in message:
+            if len(message) != 2 or message.get("role") not in ROLES or ODD(message.get("content", "[")):
                 return None
-    elif asked[0] in '"{':
+    elif ODD(asked):
         return None
     else:
         messages = [{"role": "user", "content": asked}]
     if answered[0] == "{":
         said = _message(answered)
-        if len(said) != 2 or said.get("role") != "assistant" or "content" not in said:
+        if len(said) != 2 or said.get("role") != "assistant" or ODD(said.get("content", "[")):
             return None
         answered = said["content"]
-    elif answered[0] in '"[':
+    elif ODD(answered):
         return None
     usage = row.usage_details or _NO_USAGE
     return Trace(
@@ -89,7 +96,7 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
         updated,
         usage.input,
         usage.output,
-        row.latency,
+        row.latency if end is None else (end - moment).total_seconds(),
         row.level or "DEFAULT",
         row.status_message or None,
         None,

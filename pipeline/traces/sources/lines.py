@@ -1,6 +1,7 @@
-"""Whole lines, in blocks of about BLOCK bytes, whatever the length of a line; and why a row of them is refused.
+"""Whole rows, in blocks of about BLOCK bytes, whatever the length of a row; and why one of them is refused.
 
-Owns line numbers and the limit of a line. Refuses to decode one. A line over the limit is never held in memory.
+A row is a line, or an element of the JSON array that the file is. Owns their numbers and the limit of one. Refuses to
+decode it. A row over the limit is never held in memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.compression import CHUNK, Broken
+from pipeline.traces.sources.elements import elements, is_array
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE
 
 
@@ -32,8 +34,12 @@ class Block(NamedTuple):
 
 
 def blocks(chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE) -> Iterator[Block]:
-    """Blocks of the lines in `chunks`, none of which is longer than `max_line`; Broken becomes one last rejection."""
+    """Blocks of the rows in `chunks`, none of which is longer than `max_line`; Broken becomes one last rejection."""
     assert max_line >= CHUNK, "a line inside one chunk is never measured"
+    array, chunks = is_array(chunks)
+    if array:
+        yield from _of_array(chunks, size, max_line)
+        return
     texts: list[bytes] = []
     begun: list[bytes] = []  # the line that goes on in the next chunk
     held = length = 0
@@ -65,6 +71,28 @@ def blocks(chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE)
         yield _block(first, texts, Reason.TOO_LONG, f"a line of over {max_line} bytes")
     elif texts or length:
         yield _block(first, [*texts, b"".join(begun)])
+
+
+def _of_array(chunks: Iterator[bytes], size: int, max_size: int) -> Iterator[Block]:
+    texts: list[bytes] = []
+    held, first, why = 0, 1, ""
+    try:
+        for text in elements(chunks, max_size):
+            if text is None:
+                yield _block(first, texts, Reason.TOO_LONG, f"an element of over {max_size} bytes")
+                first, texts, held = first + len(texts) + 1, [], 0
+                continue
+            texts.append(text)
+            held += len(text)
+            if held >= size:
+                yield _block(first, texts)
+                first, texts, held = first + len(texts), [], 0
+    except Broken as error:
+        why = str(error)
+    if why:
+        yield _block(first, texts, Reason.TRUNCATED_FILE, why)
+    elif texts:
+        yield _block(first, texts)
 
 
 def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:

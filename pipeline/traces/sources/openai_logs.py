@@ -13,16 +13,18 @@ from typing import Any, cast
 import msgspec
 
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Message, Rejection, Rows, Trace
+from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.langfuse import count, metadata_of, metadata_text, put, seconds
+from pipeline.traces.sources.langfuse import count, latency_s, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import blocks, refusal
 from pipeline.traces.sources.moments import day_of, utc
 from pipeline.traces.sources.protocol import Digest, Part
+from pipeline.traces.sources.shapes import decoded
 
 TIMES = ("created", "created_at", "timestamp", "time", "start_time")
 IDS = ("id", "request_id", "custom_id")
+STARTS, ENDS = ("start_time", "startTime", "started_at"), ("end_time", "endTime", "completed_at")
 USERS = ("user", "user_id", "safety_identifier")
 SESSIONS = ("session_id", "conversation_id")
 _PLACED = frozenset(
@@ -70,12 +72,13 @@ def _row(text: bytes, line: int) -> Trace | Rejection:
 def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -> Trace | Rejection:
     places = (response, row, request)
     moment = utc(_first(places, TIMES))
-    asked = chat.parse(request.get("messages", request.get("input")), "user")
+    asked = chat.joined(*_asked(request))
     said = next(({key: response[key]} for key in ("choices", "output") if key in response), None)
     answered = chat.parse(said, "assistant")
     failure = response.get("error") or row.get("error")
-    failed = bool(failure) or (count(_status(row)) or 0) >= 400
-    if not failed and (not asked.messages or said is None):
+    failed = bool(failure) or (count(_status(row)) or 0) >= 400 or answered.failed
+    strange = None if failed else asked.unreadable or answered.unreadable
+    if not failed and not strange and (not asked.messages or said is None):
         missing = "response" if said is None else "request"
         return Rejection(line, Reason.NO_CONTENT, trace_id, moment.date().isoformat(), f"no messages of the {missing}")
     usage = _object(response.get("usage"))
@@ -87,17 +90,18 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
         model=str(response.get("model") or request.get("model") or ""),
         user_id=None if user is None else str(user),
         session_id=None if session is None else str(session),
-        messages=_instructions(request) + asked.messages,
+        messages=asked.messages,
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
         line=line,
         input_tokens=count(usage.get("prompt_tokens", usage.get("input_tokens"))),
         output_tokens=count(usage.get("completion_tokens", usage.get("output_tokens"))),
-        latency_s=_latency_s(row),
+        latency_s=latency_s(_first((row,), STARTS), _first((row,), ENDS), _latency_s(row)),
         level="ERROR" if failed else "DEFAULT",
         error=_error(failure),
         finish_reason=answered.finish_reason or _object(response.get("incomplete_details")).get("reason"),
         metadata=_metadata(row, request, response),
+        unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
@@ -114,7 +118,7 @@ def _response(row: Json) -> Json:
 
 def _object(value: Any) -> Json:
     """An object, or one in a string; {} for null. Raises msgspec.ValidationError for anything else."""
-    found = chat.decoded(value) if isinstance(value, str) else value
+    found = decoded(value) if isinstance(value, str) else value
     return msgspec.convert({} if found is None else found, Json)
 
 
@@ -129,9 +133,13 @@ def _status(row: Json) -> Any:
     return row.get("status_code", cast(Json, inner).get("status_code") if isinstance(inner, dict) else None)
 
 
-def _instructions(request: Json) -> list[Message]:
-    said = request.get("instructions")
-    return [{"role": "system", "content": said}] if isinstance(said, str) and said else []
+def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
+    """Instructions and input of a request: of chat, of responses, or of completions."""
+    if request.get("previous_response_id") or request.get("conversation"):
+        return chat.Chat([], unreadable="input: {previous_response_id:str}"), chat.Chat([])  # the rest was not sent
+    places = ("messages", "input", "prompt")
+    said = next(({key: request[key]} for key in places if request.get(key) not in (None, "", [])), None)
+    return chat.parse(request.get("instructions"), "system"), chat.parse(said, "user")
 
 
 def _latency_s(row: Json) -> float | None:

@@ -24,6 +24,10 @@ from pipeline.traces.sources.protocol import Digest, Part
 
 MODEL_CALLS = frozenset({"chat", "text_completion", "generate_content"})
 """`gen_ai.operation.name` of a call; other operations (embeddings, execute_tool, invoke_agent) hold no answer."""
+_INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+_OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+_PLACED = ("gen_ai.", "llm.", "ai.prompt", "ai.response", "input.", "output.")
+"""Beginnings of attributes that are not metadata."""
 _DETAILS = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
 """Events that hold what the conventions otherwise put on the span."""
 
@@ -105,17 +109,19 @@ def _trace(
     span: otlp.Span, moment: datetime, said: dict[str, Any], resource: dict[str, Any], line: int
 ) -> Trace | Rejection:
     asked, answered = genai.asked(said, span.events), genai.answered(said, span.events)
-    if not asked.messages and not answered.messages and not span.failed:
+    failed = span.failed or answered.failed
+    strange = None if failed else asked.unreadable or answered.unreadable
+    if not (asked.messages or answered.messages or failed or strange):
         return Rejection(line, Reason.NO_CONTENT, span.trace_id, moment.date().isoformat())
     start, end = _nanoseconds(span.start_time_unix_nano), _nanoseconds(span.end_time_unix_nano)
     everything = {**resource, **said}
-    reasons = said.get("gen_ai.response.finish_reasons")
-    reason = cast(list[Any], reasons)[0] if isinstance(reasons, list) and reasons else None
+    reasons = said.get("gen_ai.response.finish_reasons", said.get("ai.response.finishReason"))
+    reason = cast(list[Any], reasons)[0] if isinstance(reasons, list) and reasons else reasons
     return Trace(
         trace_id=span.trace_id,
         observation_id=span.span_id,
         timestamp=moment,
-        model=str(said.get("gen_ai.response.model") or said.get("gen_ai.request.model") or ""),
+        model=_text(said, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name") or "",
         user_id=_text(everything, "user.id", "enduser.id"),
         session_id=_text(everything, "session.id", "gen_ai.conversation.id"),
         messages=asked.messages,
@@ -123,13 +129,14 @@ def _trace(
         tool_calls=chat.tool_calls(answered),
         line=line,
         updated_at=_moment(end) if end else None,
-        input_tokens=count(said.get("gen_ai.usage.input_tokens", said.get("gen_ai.usage.prompt_tokens"))),
-        output_tokens=count(said.get("gen_ai.usage.output_tokens", said.get("gen_ai.usage.completion_tokens"))),
+        input_tokens=count(_text(said, *_INPUT_TOKENS)),
+        output_tokens=count(_text(said, *_OUTPUT_TOKENS)),
         latency_s=(end - start) / 1e9 if end else None,
-        level="ERROR" if span.failed else "DEFAULT",
+        level="ERROR" if failed else "DEFAULT",
         error=(span.status.message if span.status else "") or _text(said, "error.type"),
-        finish_reason=answered.finish_reason or reason,
-        metadata=metadata_text({k: v for k, v in everything.items() if not k.startswith("gen_ai.")}),
+        finish_reason=answered.finish_reason or (reason if isinstance(reason, str) else None),
+        metadata=metadata_text({k: v for k, v in everything.items() if not k.startswith(_PLACED)}),
+        unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
@@ -138,6 +145,8 @@ def _is_call(said: dict[str, Any]) -> bool:
     operation = said.get("gen_ai.operation.name")
     if operation is not None:
         return operation in MODEL_CALLS
+    if "openinference.span.kind" in said:
+        return str(said["openinference.span.kind"]).upper() == "LLM"
     return "gen_ai.request.model" in said or "gen_ai.response.model" in said
 
 

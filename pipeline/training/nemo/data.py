@@ -62,7 +62,9 @@ def write(plan: TrainingPlan, workspace: Path) -> int:
 
 def _read(ref: DatasetRef) -> list[Row]:
     if digest_file(Path(ref.uri)) != ref.digest:
-        raise ValueError(f"{ref.uri} changed since the plan was made. Remove the plan and plan again.")
+        raise ValueError(
+            f"{ref.uri} changed since the plan was made. Make the plan anew: python -m jobs.retry training_plan"
+        )
     return pq.read_table(ref.uri).to_pylist()
 
 

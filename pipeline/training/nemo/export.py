@@ -18,6 +18,7 @@ from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.nemo.read import ADAPTER, WEIGHTS, Saved
 from pipeline.training.nemo.render import conversion
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.weights import without_places
 
 
 def export(
@@ -44,6 +45,7 @@ def _publish(final: Path, make: Callable[[Path], None]) -> ModelRef:
     shutil.rmtree(final, ignore_errors=True)  # of an attempt that was killed before its result
     staging.mkdir(parents=True)
     make(staging)
+    without_places(staging)
     publish_dir(staging, final)
     return ModelRef(uri=str(final), digest=digest_dir(final))
 

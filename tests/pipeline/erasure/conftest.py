@@ -279,7 +279,7 @@ def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def _made(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Path]:
-    """The world, made once, and a copy of its files. The lake holds absolute paths: it is used where it was made."""
+    """The world, made once, and a copy of its files."""
     root = tmp_path_factory.mktemp("erasure") / "data"
     world = make(root, str(pseudonym(ANN)))
     copy = root.with_name("copy")

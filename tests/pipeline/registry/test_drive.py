@@ -74,3 +74,19 @@ def test_driving_stops_at_a_held_rollout(world):
     state, lines = run(world, Clock(), 1e4)
     assert state.phase is Phase.HELD
     assert "observing 5% -> held 5%: no metrics" in lines[-1]
+
+
+def test_driving_a_held_rollout_looks_once_and_rolls_harm_back(world):
+    world.propose("new")
+    world.metrics.spoil = lambda look: None
+    run(world, Clock(), 1e4)
+    world.metrics.spoil, looks = lambda look: look, world.state.looks
+    clock = Clock()
+    clock.t = 2e4
+    assert run(world, clock, 1e4)[0].phase is Phase.HELD
+    assert (world.state.looks, clock.slept) == (looks + 1, [])
+    world.metrics.canary = {"quality": 0.2}
+    clock.t = 3e4
+    state, lines = run(world, clock, 0.0)
+    assert (state.phase, world.weight(), clock.slept) == (Phase.ROLLED_BACK, 0, [])
+    assert "held 5% -> rolling_back 0%: quality fell" in lines[0]

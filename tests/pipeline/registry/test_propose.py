@@ -1,6 +1,7 @@
 import pytest
 
-from pipeline.registry.propose import abort, propose, resume
+from pipeline.registry.decision import abort, resume
+from pipeline.registry.propose import propose
 from pipeline.registry.record import Phase
 from pipeline.storage import ModelRef
 from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
@@ -63,7 +64,9 @@ def test_only_a_held_rollout_is_resumed(world):
     world.propose("new")
     world.tick_until("observing")
     before = world.state
-    assert resume(world.store, NAME, "impatience", world.now) == before
+    assert not resume(world.store, NAME, "impatience", world.now)
+    assert world.state == before
     world.tick_until("promoted")
-    assert resume(world.store, NAME, "impatience", world.now).phase is Phase.PROMOTED
-    assert abort(world.store, NAME, "too late", world.now).phase is Phase.PROMOTED
+    assert not resume(world.store, NAME, "impatience", world.now)
+    assert not abort(world.store, NAME, "too late", world.now)
+    assert world.state.phase is Phase.PROMOTED

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -67,9 +67,15 @@ def test_looks_are_independent_draws_and_the_same_look_is_the_same_draw():
     assert drawn(1) != drawn(1, "next")
 
 
-def test_at_100_percent_only_the_canary_is_served_and_without_requests_nothing_is():
+def test_at_100_percent_only_the_canary_is_served():
     server = Server()
     seen = traffic(server).look(split_at(100), 1, 0.0, 1.0)
     assert (seen.champion.requests, seen.champion.latency_p99_s) == (0, None)
     assert len(server.calls) == 1
-    assert traffic(server, []).look(split_at(5), 1, 0.0, 1.0) is None
+
+
+def test_without_requests_it_says_why():
+    with pytest.raises(ValueError, match="Materialise the traces"):
+        traffic(Server(), []).look(split_at(5), 1, 0.0, 1.0)
+    with pytest.raises(ValueError, match="too few are new"):
+        replace(traffic(Server(), []), lacking="too few are new").look(split_at(5), 1, 0.0, 1.0)

@@ -1,7 +1,11 @@
+import shutil
+
 import pytest
 
+from pipeline.demo import MODEL_DIR
+from pipeline.registry.decision import abort, resume
 from pipeline.registry.policy import ArmMetrics
-from pipeline.registry.propose import abort, champion, resume
+from pipeline.registry.propose import champion
 from pipeline.registry.record import Phase
 from pipeline.registry.rollout import is_intact, tick
 from pipeline.storage import ModelRef, model_ref
@@ -117,6 +121,17 @@ def test_a_held_canary_that_does_harm_is_rolled_back(world):
     assert world.tick_until("rolled_back").quarantined == {"new": 1}
 
 
+def test_a_held_rollout_never_raises_its_weight(world):
+    world.metrics.spoil = lambda look: None
+    world.propose("new")
+    reason = world.tick_until("held").reason
+    world.metrics.spoil = lambda look: look
+    for _ in range(30):
+        world.tick(200.0)
+    assert (world.state.phase, world.weight(), world.state.reason) == (Phase.HELD, 5, reason)
+    assert world.state.evidence.canary.graded == 30 * 75
+
+
 def test_a_router_that_does_not_obey_is_never_taken_for_observing(world):
     world.propose("new")
     applied = world.router.apply
@@ -136,7 +151,8 @@ def test_a_weight_that_never_came_into_force_is_not_what_a_held_rollout_keeps(wo
     world.router.apply = applied
     world.tick(1.0)
     assert (state.stage, state.settled, world.weight()) == (1, 0, 5)
-    assert resume(world.store, NAME, "again from 5%", world.now).stage == 0
+    assert resume(world.store, NAME, "again from 5%", world.now)
+    assert world.state.stage == 0
 
 
 def test_a_controller_that_was_overtaken_by_a_rollback_raises_nothing(world):
@@ -271,9 +287,7 @@ def test_files_that_changed_since_the_gate_end_the_rollout(world, tmp_path, brok
 
 def test_intact_means_the_same_bytes(tmp_path):
     folder = tmp_path / "m"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (folder / name).write_text("{}")
+    shutil.copytree(MODEL_DIR, folder)
     ref = model_ref(folder)
     assert is_intact(ref)
     (folder / "config.json").write_text("{ }")

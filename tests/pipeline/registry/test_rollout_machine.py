@@ -5,56 +5,20 @@ The invariants are checked where traffic really moves: in the router, against wh
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from itertools import pairwise
 
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pipeline.registry.policy import ArmMetrics
-from pipeline.registry.propose import abort, champion, resume
+from pipeline.registry.decision import Decision, decide
+from pipeline.registry.propose import champion
 from pipeline.registry.record import TERMINAL, Phase, fold, read_events
 from pipeline.registry.rollout import tick, wanted_split
-from pipeline.registry.router import LocalRouter, Split
+from pipeline.registry.router import Split
 from tests.pipeline.registry.conftest import NAME, POLICY, FusedStore, World
-
-
-class Crash(BaseException):
-    """The process dies here."""
-
-
-NAN = float("nan")
-SLOW_S = 60.0
-"""How far the clocks of two controllers may be apart: as much of a dwell may be missing."""
-SPOILERS = {
-    "good": lambda look: look,
-    "missing": lambda look: None,
-    "nan": lambda look: look.model_copy(update={"canary": look.canary.model_copy(update={"correct": NAN})}),
-    "stale": lambda look: look.model_copy(
-        update={"window_start": look.window_start - 1e4, "window_end": look.window_end - 1e4}
-    ),
-    "future": lambda look: look.model_copy(update={"window_end": look.window_end + 1}),
-    "empty": lambda look: look.model_copy(update={"canary": ArmMetrics()}),
-    "error": lambda look: 1 / 0,
-}
-
-
-class WatchedRouter(LocalRouter):
-    """The router, with a fuse around its side effect and a witness of every weight that came into force."""
-
-    def __init__(self, store, name, fuse: Callable[[], None], witness: Callable[[Split | None, Split], None]):
-        super().__init__(store, name)
-        self.fuse, self.witness = fuse, witness
-
-    def apply(self, split):
-        self.fuse()
-        before = self.read()
-        super().apply(split)
-        after = self.read()
-        if before != after:
-            self.witness(before, after)
-        self.fuse()
+from tests.pipeline.registry.faults import SLOW_S, SPOILERS, Crash, WatchedRouter
 
 
 class RolloutMachine(RuleBasedStateMachine):
@@ -107,6 +71,7 @@ class RolloutMachine(RuleBasedStateMachine):
         assert after.rollout not in self.doomed, "a weight rose after the rollback was decided"
         events = [e for e in read_events(self.store, NAME) if e.rollout == after.rollout]
         assert all(e.phase is not Phase.ROLLING_BACK for e in events)
+        assert events[-1].phase is not Phase.HELD, "a held rollout rose by itself"
         stage = POLICY.weights.index(after.canary_weight)
         if stage == 0:
             return
@@ -219,15 +184,53 @@ class RolloutMachine(RuleBasedStateMachine):
         assert seen == (self.router.read(), self.world.registry.aliases)
 
     @precondition(lambda self: self.world.state.phase is Phase.HELD)
-    @rule()
-    def resume(self):
-        resume(self.store, NAME, "a person says so", self.world.now)
+    @rule(seconds=st.sampled_from([30.0, 900.0]), times=st.sampled_from([1, 3, 12]), harm=st.booleans())
+    def held_ticks(self, seconds, times, harm):
+        """A held canary keeps its weight, whatever the metrics say, or goes to 0 for good; harm is seen in the end."""
+        if harm:
+            self.world.metrics.canary, self.world.metrics.spoil = {"quality": 0.0}, SPOILERS["good"]
+        weight, settled = self.world.state.canary_weight, self.world.state.settled
+        for _ in range(times):
+            self.ticks(seconds, 1)
+            state = self.world.state
+            assert state.phase in (Phase.HELD, Phase.ROLLING_BACK, Phase.ROLLED_BACK)
+            assert self.world.weight() == (weight if state.phase is Phase.HELD else 0)
+        if harm and settled >= 0 and times == 12:
+            assert self.world.state.phase is not Phase.HELD, "nobody looked"
 
     @precondition(lambda self: self.world.state.active)
-    @rule(sure=st.integers(0, 9))
-    def abort(self, sure):
-        if sure == 9:
-            abort(self.store, NAME, "a person says so", self.world.now)
+    @rule(
+        action=st.sampled_from(["resume", "resume", "resume", "abort"]),
+        sure=st.integers(0, 4),
+        at=st.sampled_from([0, 0, 1, 2, 3, 4, 5, 6, 7]),
+        meant=st.sampled_from(["", "it", "it", "another"]),
+    )
+    def a_person_decides(self, action, sure, at, meant):
+        """At any moment, with a crash at any side effect; an abort that returns has moved the traffic."""
+        before = self.world.state
+        if action == "abort" and sure < 4:
+            return
+        rollout = before.rollout if meant == "it" else meant
+        decision = Decision(action=action, reason="a person says so", by="operator", rollout=rollout)
+
+        def crash():
+            raise Crash
+
+        self.left, self.blow = at, crash
+        try:
+            done = decide(self.store, NAME, self.router, self.project, decision, self.world.now)
+        except Crash:
+            return
+        finally:
+            self.blow = None
+        if meant == "another" or (action == "resume" and before.phase is not Phase.HELD):
+            assert done.refused
+            assert self.world.state == before
+        elif action == "abort":
+            assert self.world.state.phase in (Phase.ABORTED, Phase.ROLLED_BACK)
+            assert self.world.weight() == 0
+        else:
+            assert (self.world.state.phase, self.world.state.misses) == (Phase.SHIFTING, 0)
 
     @rule(kind=st.sampled_from(["good", "missing"]))
     def left_alone_it_ends_or_asks_a_person(self, kind):
@@ -247,7 +250,8 @@ class RolloutMachine(RuleBasedStateMachine):
         self.checked = len(events)
         assert [e.epoch for e in events] == list(range(1, len(events) + 1))
         active, doomed = False, set[str]()
-        for event in events:
+        for last, event in pairwise([*events[:1], *events]):
+            assert event.by or (last.phase, event.phase) != (Phase.HELD, Phase.SHIFTING), "nobody resumed it"
             assert not (event.proposal and active), "two rollouts at once"
             active = event.phase not in TERMINAL
             over = (Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.ABORTED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,12 @@ def labeller(store: Store, export: Path) -> Label:
         endpoints: Endpoints = NOWHERE,
         lineage: Iterable[str] = (),
         digest: str = "r",
+        governed_by: Mapping[str, Any] = {},
         log: Callable[[str], None] = lambda line: None,
         **settings: Any,
     ) -> RewardLabels:
         source = LangfuseExportSource(uri=str(export))
-        governed = govern(store, source, source.uri, max_latency_s=1e6)
+        governed = govern(store, source, source.uri, max_latency_s=1e6, **governed_by)
         iteration = governed.iteration.model_copy(update={"id": f"{governed.iteration.id}{digest}"})
         rewards = Rewards(**settings)
         lake = local_lake(store)

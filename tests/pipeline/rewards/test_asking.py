@@ -73,6 +73,14 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
     assert len(about_traces(server)) == 4
 
 
+def test_nothing_is_paid_for_rows_that_do_not_count(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, answer(n), provided_model_name=f"tiny/{n % 2 + 1}") for n in range(4)])
+    with serving(fair) as server:
+        labels = label(endpoints=at(server), judge=JUDGE, governed_by={"attribution": "model", "version": 2})
+    assert set(rows_of(labels)) == {"t1", "t3"}
+    assert sorted(about_traces(server)) == [answer(1), answer(3)]
+
+
 def test_where_users_have_spoken_the_judge_costs_nothing_unless_the_recipe_wants_it(export: Path, label: Label) -> None:
     day_file(export, 5, [call(0, answer(3))])
     write(export, "scores/a.jsonl", [score(1, 0, 1.0)])

@@ -18,6 +18,7 @@ from pipeline.recipe.rewards import Rules
 from pipeline.rewards import findings
 from pipeline.rewards.examples import examples, page
 from pipeline.rewards.records import COMPONENTS, LABELS
+from pipeline.selection.rows import read_labels
 from pipeline.storage import ModelRef, Store
 from tests.pipeline.traces.conftest import score, write
 
@@ -207,3 +208,24 @@ def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, labe
     lost = identify(0, "m", ModelRef(uri="", digest="m"), DatasetRef(uri="", rows=1, digest="gone"), "r")
     with pytest.raises(ValueError, match=r"no dataset gone.* Materialise the traces again"):
         label_traces(store, local_lake(store), lost, Rewards(), Compute(workers=1), Endpoints(), (), print)
+
+
+def test_rows_with_tool_calls_are_counted_and_neither_checked_nor_paired(export: Path, label: Label) -> None:
+    request = {"id": "c", "function": {"name": "refund", "arguments": '{"order": "A7"}'}}
+    asked = [
+        {"role": "user", "content": "Refund A7"},
+        {"role": "assistant", "content": None, "tool_calls": [request]},
+        {"role": "tool", "tool_call_id": "c", "content": "done"},
+    ]
+    said = {"role": "assistant", "content": "#### 30", "tool_calls": [request]}
+    rows = [call(1, "#### 30", "30", input=asked), call(2, json.dumps(said), "30"), call(3, "#### 30", "30")]
+    day_file(export, 5, rows)
+    write(export, THUMBS, [score(1, 1, 1.0)])
+    labels = label(rules=RULES)
+    found = rows_of(labels)
+    assert labels.unlabelled == {"tool_calls": 2}
+    assert labels.outcomes == {"tool_calls": 2, "correct": 1}
+    assert [found[f"t{n}"]["final_reward"] is None for n in (1, 2, 3)] == [True, True, False]
+    assert (labels.checked, *(labels.components[name].count for name in ("correct", "feedback"))) == (1, 1, 0)
+    assert json.loads(found["t1"]["prompt"])[1]["tool_calls"], "the call is not an empty turn"
+    assert [row.trace_id for row in read_labels(labels.dataset)] == ["t3"]

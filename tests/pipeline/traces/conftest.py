@@ -66,6 +66,9 @@ def govern(
     lake: LakeConfig | None = None,
     now: datetime = NOW,
     compute: Compute = ALONE,
+    champion: ModelRef = CHAMPION,
+    version: int = 0,
+    since: datetime | None = None,
     **settings: Any,
 ) -> GovernedTraces:
     """One run of the stage; further keywords change the section."""
@@ -75,12 +78,14 @@ def govern(
         Address(source, uri),
         Traces(source=source, **settings),
         compute,
-        champion=CHAMPION,
+        champion=champion,
         model_name="tiny",
         number=0,
         recipe_digest="r",
         now=now,
         log=lambda line: None,
+        version=version,
+        since=since,
     )
 
 

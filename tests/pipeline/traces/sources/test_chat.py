@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.traces.sources.chat import completion, parse
@@ -53,7 +54,10 @@ def test_nothing(value: Any) -> None:
     assert parse(value, "user").messages == []
 
 
-@pytest.mark.parametrize("text", ['{"answer": 3}', "[1, 2]", '{"broken', "42", "[not json]"])
+TEXTS = ['{"answer": 3}', "[1, 2]", '{"broken', "42", "[not json]", '{"a": 1} is JSON, is it?', "<b>x</b>", "f(x=1)"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_json_of_no_known_shape_is_the_text_it_was(text: str) -> None:
     assert parse(text, "assistant").messages == [{"role": "assistant", "content": text}]
 
@@ -96,19 +100,38 @@ def test_the_finish_reason_is_found_where_the_provider_put_it() -> None:
     assert parse({"choices": [{"text": "Yes", "finish_reason": "length"}]}, "assistant").finish_reason == "length"
 
 
+KEYS = ["role", "content", "messages", "type", "text", "parts", "output", "input", "args", "tool_calls", "choices", "x"]
+WORDS = ["user", "assistant", "tool", "text", "message", "function_call", "reasoning", "human", "odd"]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["role", "content", "messages", "type", "text", "parts", "output"]), inner, max_size=3
-        )
-    ),
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, min_size=1, max_size=3),
     max_leaves=8,
 )
 
 
-@given(JSON)
-def test_any_json_parses_to_messages_of_text(value: Any) -> None:
-    for message in parse(value, "user").messages:
-        assert all(isinstance(text, str) for text in message.values())
+def structures(value: Any) -> Iterator[Any]:
+    """Every object, and every list that is not empty, of a value."""
+    if isinstance(value, (dict, list)) and value:
+        yield value
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from structures(inner)
+
+
+def texts(value: Any) -> str:
+    """Every text of a value, and every key, as one."""
+    if isinstance(value, dict):
+        return "\n".join([*value, *map(texts, value.values())])
+    return "\n".join(map(texts, value)) if isinstance(value, list) else value if isinstance(value, str) else ""
+
+
+@settings(max_examples=1000)
+@given(JSON, st.sampled_from(["user", "assistant"]), st.sampled_from([lambda v: v, json.dumps, repr]))
+def test_a_value_is_messages_or_a_reason_and_never_its_serialisation(value: Any, role: str, form: Any) -> None:
+    found = parse(form(value), role)
+    assert not (found.messages and found.unreadable)
+    said = [m["content"] for m in found.messages if m["role"] != "tool"]  # a tool's result may be JSON
+    assert all(isinstance(text, str) for message in found.messages for text in message.values())
+    for structure in structures(value):
+        forms = {json.dumps(structure), json.dumps(structure, separators=(",", ":")), repr(structure), str(structure)}
+        for written in forms:
+            assert written in texts(value) or not any(written in text for text in said)

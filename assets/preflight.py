@@ -1,0 +1,37 @@
+"""A deployment before a run is made of it: what the environment lacks, and what `pipeline.preflight` finds."""
+
+from assets.resources import Deployment
+from k8s.client import connect
+from pipeline.preflight import preflight
+from pipeline.traces.sources.protocol import Address
+
+
+def launch_faults(deployment: Deployment) -> list[str]:
+    """Why a launch now could not go well, one line each; empty when nothing speaks against it.
+
+    Takes a second or two and writes nothing. A recipe that does not resolve is the only fault that it then finds.
+    """
+    try:
+        recipe = deployment.recipe()
+    except ValueError as error:
+        return str(error).splitlines()
+    lacks, address, warehouse = [], None, ""
+    try:
+        address = Address(recipe.traces.source, deployment.source_uri())
+    except ValueError as error:
+        lacks.append(f"traces.source: {error}")
+    try:
+        warehouse = deployment.lake().warehouse
+    except ValueError as error:
+        lacks.append(f"traces.lake: {error}")
+    endpoints = deployment.endpoints()
+    if recipe.rewards.judge is not None and endpoints.judge is None:
+        lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
+    if recipe.rewards.rag is not None and endpoints.rag is None and endpoints.judge is None:
+        lacks.append("rewards.rag: set RAG_URL or JUDGE_URL to its endpoint, or remove the section.")
+    if recipe.compute.kubernetes is not None:
+        try:
+            connect(deployment.kubeconfig())
+        except ValueError as error:
+            lacks.append(f"compute.kubernetes: {error}")
+    return [*lacks, *preflight(recipe, address, warehouse)]

@@ -1,0 +1,187 @@
+"""The Dagster instance of this project: a run carries its recipe, and a launch that cannot go well makes no run.
+
+Named by `dagster.yaml`. Owns what happens before a run exists: the recipe is read and checked, the run's config names
+it, and `dagster job launch` joins a run that is the same, stands beside one of another data root, or is refused.
+Everything after that is the coordinator's.
+"""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import dagster as dg
+from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
+
+from assets.environment import ITERATION_TAG, chosen
+from jobs.coordinator import daemon_is_alive, is_launch_command
+from jobs.launcher import bury_the_dead
+from pipeline.iteration import LATEST, Iteration
+from pipeline.pinning import pinned, refuse_to_mix
+from pipeline.recipe import Recipe, load
+from pipeline.storage import Store, digest_json
+from pipeline.traces.records import GovernedTraces
+
+DEFINITIONS = "jobs.definitions"
+"""The module whose jobs take a recipe."""
+WHOLE_LOOP = "preference_tuning"
+JOBS = frozenset([WHOLE_LOOP, "canary_rollout"])
+"""The jobs of it that people launch by hand."""
+RECIPE_TAG = "preference_tuning/recipe"
+DATA_ROOT_TAG = "preference_tuning/data_root"
+WAIT = "PREFERENCE_TUNING_WAIT"
+POLL_S = 1.0
+
+
+class RecipeInstance(dg.DagsterInstance):
+    """An instance whose runs of this project name their recipe in their config and in two tags."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        command = click.get_current_context(silent=True)
+        if is_launch_command(command) and not (command.params["config"] or command.params["config_json"]):
+            # Seconds before the code is loaded and a run is made. A recipe in the run's config is read with that.
+            if command.params["job_name"] in JOBS:
+                _checked_recipe({})
+            if command.params["job_name"] == WHOLE_LOOP and not command.params["op_selection"]:
+                _check_launch()
+
+    @classmethod
+    def config_schema(cls) -> dict[str, Any]:
+        """No field of its own in `dagster.yaml`."""
+        return {}
+
+    @classmethod
+    def config_defaults(cls, base_dir: str) -> Any:
+        from dagster._core.instance.ref import InstanceRef
+
+        return InstanceRef.config_defaults(base_dir)
+
+    def create_run(self, **run: Any) -> dg.DagsterRun:
+        """The run, with its recipe in its config; or, for `dagster job launch`, the same one that is in progress."""
+        launched = is_launch_command(click.get_current_context(silent=True))
+        if _takes_a_recipe(run["remote_job_origin"]):
+            config, recipe = _with_recipe(run["run_config"] or {})
+            where = {RECIPE_TAG: digest_json(recipe)[:12], DATA_ROOT_TAG: str(Path(recipe.data_root).absolute())}
+            run |= {"run_config": config, "tags": {**(run["tags"] or {}), **where}}
+            goes_on = run["job_name"] == WHOLE_LOOP and "traces" not in (run["step_keys_to_execute"] or [])
+            if launched and goes_on:
+                _refuse_to_mix(recipe, run["tags"].get(ITERATION_TAG))
+        if launched and (same := self._in_progress(run)):
+            print(f"Run {same.run_id} of {same.job_name} is in progress already: following it", flush=True)
+            return same
+        return super().create_run(**run)
+
+    def _in_progress(self, run: Mapping[str, Any]) -> dg.DagsterRun | None:
+        """The run at work that this one would repeat. Raises ClickException where it would be in another one's way."""
+        while others := self._others(run):
+            same = [other for other in others if _is_same(other, run)]
+            if same:
+                return same[0]
+            if not os.environ.get(WAIT):
+                raise click.ClickException(_refusal(others[0], run))
+            print(f"Waiting for run {others[0].run_id} of {others[0].job_name} to end", flush=True)
+            while any(other.run_id == others[0].run_id for other in self._others(run)):
+                time.sleep(POLL_S)
+        return None
+
+    def _others(self, run: Mapping[str, Any]) -> list[dg.DagsterRun]:
+        """The runs of the same job on the same data root that somebody works on, or that a daemon will take."""
+        bury_the_dead(self)
+        tags = {DATA_ROOT_TAG: run["tags"][DATA_ROOT_TAG]} if DATA_ROOT_TAG in run["tags"] else {}
+        wanted = dg.RunsFilter(job_name=run["job_name"], tags=tags, statuses=ACTIVE_RUN_STATUSES)
+        queue = daemon_is_alive(self)
+        return [
+            other
+            for other in self.get_runs(wanted)
+            if self.run_launcher.is_alive(other.run_id) or (queue and other.status is dg.DagsterRunStatus.QUEUED)
+        ]
+
+
+def _takes_a_recipe(origin: Any) -> bool:
+    if origin is None:  # not launched: a step of a test, or `dagster job execute`
+        return False
+    location = origin.repository_origin.code_location_origin
+    target = getattr(location, "loadable_target_origin", None)
+    return target is not None and target.module_name == DEFINITIONS
+
+
+def _with_recipe(config: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:
+    """The run's config with the deployment filled in where it has none, and the recipe that it names."""
+    choice = chosen()
+    resources = dict(config.get("resources", {}))
+    given = dict(resources.get("deployment", {}).get("config", {}))
+    deployment = {"recipe_path": choice.recipe_path, "overrides": choice.overrides, **given}
+    resources["deployment"] = {"config": deployment}
+    return {**config, "resources": resources}, _checked_recipe(deployment)
+
+
+def _checked_recipe(given: Mapping[str, Any]) -> Recipe:
+    """The recipe of a run's config, else of the environment. Raises ClickException with one line a mistake."""
+    choice = chosen()
+    try:
+        return load(given.get("recipe_path", choice.recipe_path), given.get("overrides", choice.overrides))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _check_launch() -> None:
+    """Raises ClickException with what speaks against a launch: model, disk, source, what the environment lacks."""
+    from assets.preflight import launch_faults  # heavier than the recipe, whose mistakes are told without it
+    from assets.resources import deployment
+
+    if faults := launch_faults(deployment()):
+        raise click.ClickException(
+            "\n".join([*faults, "Nothing was launched. To check again: python -m jobs.validate"])
+        )
+
+
+def _refuse_to_mix(recipe: Recipe, iteration: str | None) -> None:
+    """Raises ClickException where the iteration that the run would go on with was begun with another recipe."""
+    store = Store(recipe.data_root)
+    name = LATEST if iteration is None else f"iterations/{iteration}/traces.json"
+    try:
+        if iteration is None:
+            begun = store.read(LATEST, Iteration)
+        else:
+            governed = store.read(name, GovernedTraces)
+            begun = governed.iteration if governed else None
+        if begun is not None:
+            refuse_to_mix(pinned(store, begun), recipe, begun)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _is_same(other: dg.DagsterRun, run: Mapping[str, Any]) -> bool:
+    """Whether the run at work does what this one would: same code, stages, config, recipe and, if named, iteration."""
+    iteration = run["tags"].get(ITERATION_TAG)
+    return (
+        other.remote_job_origin is not None
+        and other.remote_job_origin.repository_origin == run["remote_job_origin"].repository_origin
+        and sorted(other.op_selection or []) == sorted(run["op_selection"] or [])
+        and other.run_config == run["run_config"]
+        and other.tags.get(RECIPE_TAG) == run["tags"].get(RECIPE_TAG)
+        and iteration in (None, other.tags.get(ITERATION_TAG))
+    )
+
+
+def _refusal(other: dg.DagsterRun, run: Mapping[str, Any]) -> str:
+    working, asked = _described(other.tags, other.op_selection), _described(run["tags"], run["op_selection"])
+    where = f" on {run['tags'][DATA_ROOT_TAG]}" if DATA_ROOT_TAG in run["tags"] else ""
+    return (
+        f"Run {other.run_id} of {other.job_name} is at work{where} with {working}, and this launch asks for {asked}. "
+        f"Launch again when it has ended, or let the command wait for that: {WAIT}=yes {_command()}"
+    )
+
+
+def _described(tags: Mapping[str, str], selection: Sequence[str] | None) -> str:
+    recipe = f"recipe {tags[RECIPE_TAG]} and " if RECIPE_TAG in tags else ""
+    return f"{recipe}{' '.join(selection) if selection else 'all stages'}"
+
+
+def _command() -> str:
+    return shlex.join(["dagster", *sys.argv[1:]])

@@ -1,0 +1,147 @@
+"""A finished stage anew: `python -m jobs.retry STAGE [--iteration ID] [--yes] [--no-launch]`.
+
+Lists what the stage and those below it left in the iteration (the newest one, unless it is named), asks, removes it
+and launches the job from there. Labels are found again in the journal of findings, so nothing is paid for twice. Exit
+codes: the launch's own; with --no-launch 0; 1 when the answer was no; 2 when it could not be done (it says why).
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+
+from assets.outcome import OUTCOME
+from assets.resources import ITERATION_TAG, RECORDS, Deployment, deployment
+from jobs.instance import DATA_ROOT_TAG
+from pipeline import audit
+from pipeline.iteration import Iteration
+from pipeline.pinning import NAME as RECIPE
+from pipeline.registry.record import ModelVersion, RolloutState, read_state
+from pipeline.storage import Store
+from pipeline.traces.erased import forgetting
+
+BESIDE = {
+    "traces": (RECIPE,),
+    "reward_labels": ("reward_labels", "label_examples", "opinions"),
+    "preference_dataset": ("preference_dataset",),
+    "training_plan": ("training/data.parquet", "training/held_out.parquet"),
+    "policy_checkpoint": ("training",),
+    "eval_report": ("evidence",),
+    "canary": (OUTCOME,),
+}
+"""What a stage leaves beside its record, under the iteration. Of `training` all but the plan is the trainer's."""
+STAGES = (*RECORDS, "canary")
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = _parser().parse_args(arguments)
+    settings = deployment()
+    try:
+        iteration = settings.iteration(asked.iteration) if asked.iteration else settings.latest()
+        _check_idle(settings, iteration)
+        _check_rollout(settings.store(), iteration, asked.stage)
+        settings.recipe_to_continue(iteration)
+    except (ValueError, OSError) as error:
+        print(f"retry: {error}", file=sys.stderr)
+        return 2
+    store = settings.store()
+    names = list(leavings(store, iteration, asked.stage))
+    print("\n".join(_listed(store, iteration, names)), flush=True)
+    if names and not asked.yes and not _agreed():
+        return 1
+    remove(store, iteration, asked.stage, names)
+    command = ["dagster", "job", "launch", "-j", "preference_tuning", "-o", f"{asked.stage}*"]
+    if asked.stage == "traces":
+        command = command[:-2]
+    elif asked.iteration:
+        command += ["--tags", json.dumps({ITERATION_TAG: iteration.id})]
+    print(shlex.join(command), flush=True)
+    if asked.no_launch:
+        return 0
+    dagster = Path(sys.executable).parent / "dagster"
+    os.execv(dagster, command)
+
+
+def leavings(store: Store, iteration: Iteration, stage: str) -> Iterator[str]:
+    """Names in the store of what the stage and all below it left, the last stage first: a kill leaves no gap."""
+    for each in reversed(STAGES[STAGES.index(stage) :]):
+        record = [RECORDS[each][0]] if each in RECORDS else []
+        for name in (*record, *BESIDE.get(each, ())):
+            if name == "training":
+                kept = {"plan.json", "data.parquet", "held_out.parquet", "result.json"}
+                inside = sorted(store.path(iteration.path(name)).glob("*"))
+                yield from (iteration.path(name, path.name) for path in inside if path.name not in kept)
+            elif store.path(iteration.path(name)).exists():
+                yield iteration.path(name)
+
+
+def remove(store: Store, iteration: Iteration, stage: str, names: Sequence[str]) -> None:
+    """Delete them, in their order, while nobody publishes; the audit log says that it was done."""
+    if not names:
+        return
+    with forgetting(store):
+        for path in map(store.path, names):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    audit.record(store, "retry", iteration.id, {"stage": stage, "removed": list(names)}, datetime.now(UTC))
+
+
+def _check_idle(settings: Deployment, iteration: Iteration) -> None:
+    """Raises ValueError while a run works on the iteration."""
+    root = str(settings.store().root)
+    with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:
+        for run in instance.get_runs(dg.RunsFilter(job_name="preference_tuning", tags={DATA_ROOT_TAG: root})):
+            if not run.is_finished and instance.run_launcher.is_alive(run.run_id):
+                raise ValueError(f"run {run.run_id} is at work on this data root. Let it end, or cancel it, and retry.")
+
+
+def _check_rollout(store: Store, iteration: Iteration, stage: str) -> None:
+    """Raises ValueError where the iteration's candidate is in the traffic, or was: its records are the reason why."""
+    state: RolloutState = read_state(store, iteration.model_name)
+    version = store.read(iteration.path(RECORDS["model_version"][0]), ModelVersion)
+    if version is None or stage == "canary":
+        return
+    in_traffic = [state.champion, state.previous, state.proposal.version if state.active and state.proposal else None]
+    if any(each is not None and each.version == version.version for each in in_traffic):
+        raise ValueError(
+            f"version {version.version} of {version.name}, made by iteration {iteration.id}, is in the traffic or was "
+            "promoted; its records are what that rests on. Begin a new iteration instead: make run"
+        )
+
+
+def _listed(store: Store, iteration: Iteration, names: Sequence[str]) -> Iterator[str]:
+    if not names:
+        yield f"Iteration {iteration.id} has nothing of that stage or of one below it: there is nothing to remove."
+        return
+    yield f"To be removed from iteration {iteration.id}, under {store.root}:"
+    for name in names:
+        path = store.path(name)
+        files = [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+        size = sum(file.stat().st_size for file in files)
+        yield f"  {name:<55} {len(files):>5} files {size / 1e6:>10.1f} MB"
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        print("There is no terminal to ask at. Add --yes to go on.", file=sys.stderr)
+        return False
+    return input("Remove and launch again? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jobs.retry", description=__doc__)
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--iteration", default="", help="its id; the newest one, unless it is given")
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
+    parser.add_argument("--no-launch", action="store_true", help="remove, and print the command to launch with")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

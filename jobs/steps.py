@@ -1,0 +1,22 @@
+"""Preloaded by the server that the steps of a run are forked from: a step ends when its server does, the server when
+the run's worker does, and trainers, samplers and checking workers when their step does.
+
+So a worker that is killed leaves nothing behind, also when nobody follows its run.
+"""
+
+import os
+
+from pipeline.processes import die_with_parent
+
+_server: int | None = os.getpid()
+
+
+def _end_with_the_server() -> None:
+    """In each fork of the server; what a step forks itself is the step's business."""
+    global _server
+    if _server is not None:
+        server, _server = _server, None
+        die_with_parent(parent=server)
+
+
+os.register_at_fork(after_in_child=_end_with_the_server)

@@ -1,0 +1,60 @@
+"""Whether an `s3://` prefix can be listed, asked once and without patience: for checks before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+TIMEOUT_S = 3.0
+KEYS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or give this machine a role."
+DENIED = ("AccessDenied", "AllAccessDisabled", "403")
+WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken")
+ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed", "301")
+
+
+def is_bucket(uri: str) -> bool:
+    return uri.startswith(("s3://", "s3a://"))
+
+
+def bucket_fault(uri: str, folders: Sequence[str] = ("",), *, may_be_empty: bool = False) -> str:
+    """Why no object can be listed in any of `folders` below `s3://bucket/prefix`, with what to do; "" when one can.
+
+    `may_be_empty`: it is to be written, so that the bucket is there will do.
+    """
+    from botocore import exceptions
+    from botocore.config import Config
+    from botocore.session import get_session
+
+    bucket, _, prefix = uri.partition("://")[2].partition("/")
+    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    settings = Config(connect_timeout=TIMEOUT_S, read_timeout=TIMEOUT_S, retries={"total_max_attempts": 1})
+    try:
+        client = get_session().create_client("s3", config=settings)
+        for folder in folders:
+            # An export of one file is listed as well as a folder.
+            begin = f"{prefix}{folder}/" if folder else prefix.rstrip("/")
+            if client.list_objects_v2(Bucket=bucket, Prefix=begin, MaxKeys=1).get("KeyCount") or may_be_empty:
+                return ""
+    except exceptions.ClientError as error:
+        return _refusal(uri, bucket, str(error.response.get("Error", {}).get("Code", "")), error)
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
+        return f"{uri}: there are no credentials for S3 ({error}). {KEYS}"
+    except (exceptions.BotoCoreError, ValueError) as error:
+        return f"{uri} cannot be reached ({error}). Check the address, AWS_ENDPOINT_URL and the network."
+    wanted = " or ".join(f"{folder}/" for folder in folders if folder)
+    return f"{uri} has no {wanted}" if wanted else f"{uri} holds no object"
+
+
+def _refusal(uri: str, bucket: str, code: str, error: Exception) -> str:
+    if code in ("NoSuchBucket", "404"):
+        return (
+            f"{uri}: there is no bucket {bucket}. Check its name, the account of the credentials and AWS_ENDPOINT_URL."
+        )
+    if code in DENIED:
+        return (
+            f"{uri}: these credentials may not list the bucket {bucket} ({code}). Grant s3:ListBucket and s3:GetObject."
+        )
+    if code in WRONG_KEYS:
+        return f"{uri}: the credentials for S3 are not valid ({code}). {KEYS}"
+    if code in ELSEWHERE:
+        return f"{uri}: the bucket {bucket} is in another region ({code}). Set AWS_DEFAULT_REGION to it."
+    return f"{uri} cannot be listed ({error}). Check the address, the credentials and AWS_ENDPOINT_URL."

@@ -1,0 +1,81 @@
+"""The recipe of an iteration: the fields that decide its result are those that it was begun with, whoever asks later.
+
+Owns what is published beside an iteration, how it is joined with the deployment's recipe of now, and the refusal to mix
+two. Operational fields (`pipeline.recipe.OPERATIONAL`) are always those of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.iteration import Iteration
+from pipeline.recipe import OPERATIONAL, Recipe
+from pipeline.storage import Store
+
+NAME = "recipe.json"
+
+
+def pin(store: Store, iteration: Iteration, recipe: Recipe) -> Recipe:
+    """Publish the recipe that the iteration is begun with, once; the one that stands.
+
+    Without the data root: that is where the record lies, also after it was moved.
+    """
+    return store.once(iteration.path(NAME), Recipe, lambda: recipe.model_copy(update={"data_root": "."}))
+
+
+def pinned(store: Store, iteration: Iteration) -> Recipe:
+    """The recipe that the iteration was begun with. Raises ValueError when it left none."""
+    recipe = store.read(iteration.path(NAME), Recipe)
+    if recipe is None:
+        raise ValueError(
+            f"Iteration {iteration.id} has no {NAME}, so nobody knows what it was begun with. "
+            "Launch the whole job: dagster job launch -j preference_tuning"
+        )
+    return recipe
+
+
+def joined(begun_with: Recipe, now: Recipe) -> Recipe:
+    """What decides the result from the first recipe, where and how it runs from the second."""
+    return Recipe.model_validate(_overlaid(now.model_dump(), begun_with.model_dump(), OPERATIONAL))
+
+
+def differences(begun_with: Recipe, now: Recipe) -> list[str]:
+    """The deciding fields in which two recipes differ, such as `training.seed: 1, now 3`."""
+    before, after = (dict(_leaves(r.model_dump(mode="json", exclude=OPERATIONAL))) for r in (begun_with, now))
+    absent = "(none)"
+    return [
+        f"{name}: {before.get(name, absent)!r}, now {after.get(name, absent)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name, absent) != after.get(name, absent)
+    ]
+
+
+def refuse_to_mix(begun_with: Recipe, now: Recipe, iteration: Iteration) -> None:
+    """Raises ValueError with the fields in which the recipe of now decides otherwise than the iteration's."""
+    if fields := differences(begun_with, now):
+        raise ValueError(
+            f"Iteration {iteration.id} was begun with another recipe ({'; '.join(fields)}), and a stage cannot mix "
+            "the two. Put these fields back to go on with it, or begin an iteration under the recipe of now: "
+            "dagster job launch -j preference_tuning"
+        )
+
+
+def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any], kept: Any) -> dict[str, Any]:
+    """`over`, but for the fields that `kept` names: those are of `under`."""
+    merged = dict(over)
+    for name in kept:
+        below = kept[name] if isinstance(kept, Mapping) else True
+        if below is True:
+            merged[name] = under[name]
+        elif isinstance(under[name], Mapping) and isinstance(over[name], Mapping):
+            merged[name] = _overlaid(under[name], over[name], below)
+    return merged
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,79 @@
+"""A recipe's text: YAML into a tree, and overrides such as `training.seed=3` into the tree. Refuses to check fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
+"""What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and deep nesting."""
+_WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+
+
+class _Loader(yaml.SafeLoader):
+    """A key that is written twice is an error: the first would be dropped in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = set[Any]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in keys:
+                    problem = f"the key {key.value!r} is there twice; the first would be dropped"
+                    raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+                keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def parse(text: str) -> Any:
+    """The value that a YAML text is. Raises ValueError, in one line, that says where it is none."""
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{where}{error.problem or error.context}") from error
+    except NOT_YAML as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def split(text: str) -> list[str]:
+    """Overrides out of one text, parted by white space; what stands in quotes is kept together.
+
+    Quotes within an override stay, for its value is YAML; those around a whole one do not. Raises ValueError for
+    a quote without its other half.
+    """
+    rest = _WORD.sub("", text).split()
+    if rest:
+        raise ValueError(
+            f"PREFERENCE_TUNING_OVERRIDES has a quote without its other half ({text!r}). "
+            "Write a value with spaces like base_model.uri='/models/my model'."
+        )
+    return [word[1:-1] if re.fullmatch(r"'[^']*'|\"[^\"]*\"", word) else word for word in _WORD.findall(text)]
+
+
+def apply(tree: dict[str, Any], override: str) -> None:
+    """Put the value of `KEY=VALUE` into the tree. Raises ValueError when it is none, or leads through a value."""
+    key, sign, text = override.partition("=")
+    key = key.strip()
+    if not sign or not key:
+        raise ValueError(f"Override {override!r} is not KEY=VALUE. Write it like training.seed=3.")
+    *parents, leaf = key.split(".")
+    node = tree
+    for parent in parents:
+        child = node.get(parent)
+        if child is None:  # a section that the file leaves out, or empty
+            child = node[parent] = {}
+        if not isinstance(child, dict):
+            raise ValueError(f"Override {override!r}: {parent!r} is a value, not a section. Check the path.")
+        node = child
+    try:
+        node[leaf] = parse(text)
+    except ValueError as error:
+        raise ValueError(f"Override {override!r}: the value is not YAML: {error}. Quote it.") from error

@@ -1,0 +1,136 @@
+"""The rollout as a person is told of it: where it stands, what was measured, what it waits for and what may be decided.
+
+Owns the account. Refuses to decide, to move traffic and to read a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from pipeline.estimate import Estimate, share
+from pipeline.registry.decision import Action, may_be_aborted
+from pipeline.registry.policy import Counts
+from pipeline.registry.propose import ChampionState
+from pipeline.registry.record import Event, Phase, RolloutState, fold
+from pipeline.registry.router import Split
+from pipeline.storage import Record
+
+
+class Candidate(Record):
+    """The candidate of a rollout, and the iteration that it came out of."""
+
+    version: int
+    digest: str
+    iteration: str
+
+
+class Arm(Record):
+    """What one arm did in this stage."""
+
+    requests: float
+    graded: float
+    quality: Estimate
+    errors: float
+
+
+class Status(Record):
+    """The model's latest rollout. Without one, only `model`, `phase` and who serves are there."""
+
+    model: str
+    serving_version: int
+    """0 is the recipe's base model."""
+    serving_digest: str
+    phase: Phase
+    rollout: str = ""
+    candidate: Candidate | None = None
+    since: float | None = None
+    """Seconds since the epoch at which phase and stage became what they are."""
+    stage: int = 0
+    stages: int = 0
+    weight: int = 0
+    """Percent on the canary that the record asks for."""
+    router: int | None = None
+    """Percent on the canary that the router reads; None when it reads no split of this rollout."""
+    reason: str = ""
+    by: str = ""
+    """Who decided that, where a person did."""
+    looks: int = 0
+    last_look: str = ""
+    """What the newest look saw."""
+    last_look_at: float | None = None
+    dwell_s: float = 0.0
+    wanted_dwell_s: float = 0.0
+    wanted_graded: int = 0
+    canary: Arm | None = None
+    champion: Arm | None = None
+    """What the canary is compared with; at 100%, the champion's stage before."""
+    waits_for: str = ""
+    decisions: tuple[Action, ...] = ()
+
+
+def status(model_name: str, serving: ChampionState, events: Sequence[Event], split: Split | None) -> Status:
+    """`events`: the whole log. `serving`: the champion. `split`: what the router reads. Pure."""
+    state = fold(events)
+    bare = Status(
+        model=model_name, serving_version=serving.version, serving_digest=serving.model.digest, phase=state.phase
+    )
+    if state.proposal is None:
+        return bare.model_copy(update={"waits_for": "a candidate that passes the gate"})
+    version, policy = state.proposal.version, state.proposal.policy
+    looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
+    decisions: tuple[Action, ...] = ("resume", "abort") if state.phase is Phase.HELD else ("abort",)
+    by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
+    lasting = [e.by for e in by_people if e.epoch == state.turn or e.phase is Phase.ROLLING_BACK]
+    return bare.model_copy(
+        update={
+            "rollout": state.rollout,
+            "candidate": Candidate(version=version.version, digest=version.model.digest, iteration=version.iteration),
+            "since": events[state.turn - 1].at,
+            "by": lasting[0] if lasting else "",
+            "stage": state.stage,
+            "stages": len(policy.weights),
+            "weight": state.canary_weight,
+            "router": split.canary_weight if split is not None and split.rollout == state.rollout else None,
+            "reason": state.reason,
+            "looks": state.looks,
+            "last_look": looked[-1].reason if looked else "",
+            "last_look_at": looked[-1].at if looked else None,
+            "dwell_s": state.dwell_s,
+            "wanted_dwell_s": policy.dwell_s[state.stage],
+            "wanted_graded": policy.min_canary_requests,
+            "canary": _arm(state.evidence.canary),
+            "champion": _arm(state.evidence.baseline()),
+            "waits_for": _waits_for(state),
+            "decisions": decisions if may_be_aborted(state) else (),
+        }
+    )
+
+
+def _arm(counts: Counts) -> Arm:
+    quality = share(counts.correct, round(counts.graded))
+    return Arm(requests=counts.requests, graded=counts.graded, quality=quality, errors=counts.errors)
+
+
+def _waits_for(state: RolloutState) -> str:
+    assert state.proposal is not None, "without a rollout there is nothing to wait for"
+    policy = state.proposal.policy
+    match state.phase:
+        case Phase.PROPOSED:
+            return "a look at the files of both models"
+        case Phase.GATED:
+            return f"its first weight, {policy.weights[0]}%"
+        case Phase.SHIFTING:
+            return f"the router to read {state.canary_weight}%"
+        case Phase.OBSERVING:
+            seconds = max(0.0, policy.dwell_s[state.stage] - state.dwell_s)
+            graded = max(0.0, policy.min_canary_requests - state.evidence.canary.graded)
+            return f"the next look, and {seconds:.0f} s with metrics and {graded:.0f} graded canary requests more"
+        case Phase.HELD:
+            return "a person: resume or abort it"
+        case Phase.ROLLING_BACK:
+            return "the router to read 0%"
+        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED:
+            return "the next candidate that passes the gate"
+        case _:
+            assert_never(state.phase)

@@ -1,0 +1,74 @@
+"""MLflow's own database under the data root, whose artifacts are found where the root lies now.
+
+MLflow keeps the path of every artifact in full. After the data root was moved or copied its database says where the
+artifacts were: whoever asks for its address first has the paths set to where they are, all in one transaction. Refuses
+to touch a database that is anywhere else, and any text that is no path of an artifact.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from urllib.parse import quote
+
+from pipeline.storage import Store
+
+FOLDER = "mlflow"
+BUSY_TIMEOUT_S = 60
+PATHS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+    ("logged_models", "artifact_location"),
+)
+"""Tables and columns that hold paths of artifacts; which of them there are is a matter of MLflow's version."""
+
+
+def local_tracking(store: Store) -> str:
+    """The tracking and registry URI of MLflow on SQLite under the data root.
+
+    Raises ValueError when the paths in it have to be set and cannot be.
+    """
+    database = store.path(FOLDER, "mlflow.db")
+    if database.is_file():
+        try:
+            with closing(sqlite3.connect(database, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
+                if moved := _moved(connection, store):
+                    connection.execute("BEGIN IMMEDIATE")
+                    for former, here in moved.items():
+                        _replace(connection, former, here)
+                    connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise ValueError(
+                f"{database} has the paths of another place, or cannot be read ({error}). Make it readable and "
+                "writable, or restore it from a backup."
+            ) from error
+    return f"sqlite:///{database}"
+
+
+def _moved(connection: sqlite3.Connection, store: Store) -> dict[str, str]:
+    """URI of where an experiment's artifacts lay to where they lie: `mlflow/<its name>`, here as there."""
+    if not _columns(connection, "experiments"):
+        return {}
+    moved: dict[str, str] = {}
+    for name, location in connection.execute("SELECT name, artifact_location FROM experiments"):
+        here = store.path(FOLDER, name)
+        ours = location.startswith("file://") and location.endswith(f"/{FOLDER}/{quote(name)}")
+        if ours and location != here.as_uri() and here.is_dir():
+            moved[location] = here.as_uri()
+    return moved
+
+
+def _replace(connection: sqlite3.Connection, former: str, here: str) -> None:
+    for table, column in PATHS:
+        if column in _columns(connection, table):
+            connection.execute(
+                f"UPDATE {table} SET {column} = :here || substr({column}, length(:former) + 1) "
+                f"WHERE {column} = :former OR substr({column}, 1, length(:former) + 1) = :former || '/'",
+                {"here": here, "former": former},
+            )
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}

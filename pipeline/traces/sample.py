@@ -1,0 +1,148 @@
+"""A look at a source without a run: the newest rows, through the real reader and the real gates; nothing is written.
+
+Owns which rows are looked at and what is counted of them. Refuses to show text: metadata by its keys alone. Gates that
+compare rows (duplicates, older exports) and forgotten users are the stage's, so a run admits as many rows or fewer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.recipe.traces import Traces
+from pipeline.storage import Record
+from pipeline.traces.attributes import STAGED, Attached, index_attributes, write_attributes
+from pipeline.traces.batch import Batcher
+from pipeline.traces.gates import Rules, check
+from pipeline.traces.rows import Rejection, Rows, Trace
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address, Part, Source, named_day
+
+SAID_PARTS = 8
+"""Newest parts of scores, and of attributes, that are read with the sample."""
+
+
+class SourceSample(Record):
+    """What the newest rows of a source are like."""
+
+    source: str
+    parts: int
+    """Of the whole source."""
+    read: tuple[str, ...]
+    """Names of the parts that the rows are from, the newest first."""
+    rows: int
+    admitted: int
+    rejected: dict[str, int]
+    """By reason, the most frequent first."""
+    consented: int
+    """Rows whose consent key says yes."""
+    metadata_keys: dict[str, int]
+    """Rows with that key, the most frequent first."""
+    references: int
+    """Admitted rows with an expected answer."""
+    feedback: int
+    """Rows with a score."""
+    models: dict[str, int]
+    longest_prompt: list[dict[str, str]]
+    """Of the admitted rows, by characters; for counting its tokens."""
+
+
+def sample_source(address: Address, settings: Traces, now: datetime, limit: int = 1000) -> SourceSample:
+    """Read up to `limit` of the newest rows. Raises ValueError when the source cannot be read."""
+    source = open_source(address)
+    parts = source.parts()
+    newest = sorted(parts, key=lambda part: (named_day(part.name) or "", part.name), reverse=True)
+    rejected, keys, models = Counter[str](), Counter[str](), Counter[str]()
+    rows = admitted = consented = references = feedback = 0
+    longest: list[dict[str, str]] = []
+    read: list[str] = []
+    scored = _scored(source, newest)
+    with tempfile.TemporaryDirectory(prefix="sample-") as folder:
+        attached = _attributes(source, newest, Path(folder))
+        for part in [part for part in newest if part.holds == "calls"]:
+            if rows >= limit:
+                break
+            read.append(part.name)
+            batcher = Batcher(settings, part.name)
+            for block in source.rows(part, hashlib.sha256()):
+                traces, refused = _first(block, limit - rows)
+                if attached is not None:
+                    attached.join(traces)
+                batch, unfit = batcher.batch(traces)
+                checked, reasons = check(batch, Rules(settings, now))
+                rejected.update(str(reason) for reason in reasons if reason is not None)
+                rejected.update(str(each.reason) for each in chain(refused, unfit))
+                rows += len(reasons) + len(refused) + len(unfit)
+                admitted += reasons.count(None)
+                consented += sum(checked["consent"].to_pylist())
+                models.update(trace.model for trace in traces)
+                feedback += sum(trace.trace_id in scored or bool(trace.feedback) for trace in traces)
+                keys.update(key for trace in traces for key in _keys(trace))
+                passed = checked.filter(pa.array([reason is None for reason in reasons], pa.bool_()))
+                references += passed.num_rows - passed["reference"].null_count
+                for messages in passed["messages"].to_pylist():
+                    plain = [{"role": each["role"], "content": each["content"]} for each in messages]
+                    longest = max(longest, plain, key=_length)
+                if rows >= limit:
+                    break
+    return SourceSample(
+        source=source.label,
+        parts=len(parts),
+        read=tuple(read),
+        rows=rows,
+        admitted=admitted,
+        rejected=dict(rejected.most_common()),
+        consented=consented,
+        metadata_keys=dict(keys.most_common()),
+        references=references,
+        feedback=feedback,
+        models=dict(models.most_common()),
+        longest_prompt=longest,
+    )
+
+
+def _first(block: Rows, most: int) -> tuple[list[Trace], list[Rejection]]:
+    """The first rows of a block in the order of the source, readable or not."""
+    lines = sorted(row.line for row in chain(block.traces, block.rejected))
+    last = lines[most - 1] if len(lines) > most else None
+    kept = [row for row in block.traces if last is None or row.line <= last]
+    return kept, [row for row in block.rejected if last is None or row.line <= last]
+
+
+def _scored(source: Source, newest: Iterable[Part]) -> set[str]:
+    """Traces that the newest scores are about."""
+    parts = [part for part in newest if part.holds == "scores"][:SAID_PARTS]
+    blocks = chain.from_iterable(source.rows(part, hashlib.sha256()) for part in parts)
+    return {score.trace_id for block in blocks for score in block.scores}
+
+
+def _attributes(source: Source, newest: Iterable[Part], folder: Path) -> Attached | None:
+    """What the source says of whole traces in rows of their own, where it does."""
+    parts = [part for part in newest if part.holds == "attributes"][:SAID_PARTS]
+    if not parts:
+        return None
+    with pq.ParquetWriter(folder / "said.parquet", STAGED) as writer:
+        for place, part in enumerate(parts):
+            for block in source.rows(part, hashlib.sha256()):
+                write_attributes(writer, place, block)
+    return Attached(index_attributes([folder / "said.parquet"], folder / "attributes.duckdb"))
+
+
+def _keys(trace: Trace) -> Iterable[str]:
+    try:
+        return msgspec.json.decode(trace.metadata, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return ()
+
+
+def _length(messages: list[dict[str, str]]) -> int:
+    return sum(len(message["content"] or "") for message in messages)

@@ -1,0 +1,123 @@
+"""Which rows of its days a dataset holds: those that count for the champion which an iteration starts from.
+
+A policy learns from what it said itself: rows of the models before it are off-policy, and with the same rows after
+every promotion the loop would train without anything new. Owns the recipe's three rules (`traces.attribution`) and what
+they come to, row by row. Refuses to publish a dataset: `materialize` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.recipe.traces import Attribution
+from pipeline.storage import ModelRef
+from pipeline.traces.lake import Lake
+from pipeline.traces.pii.columns import mask_column
+from pipeline.traces.records import DayReport, Scope
+from pipeline.traces.rows import SCHEMA
+
+
+class Producer(NamedTuple):
+    """The champion, as its traces may know it."""
+
+    model: ModelRef
+    name: str
+    """Registered name."""
+    version: int = 0
+    """0: the base model."""
+    since: datetime | None = None
+    """When it was promoted; None for the base model, and where nobody knows."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What its traces may give as their model. The plain name is every version's: it tells the base model alone."""
+        digest = self.model.digest
+        found = {f"{self.name}@{digest[:12]}", f"champion-{digest[:12]}", digest, self.model.uri}
+        if not self.version:
+            return frozenset({*found, self.name})
+        numbered = (f"{self.name}{sign}{self.version}" for sign in ("/", ":", "-v"))
+        return frozenset({*found, *numbered, f"models:/{self.name}/{self.version}"})
+
+
+class Counted(NamedTuple):
+    """A day that has rows which count: how many, and which."""
+
+    report: DayReport
+    rows: int
+    scope: Scope
+
+    @property
+    def whole(self) -> bool:
+        return self.rows == self.report.admitted
+
+
+def count(
+    lake: Lake, rule: Attribution, producer: Producer, reports: Iterable[DayReport], size: int
+) -> tuple[Counted, ...]:
+    """The newest `size` days that have rows which count, the oldest first.
+
+    A scope names no model that its day does not have, so it depends on what is in the table alone.
+    """
+    filled = [report for report in reports if report.admitted]
+    models = lake.models([report.day for report in filled]) if rule == "model" else {}
+    names = _as_stored(producer.names)
+    found: list[Counted] = []
+    for report in reversed(filled):
+        if len(found) == size:
+            break
+        counted = Counted(report, report.admitted, Scope())
+        if rule == "model":
+            ours = {model: rows for model, rows in models.get(report.day, {}).items() if model in names}
+            counted = Counted(report, sum(ours.values()), Scope(models=tuple(sorted(ours))))
+        elif rule == "promoted" and producer.since is not None:
+            counted = _newer(lake, report, producer.since)
+        if counted.rows:
+            found.append(counted)
+    return tuple(reversed(found))
+
+
+def scope_of(days: Sequence[Counted]) -> Scope:
+    """The one scope that all of the days are read by."""
+    if all(day.whole for day in days):
+        return Scope()
+    models = {model for day in days for model in day.scope.models}
+    return Scope(models=tuple(sorted(models)), after=days[0].scope.after)
+
+
+def identity(days: Sequence[Counted]) -> list[list[object]]:
+    """What the digest of a dataset is made of. A day whose rows all count is known by its own digest."""
+    return [
+        [day.report.day, day.report.digest, *([] if day.whole else [day.scope.model_dump(mode="json")])] for day in days
+    ]
+
+
+def where(scope: Scope) -> pc.Expression | None:
+    """Whether a row of the governed table is in the scope; None: every row is."""
+    found: pc.Expression | None = None
+    if scope.models:
+        found = pc.field("model").isin(pa.array(scope.models, pa.string()))
+    if scope.after is not None:
+        newer = pc.field("timestamp") > pa.scalar(scope.after, SCHEMA.field("timestamp").type)
+        found = newer if found is None else found & newer
+    return found
+
+
+def _newer(lake: Lake, report: DayReport, since: datetime) -> Counted:
+    """Only the day of the promotion itself has to be looked into."""
+    scope, day = Scope(after=since), since.date().isoformat()
+    condition = where(scope)
+    assert condition is not None, "it has a time"
+    rows = report.admitted if report.day > day else 0
+    if report.day == day:
+        rows = sum(lake.count(condition, [day]).values())
+    return Counted(report, rows, scope)
+
+
+def _as_stored(names: Iterable[str]) -> frozenset[str]:
+    """The names as the table has them: masked like any text."""
+    return frozenset(mask_column(pa.array(sorted(names), pa.string()))[0].to_pylist())

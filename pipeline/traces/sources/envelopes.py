@@ -1,0 +1,177 @@
+"""Where requests, responses and the wrappings of frameworks keep their messages.
+
+Owns opening one envelope, by its keys. One that holds keys which may be text, and that nobody knows, raises Unreadable:
+a prompt without its context is a wrong prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+from pipeline.traces.sources.parts import Json, is_part, kind_of
+from pipeline.traces.sources.shapes import unreadable
+
+CONTENTS = ("parts", "blocks", "content")
+"""Where a message keeps its content: an application's message has the text alone beside its parts."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MESSAGE = _words("""
+    parts blocks content type id name role refusal annotations audio images tool_calls toolCalls function_call
+    reasoning reasoning_content thinking thinking_blocks additional_kwargs response_metadata usage_metadata status
+    invalid_tool_calls finish_reason finishReason stop_reason provider_specific_fields example logprobs index parsed
+    model usage object lc_kwargs
+""")
+"""Keys of a message: a value of these alone is one, though it may not say its role."""
+_SETTINGS = _words("""
+    model temperature top_p topP top_k max_tokens max_completion_tokens max_output_tokens maxOutputTokens n stop seed
+    stop_sequences stream stream_options user tools tool_choice toolChoice functions function_call parallel_tool_calls
+    max_tool_calls response_format format logprobs top_logprobs logit_bias presence_penalty frequency_penalty store
+    metadata reasoning reasoning_effort thinking include truncation service_tier echo verbosity modalities background
+    safety_identifier prompt_cache_key extra_body extra_headers timeout options keep_alive best_of suffix formatted
+    kwargs
+""")
+"""Keys of a request that decide how it is answered and hold none of its text."""
+_ANSWERED = _words("""
+    finish_reason finishReason rawFinishReason stop_reason stopReason stop usage totalUsage model id object created
+    type role index logprobs reasoning reasoningText reasoning_content sources files warnings steps request response
+    providerMetadata experimental_providerMetadata log_id truncated annotations toolCalls tool_calls metrics
+""")
+"""Keys beside the text of an answer."""
+
+
+_CHAT = _words("""
+    role content parts blocks contents message messages choices candidates generations kwargs args arguments
+    additional_kwargs response_metadata usage_metadata usage tool_calls toolCalls tool_call_id toolCallId toolName
+    tool_name function function_call functionCall finish_reason finishReason stop_reason delta input output prompt
+    completion response text raw result parameters source_nodes chat_history tools lc error refusal
+    reasoning thinking summary
+""")
+"""Keys that requests and responses have: JSON without any of them is what a model was asked to write."""
+
+
+class Opened(NamedTuple):
+    """What an envelope holds: a value of messages, and whose they are where they don't say it."""
+
+    value: Any
+    role: str
+    rules: Any = None
+    """Instructions that come before it."""
+    beside: Json | None = None
+    """What says why the answer ended."""
+    sampled: bool = False
+    """It is one of the samples that a model gave."""
+    failed: bool = False
+
+
+def opened(value: Json, role: str) -> Opened:
+    """Open one envelope. Raises Unreadable."""
+    keys = {key for key, inner in value.items() if inner is not None}
+    if value.get("error") and keys.isdisjoint(("choices", "candidates", "output", "content", "text", "message")):
+        return Opened(None, role, failed=True)
+    for key in ("choices", "candidates", "generations"):
+        if isinstance(value.get(key), list):
+            return _sample(cast(list[Any], value[key]))
+    found = _conversation(value, keys, role) or (_request if role == "user" else _response)(value, keys)
+    found = found or _bare(value, keys, role) or _arguments(value, keys, role)
+    if found is None:
+        raise unreadable(value)
+    return found
+
+
+def is_data(value: Any) -> bool:
+    """Whether JSON that stood in a text may be an answer in JSON: objects or numbers, and no key of a chat's."""
+    if isinstance(value, dict):
+        inner = cast(Json, value)
+        known = is_part(inner) or not inner.keys().isdisjoint(_CHAT)
+        return bool(inner) and not known and all(map(_is_plain_or_data, inner.values()))
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    return bool(items) and not any(isinstance(item, str) for item in items) and all(map(_is_plain_or_data, items))
+
+
+def _is_plain_or_data(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain_or_data, cast(list[Any], value)))
+    return is_data(value) or value == {} if isinstance(value, dict) else True
+
+
+def _sample(samples: list[Any]) -> Opened:
+    """The first sample is the one that was served."""
+    first = samples[0] if samples else {}
+    if isinstance(first, list):
+        return _sample(cast(list[Any], first))
+    if not isinstance(first, dict):
+        raise unreadable(samples)
+    sample = cast(Json, first)
+    said = next((sample[key] for key in ("message", "content", "text") if sample.get(key) is not None), None)
+    if said is None and "delta" in sample:
+        raise unreadable(samples)  # a piece of a stream
+    return Opened(said or None, "assistant", beside=sample, sampled=True)
+
+
+def _conversation(value: Json, keys: set[str], role: str) -> Opened | None:
+    """What a request and a response may hold alike."""
+    if isinstance(value.get("messages"), (list, str)) and "prompt" not in keys:
+        return Opened(value["messages"], role, value.get("system"))
+    if "contents" in keys:
+        config = value.get("config")
+        places = (value, cast(Json, config) if isinstance(config, dict) else {})
+        rules = [
+            place[key] for place in places for key in ("system_instruction", "systemInstruction") if place.get(key)
+        ]
+        return Opened(value["contents"], role, rules[0] if rules else None)
+    if "message" in keys and (isinstance(value["message"], dict) or keys <= {"message", *_SETTINGS}):
+        return Opened(value["message"], role)
+    items = value.get("items")
+    if isinstance(items, list) and all(isinstance(item, dict) and kind_of(cast(Json, item)) for item in items):
+        return Opened(items, role)
+    return None
+
+
+def _request(value: Json, keys: set[str]) -> Opened | None:
+    beside = keys - {"text"} if isinstance(value.get("text"), dict) else keys  # the format of the answer
+    if "input" in keys and beside <= {"input", "instructions", *_SETTINGS}:
+        return Opened(value["input"], "user", value.get("instructions"))
+    if "prompt" in keys and keys <= {"prompt", "system", *_SETTINGS}:
+        return Opened(value["prompt"], "user", value.get("system"))
+    return None
+
+
+def _response(value: Json, keys: set[str]) -> Opened | None:
+    if "output" in keys:
+        inner = value["output"]
+        known = keys <= {"output", "input", "chat_history", "intermediate_steps", *_ANSWERED}
+        if known or value.get("object") == "response" or isinstance(inner, (list, dict)):
+            details = value.get("incomplete_details")
+            beside = {"finish_reason": cast(Json, details).get("reason")} if isinstance(details, dict) else {}
+            return Opened(inner, "assistant", beside=beside, failed=value.get("status") == "failed")
+    if isinstance(value.get("completion"), str) and keys <= {"completion", *_ANSWERED}:
+        return Opened(value["completion"], "assistant")
+    if isinstance(value.get("response"), str) and "done" in keys:  # Ollama
+        return Opened(value["response"], "assistant")
+    return None
+
+
+def _bare(value: Json, keys: set[str], role: str) -> Opened | None:
+    """A message that doesn't say its role, or whose content says it."""
+    inner = value.get("content")
+    if isinstance(inner, dict) and isinstance(cast(Json, inner).get("parts"), list):
+        return Opened({"role": role, **cast(Json, inner)}, role, beside=value)
+    if keys <= MESSAGE and not keys.isdisjoint((*CONTENTS, "tool_calls", "toolCalls", "refusal")):
+        return Opened({**value, "role": role}, role)
+    if isinstance(value.get("text"), str) and keys <= {"text", *_ANSWERED}:
+        return Opened({**value, "content": value["text"], "role": role}, role)
+    return None
+
+
+def _arguments(value: Json, keys: set[str], role: str) -> Opened | None:
+    """The arguments of a function that was decorated: LlamaIndex's, and whatever calls a model."""
+    if not keys <= {"args", "kwargs"}:
+        return None
+    given = [value[key] for key in ("args", "kwargs") if value.get(key)]
+    if len(given) == 1 or (given and isinstance(given[1], dict) and given[1].keys() <= _SETTINGS):
+        return Opened(given[0], role)
+    return None

@@ -1,0 +1,247 @@
+"""The parts of a message: text, calls of tools, their results, payloads, reasoning, in every provider's words.
+
+Owns the vocabulary of parts. A part of another shape raises Unreadable. Reasoning is no part of what was said and is
+left out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import msgspec
+
+from pipeline.traces.sources.shapes import ODD, decoded, literal, refuse_repr, unreadable
+
+Json = dict[str, Any]
+
+# Kinds as they stand in `type` (Google and Bedrock: as a key), with `-` written as `_`.
+TEXTS = frozenset({"text", "input_text", "output_text"})
+REASONING = frozenset({"reasoning", "thinking", "redacted_thinking", "reasoning_content", "redacted_reasoning"})
+CALLS = frozenset(
+    {"tool_call", "tool_use", "function_call", "server_tool_use", "mcp_tool_use", "mcp_approval_request", "tool_calls"}
+)
+RESULTS = frozenset(
+    {"tool_call_response", "tool_result", "tool_response", "function_result", "function_response"}
+    | {"server_tool_call_response", "mcp_approval_response"}
+)
+PAYLOADS = frozenset(
+    {"image", "image_url", "input_image", "image_file", "output_image", "audio", "audio_url", "input_audio"}
+    | {"output_audio", "video", "video_url", "input_video", "document", "document_url", "media", "file", "input_file"}
+    | {"file_data", "inline_data", "blob", "uri", "binary", "container_upload", "computer_screenshot"}
+)
+_CALL_KEYS = ("functionCall", "function_call", "toolUse", "executable_code", "executableCode")
+_RESULT_KEYS = ("functionResponse", "function_response", "toolResult", "code_execution_result", "codeExecutionResult")
+_PAYLOAD_KEYS = PAYLOADS | {"inlineData", "fileData"}
+_BESIDE = frozenset(
+    {"type", "block_type", "content_type", "id", "index", "name", "annotations", "citations", "cache_control"}
+    | {"thought_signature", "thoughtSignature", "signature", "logprobs", "extras", "providerOptions", "meta"}
+    | {"providerMetadata", "provider_options", "part_metadata", "provider_name", "provider_details", "state"}
+)
+"""What may stand beside a text without being a part of it."""
+_CUT = re.compile(r"\[?\s*\{\s*[\"'](?:type|role)[\"']\s*:\s*[\"'][\w-]+[\"']\s*,").match
+"""Parts, or a message, that were cut off: as a whole they would have been JSON."""
+_ENVELOPES = ("tool_calls", "toolCalls", "function_call", "choices", "candidates")
+
+
+class Parts(msgspec.Struct):
+    """What a message holds. `calls` are as the source has them; `results` are texts of tools."""
+
+    texts: list[str] = []
+    calls: list[Any] = []
+    results: list[str] = []
+    has_payload: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+def parts_of(content: Any) -> Parts:
+    """The parts of a message's content. Raises Unreadable."""
+    found = Parts()
+    _add(content, found)
+    return found
+
+
+def is_part(value: Any) -> bool:
+    """Whether a value of a list is a part, and not a message or an item of its own."""
+    if isinstance(value, str):
+        return True
+    if not isinstance(value, dict) or "role" in value:
+        return False
+    part = cast(Json, value)
+    kind = kind_of(part)
+    if kind:
+        return kind in TEXTS | REASONING | PAYLOADS | {"refusal"} or is_call_kind(kind) or is_result_kind(kind)
+    return _is_text(part) or not {*_CALL_KEYS, *_RESULT_KEYS, *_PAYLOAD_KEYS}.isdisjoint(_given(part))
+
+
+def is_call_kind(kind: str) -> bool:
+    return kind in CALLS or kind.endswith("_call")
+
+
+def is_result_kind(kind: str) -> bool:
+    return kind in RESULTS or kind.endswith(("_call_output", "_call_response", "_tool_result", "_shell_output"))
+
+
+def is_result(value: Json) -> bool:
+    return is_result_kind(kind_of(value)) or not _given(value).isdisjoint(_RESULT_KEYS)
+
+
+def is_call(value: Json) -> bool:
+    """A call that names itself: a tool's name beside its arguments."""
+    inner = value.get("function")
+    named: Json = cast(Json, inner) if isinstance(inner, dict) else value
+    name = named.get("name", named.get("toolName", named.get("tool_name")))
+    return isinstance(name, str) and not {"arguments", "args", "input"}.isdisjoint(named)
+
+
+def is_definition(value: Json) -> bool:
+    """A tool that was offered: a name beside the schema of its arguments."""
+    inner = value.get("function", value.get("toolSpec"))
+    named: Json = cast(Json, inner) if isinstance(inner, dict) else value
+    schemas = {"parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema"}
+    return isinstance(named.get("name"), str) and not is_call(value) and not schemas.isdisjoint(named)
+
+
+def kind_of(value: Json) -> str:
+    kind = value.get("type", value.get("block_type", value.get("content_type", value.get("part_kind"))))
+    return kind.replace("-", "_") if isinstance(kind, str) else ""
+
+
+def result_text(value: Any) -> str:
+    """What a tool returned, as the model was shown it: text, or the JSON of a value."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list) and value and all(map(_is_plain_part, cast(list[Any], value))):
+        return parts_of(value).text
+    return dumped(value)
+
+
+def dumped(value: Any) -> str:
+    """JSON text of a value that came out of JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def _add(content: Any, found: Parts) -> None:
+    if isinstance(content, str):
+        _add_text(content, found)
+    elif isinstance(content, list):
+        for part in cast(list[Any], content):
+            if isinstance(part, str):
+                found.texts.append(part)
+            elif isinstance(part, dict):
+                _add_part(cast(Json, part), found)
+            else:
+                raise unreadable(content)
+    elif isinstance(content, dict):
+        part = cast(Json, content)
+        if not kind_of(part) and isinstance(part.get("parts"), list):
+            _add(part["parts"], found)
+        else:
+            _add_part(part, found)
+    elif content is not None:
+        raise unreadable(content)
+
+
+def _add_text(text: str, found: Parts) -> None:
+    """A message's text is its own, whatever it says; but instrumentations also put its parts there, as JSON."""
+    if not ODD(text):
+        found.texts.append(text)
+        return
+    bare = text.strip()
+    inner = decoded(bare)
+    python = isinstance(inner, str) and bare.startswith(("{'", "[{'")) and bare.endswith(("}", "]"))
+    if isinstance(inner, str):
+        refuse_repr(bare)
+        inner = literal(bare) if python else inner
+    items = cast(list[Any], inner) if isinstance(inner, list) else [inner]
+    typed = isinstance(inner, list) or (isinstance(inner, dict) and kind_of(cast(Json, inner)))
+    if items and typed and all(isinstance(item, dict) and is_part(item) for item in items):
+        _add(inner, found)
+    elif python or _is_message(inner) or (isinstance(inner, str) and _CUT(bare)):
+        raise unreadable(inner)
+    else:
+        found.texts.append(text)
+
+
+def _is_message(value: Any) -> bool:
+    """Whether JSON in a text is an envelope of a message, and not what a message says."""
+    items = cast(list[Any], value) if isinstance(value, list) else [value]
+    return bool(items) and all(
+        isinstance(item, dict)
+        and (
+            not item.keys().isdisjoint(_ENVELOPES)
+            or ("role" in item and not item.keys().isdisjoint(("content", "parts")))
+        )
+        for item in items
+    )
+
+
+def _add_part(part: Json, found: Parts) -> None:
+    kind = kind_of(part)
+    if kind in REASONING or kind == "cache_point" or kind == "step_start":
+        return
+    if is_call_kind(kind):
+        found.calls.append(part)
+    elif is_result_kind(kind):
+        keys = ("response", "result", "content", "output", "function_response")
+        found.results.append(result_text(next((part[key] for key in keys if part.get(key) is not None), None)))
+    elif kind in PAYLOADS:
+        found.has_payload = True
+    elif kind == "refusal" and isinstance(part.get("refusal"), str):
+        found.texts.append(part["refusal"])
+    elif kind in TEXTS:
+        found.texts.append(_text_of(part))
+    elif kind:
+        raise unreadable(part)
+    else:
+        _add_keyed(part, found)
+
+
+def _add_keyed(part: Json, found: Parts) -> None:
+    """Google's and Bedrock's parts say what they are by a key."""
+    given = _given(part)
+    if not given.isdisjoint(_CALL_KEYS) or is_call(part):
+        found.calls.append(part)
+    elif key := next((key for key in _RESULT_KEYS if key in given), None):
+        inner = part[key]
+        answer = cast(Json, inner) if isinstance(inner, dict) else {"response": inner}
+        found.results.append(result_text(answer.get("response", answer.get("content", answer.get("output")))))
+    elif not given.isdisjoint(_PAYLOAD_KEYS):
+        found.has_payload = True
+    elif given and given <= {"reasoningContent", "reasoning", "cachePoint", *_BESIDE}:
+        return
+    elif _is_text(part):
+        if part.get("thought") is not True:
+            found.texts.append(part["text"] if isinstance(part.get("text"), str) else part["refusal"])
+    elif given:
+        raise unreadable(part)
+
+
+def _text_of(part: Json) -> str:
+    value = part.get("text", part.get("content"))
+    if isinstance(value, dict):  # OpenAI's assistants: {"value": ..., "annotations": ...}
+        value = cast(Json, value).get("value")
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise unreadable(part)
+    return value
+
+
+def _is_text(part: Json) -> bool:
+    given = _given(part) - _BESIDE
+    if given == {"refusal"}:
+        return isinstance(part["refusal"], str)
+    return isinstance(part.get("text"), str) and given <= {"text", "thought"}
+
+
+def _is_plain_part(value: Any) -> bool:
+    return isinstance(value, dict) and (kind_of(cast(Json, value)) in TEXTS or (cast(Json, value).keys() <= {"text"}))
+
+
+def _given(part: Json) -> set[str]:
+    """SDKs write every key that there is, and null for what is not."""
+    return {key for key, value in part.items() if value is not None}

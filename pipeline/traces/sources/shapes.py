@@ -1,0 +1,136 @@
+"""The structure behind a text, and the fingerprint of one that nobody knows.
+
+Owns telling plain text from JSON, from the repr of a Python object, and from no text at all. Python is read as literals
+only, up to LITERAL characters. A fingerprint names types and keys, never a value.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+LITERAL = 1 << 16
+NOTHING = frozenset({"None", "null", "undefined"})
+"""Texts that a program writes where there is none."""
+ODD = re.compile(r"\s*(?:[\"\[{<]|[A-Z]\w*\(|[a-z_]+=['\"\[{(<A-Z]|(?:None|null|undefined)\s*\Z)").match
+"""Whether a text may be something else than plain text: what is not odd is never looked at again."""
+
+# An object or a list of texts begins so, be it JSON, Python, or one of them cut off.
+_BEGINS = re.compile(r"[\[({\s]*\{\s*(?:'[^'\n]{0,80}'|\"[^\"\n]{0,80}\")\s*:|\[[\s\[(]*['\"(<{].*\]\s*\Z", re.DOTALL)
+_REPR = re.compile(
+    r"\[?<[\w.]+(?: [\w.]+)* at 0x[0-9a-fA-F]+>|\[object [A-Z]\w*\]|\[?[A-Z]\w*\(\w+=.*\)\]?\Z"
+    r"|(?:content|role|id|text|parts|messages?|choices|candidates|output|kind|type|model|name)="
+    r"(?:'[^']*'|\"[^\"]*\"|None|\[.*\]|\{.*\}|\w+\(.*\)|<.*>)(?:\Z|,? \w+=)",
+    re.DOTALL,
+)
+_CHAT_KEY = re.compile(
+    r"[\"'](?:role|content|parts|type|text|messages?|choices|candidates|tool_?[cC]alls|arguments|args|input|output)[\"']\s*:"
+)
+_KEY = re.compile(r"[A-Za-z_][\w.-]{0,39}")
+_DEPTH, _KEYS, _LENGTH = 3, 12, 200
+
+
+class Unreadable(ValueError):
+    """A value of no known shape. The text is its fingerprint."""
+
+
+def unreadable(value: Any) -> Unreadable:
+    return Unreadable(fingerprint(value))
+
+
+def fingerprint(value: Any) -> str:
+    """The shape of a value: its types and the names of its keys, in at most _LENGTH characters."""
+    return _shape(value, _DEPTH)[:_LENGTH]
+
+
+def decoded(text: str) -> Any:
+    """The value of JSON in a string; the string itself when it is plain text."""
+    if text[:1] not in ('"', "{", "["):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+def value_of(text: str) -> Any:
+    """What a logged text stands for: a structure, None, or itself. Raises Unreadable for a structure that is broken."""
+    if not ODD(text):
+        return text
+    bare = text.strip()
+    if bare in NOTHING:
+        return None
+    if bare[0] in '"[{':
+        try:
+            return msgspec.json.decode(bare)
+        except ValueError:  # RecursionError is the caller's: it refuses the row
+            pass
+        if bare[0] != '"' and (_BEGINS.match(bare) or _is_literal(bare)) and not _is_followed_by_words(bare):
+            try:
+                return literal(bare)
+            except Unreadable:
+                if bare.startswith('{"') and not _CHAT_KEY.search(bare):
+                    return text  # an answer that should have been JSON
+                raise
+    refuse_repr(bare)
+    return text
+
+
+def refuse_repr(text: str) -> None:
+    """Raises Unreadable for what Python or JavaScript prints of an object."""
+    if _REPR.match(text.strip()):
+        raise Unreadable("text: the repr of an object")
+
+
+def literal(text: str) -> Any:
+    """A Python literal as JSON's types. Raises Unreadable for any other text."""
+    if len(text) > LITERAL:
+        raise Unreadable("text: a structure that is no JSON, and too long for a Python literal")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python will not know some day
+            return json.loads(json.dumps(ast.literal_eval(text)))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise Unreadable("text: a structure that is neither JSON nor a Python literal") from None
+
+
+def _is_literal(text: str) -> bool:
+    """Whether a text is a list of Python's that holds no text, such as [None]."""
+    try:
+        literal(text)
+    except Unreadable:
+        return False
+    return True
+
+
+def _is_followed_by_words(text: str) -> bool:
+    """Whether a text begins with JSON and goes on in words: a person wrote it."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return text[end:].lstrip()[:1] not in ("", "[", "{", ",", "]", "}")
+
+
+def _shape(value: Any, depth: int) -> str:
+    if isinstance(value, Mapping):
+        pairs = list(cast(Mapping[Any, Any], value).items())
+        if depth == 0:
+            return "{...}"
+        inner = ",".join(f"{_name(key)}:{_shape(each, depth - 1)}" for key, each in pairs[:_KEYS])
+        return "{" + inner + (",..." if len(pairs) > _KEYS else "") + "}"
+    if isinstance(value, (list, tuple)):
+        items = cast(list[Any], value)
+        shapes = list(dict.fromkeys(_shape(item, max(depth - 1, 0)) for item in items[:_KEYS]))
+        return "[" + " | ".join(shapes[:3]) + "]"
+    return "null" if value is None else type(value).__name__
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) and _KEY.fullmatch(key) else "?"

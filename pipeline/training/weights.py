@@ -1,0 +1,32 @@
+"""What libraries write beside weights that says where these lie: taken out, so that a folder is the same anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pipeline.locations import record_of_iteration
+from pipeline.storage import Store
+
+NEEDLESS = ("README.md", "training_args.bin")
+"""An empty model card with the base's path, ours being in the registry; the trainer's arguments, which nobody reads."""
+CONFIG = "adapter_config.json"
+BASE = "base_model_name_or_path"
+
+
+def without_places(folder: Path) -> None:
+    """Make what was saved in a folder below an iteration's, not yet published, independent of the data root.
+
+    An adapter names a base model under the data root by the way to it from there.
+    """
+    for name in NEEDLESS:
+        (folder / name).unlink(missing_ok=True)
+    path = folder / CONFIG
+    if not path.is_file():
+        return
+    config = json.loads(path.read_text())
+    base, root = config.get(BASE), record_of_iteration(path).root
+    assert root is not None, "a record of an iteration always has a root"
+    relative = Store(root).within(base)
+    if relative != base:
+        path.write_text(json.dumps({**config, BASE: relative}, indent=2, sort_keys=True))

@@ -1,0 +1,59 @@
+"""A deployment before its launch: what the environment has to say, and no heavy library."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from assets.preflight import launch_faults
+from assets.resources import Deployment
+from pipeline.demo import MODEL_DIR
+
+ROOT = Path(__file__).parents[2]
+EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
+VARIABLES = ("TRACES_DATABASE_URL", "LAKE_CATALOGUE_URI", "JUDGE_URL", "RAG_URL")
+
+
+def faults(root: Path, *overrides: str) -> list[str]:
+    settings = [f"data_root='{root}'", f"base_model.uri='{MODEL_DIR}'", *overrides]
+    return launch_faults(Deployment(recipe_path=str(EMBEDDED), overrides=settings))
+
+
+def test_the_embedded_deployment_can_be_launched(tmp_path: Path) -> None:
+    assert faults(tmp_path) == []
+
+
+def test_a_recipe_that_does_not_resolve_is_the_only_fault(tmp_path: Path) -> None:
+    head, line = faults(tmp_path, "training.sed=3")
+    assert str(EMBEDDED) in head
+    assert line == "  training.sed: there is no such field. Did you mean seed? (override training.sed=3)"
+
+
+@pytest.mark.parametrize(
+    ("override", "variable"),
+    [
+        ("traces.source={kind: langfuse_postgres}", "TRACES_DATABASE_URL"),
+        ("traces.lake.catalogue=rest", "LAKE_CATALOGUE_URI"),
+        ("rewards.judge={model: a-judge, digest: d}", "JUDGE_URL"),
+        ("rewards.rag={model: a-judge}", "RAG_URL"),
+    ],
+)
+def test_what_the_environment_lacks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, variable: str
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    (fault,) = faults(tmp_path, override)
+    assert f"set {variable}" in fault
+
+
+def test_a_look_before_a_launch_imports_nothing_heavy(tmp_path: Path) -> None:
+    heavy = ["torch", "transformers", "mlflow", "trl", "pandas", "matplotlib", "s3fs"]
+    code = (
+        "import sys; from assets.preflight import launch_faults; from assets.resources import Deployment;"
+        f"print(launch_faults(Deployment(recipe_path={str(EMBEDDED)!r}, overrides=['data_root={tmp_path}'])));"
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "[]"]

@@ -1,0 +1,157 @@
+"""The traces stage as a user runs it: what starts an iteration after a promotion, and what a wrong source says."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.resources import Deployment, Records
+from assets.traces import traces
+from pipeline.registry.policy import policy_of
+from pipeline.registry.record import Event, ModelVersion, Phase, Proposal, append, read_state, step_event
+from pipeline.storage import ModelRef, Store
+from pipeline.traces.lake import local_lake
+from pipeline.traces.materialize import read
+from tests.loop import EMBEDDED, ROOT, instance
+from tests.pipeline.traces.conftest import observation, write
+
+NAME = "arithmetic"
+PROMOTED = datetime(2026, 1, 6, 12, tzinfo=UTC)
+SECOND = ModelRef(uri="/models/second", digest="5ec0" * 16)
+
+
+def day_file(day: int) -> str:
+    return f"observations_v2/2026-01-{day:02d}.jsonl.gz"
+
+
+def at(day: int, hour: int = 10) -> str:
+    return f"2026-01-{day:02d} {hour:02d}:00:00.000000"
+
+
+class Place:
+    """A deployment over an export of its own, and what its stage says."""
+
+    def __init__(self, folder: Path, found: dg.DagsterInstance, *overrides: str) -> None:
+        self.export, self.instance = folder / "export", found
+        source = json.dumps({"kind": "langfuse_export", "uri": str(self.export)}, separators=(",", ":"))
+        self.settings = Deployment(
+            recipe_path=str(EMBEDDED),
+            overrides=[
+                f"data_root={folder / 'data'}",
+                f"base_model.uri={ROOT / 'pipeline' / 'demo' / 'model'}",
+                f"traces.source={source}",
+                "traces.window_days=30",
+                *overrides,
+            ],
+        )
+
+    @property
+    def store(self) -> Store:
+        return self.settings.store()
+
+    def run(self) -> dg.ExecuteInProcessResult:
+        resources = {"deployment": self.settings, "io_manager": Records(deployment=self.settings)}
+        return dg.materialize([traces], instance=self.instance, resources=resources, raise_on_error=False)
+
+    def said(self, result: dg.ExecuteInProcessResult) -> str:
+        return "\n".join(entry.user_message for entry in self.instance.all_logs(result.run_id))
+
+    def iterations(self) -> set[str]:
+        return {path.parent.name for path in self.store.path("iterations").glob("*/traces.json")}
+
+    def rows(self) -> list[str]:
+        dataset = self.settings.latest().dataset
+        return read(self.store, local_lake(self.store), dataset, ["trace_id"])["trace_id"].to_pylist()
+
+    def promote(self, when: datetime = PROMOTED, number: int = 1) -> None:
+        """The record of a rollout that ended well."""
+        store, base = self.store, self.settings.champion().model
+        version = ModelVersion(name=NAME, version=number, run_id="r", model=SECOND, adapter=SECOND, iteration="i")
+        policy = policy_of(self.settings.recipe().rollout)
+        proposal = Proposal(
+            rollout=f"r{number}", version=version, champion=base, verdict="PASS", bundle_digest="b", policy=policy
+        )
+        seconds = when.timestamp()
+        first = Event(epoch=1, at=seconds, rollout=f"r{number}", phase=Phase.PROPOSED, proposal=proposal)
+        assert append(store, NAME, read_state(store, NAME), first)
+        for phase in (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING, Phase.PROMOTED):
+            state = read_state(store, NAME)
+            assert append(store, NAME, state, step_event(state, seconds, phase, ""))
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with instance(tmp_path / "home") as made:
+        yield made
+
+
+def test_old_traces_are_nothing_new_after_a_promotion(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found)
+    write(place.export, day_file(5), [observation(n) for n in range(1, 6)])
+    write(place.export, day_file(6), [observation(10, start_time=at(6, 11))])
+    assert place.run().success
+    first = place.iterations()
+    assert len(first) == 1
+    place.promote()
+    before = {p: p.read_bytes() for p in place.store.root.rglob("*") if p.is_file() and p.suffix != ".db"}
+    again = place.run()
+    assert again.success
+    assert not again.asset_materializations_for_node("traces")
+    assert place.iterations() == first
+    assert {p: p.read_bytes() for p in place.store.root.rglob("*") if p.is_file() and p.suffix != ".db"} == before
+    (line,) = [text for text in place.said(again).splitlines() if text.startswith("Nothing new")]
+    assert "6 rows" in line and "version 1" in line and "2026-01-06 12:00" in line and "traces.attribution" in line
+
+
+def test_newer_traces_start_an_iteration_alone(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found)
+    write(place.export, day_file(5), [observation(1)])
+    write(place.export, day_file(6), [observation(2, start_time=at(6, 11))])
+    assert place.run().success
+    first = place.settings.latest()
+    place.promote()
+    write(place.export, "observations_v2/later.jsonl", [observation(3, start_time=at(6, 13))])
+    write(place.export, day_file(7), [observation(4, start_time=at(7))])
+    assert place.run().success
+    second = place.settings.latest()
+    assert second.id != first.id
+    assert second.champion == SECOND
+    assert place.rows() == ["t3", "t4"]
+    assert second.dataset.rows == 2
+
+
+def test_model_attribution_names_the_models_it_saw(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found, "traces.attribution=model")
+    write(place.export, day_file(5), [observation(1, provided_model_name="somebody-else")])
+    result = place.run()
+    assert result.success and not place.iterations()
+    (line,) = [text for text in place.said(result).splitlines() if text.startswith("Nothing new")]
+    assert "somebody-else" in line and f"{NAME}," in line
+
+
+def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found, "traces.consent_key=agreed")
+    write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
+    failed = place.run()
+    assert not failed.success and not place.iterations()
+    told = str(failed.failure_data_for_node("traces"))
+    assert "no row has the metadata key 'agreed'; keys seen:" in told and "user_consent (59)" in told
+    mended = Place(tmp_path, found)
+    assert mended.run().success
+    assert mended.settings.latest().dataset.rows == 59
+
+
+def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, found: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, found)
+    write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
+    write(place.export, day_file(6), [observation(n, metadata={}, start_time=at(6)) for n in range(100, 160)])
+    result = place.run()
+    assert result.success
+    (check,) = [c for c in result.get_asset_check_evaluations() if c.check_name == "admitted_share"]
+    assert not check.passed and not check.blocking
+    assert check.severity is dg.AssetCheckSeverity.WARN
+    assert f"{day_file(6)}: 0 of 60 rows" in str(check.description)
+    assert f"{day_file(6)}: 0 of 60 rows" in place.said(result)

@@ -1,0 +1,94 @@
+"""The command that checks a deployment: what it says of a good one, and of each thing that is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs import validate
+from tests.own import make_model, write_langfuse_export, write_openai_logs
+
+ROOT = Path(__file__).parents[2]
+OWN = ROOT / "jobs" / "recipes" / "own.yaml"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("own")
+    made = {"model": make_model(root / "my model"), "logs": write_openai_logs(root / "logs")}
+    return made | {"export": write_langfuse_export(root / "export"), "data": root / "data"}
+
+
+def check(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str], *overrides: str, kind: str = "openai_logs"
+) -> tuple[int, list[str], list[str]]:
+    """Exit code, lines that are fine, lines that are not."""
+    source = places["logs" if kind == "openai_logs" else "export"]
+    own = [f"base_model.uri='{places['model']}'", f"data_root='{places['data']}'"]
+    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", "accept_demo_suite=true", *overrides]
+    code = validate.main(["--recipe", str(OWN), "--json", "--override", *own])
+    said = json.loads(capsys.readouterr().out)
+    assert said["fine"] is (code == 0)
+    return code, *([line["text"] for line in said["lines"] if line["fine"] is fine] for fine in (True, False))
+
+
+@pytest.mark.parametrize("kind", ["openai_logs", "langfuse_export"])
+def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64", kind=kind)
+    text = "\n".join(fine)
+    assert (code, wrong) == (0, [])
+    assert "own.yaml resolves: own, digest" in text
+    assert "model: 502,560 parameters in F32" in text
+    assert "of the newest 640 rows would be admitted (4 parts" in text
+    assert "rejected: consent " in text
+    assert "metadata keys: expected_answer 640, user_consent 640" in text
+    assert not places["data"].exists()  # nothing is written
+
+
+def test_a_consent_key_that_no_row_has_is_named(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, wrong = check(places, capsys, "traces.consent_key=consent_to_training")
+    assert code == 1
+    assert any("source: 0 of the newest 640 rows" in line for line in wrong)
+    assert any("no row has consent_to_training. Did you mean user_consent?" in line for line in wrong)
+
+
+def test_a_prompt_beyond_the_context_is_refused(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, wrong = check(places, capsys, "training.grpo.max_completion_tokens=1020")
+    assert code == 1
+    assert [line for line in wrong if "longest prompt" in line and "context of 1,024. Lower" in line]
+
+
+def test_a_template_that_is_missing_is_refused(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bare = make_model(tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    code, _, wrong = check(places, capsys, f"base_model.uri='{bare}'")
+    assert code == 1
+    assert [line for line in wrong if "the chat template does not render" in line]
+
+
+def test_the_gate_is_asked_too(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, wrong = check(places, capsys, "accept_demo_suite=false", "evaluation.items=50")
+    assert code == 1
+    assert len([line for line in wrong if line.startswith("evaluation: ")]) == 3
+
+
+def test_a_typo_is_a_line_and_no_traceback(tmp_path: Path) -> None:
+    env = {**os.environ, "PREFERENCE_TUNING_RECIPE": str(OWN), "PREFERENCE_TUNING_OVERRIDES": "training.sed=3"}
+    command = [sys.executable, "-m", "jobs.validate", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "training.sed: there is no such field. Did you mean seed?" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_quotes_in_the_environment_that_do_not_close_are_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "name='x")
+    assert validate.main(["--quick"]) == 1
+    assert "a quote without its other half" in capsys.readouterr().out

@@ -1,0 +1,87 @@
+"""What a new user brings: a model of their own, and its traces in the formats of their tools. Seeded, and small."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load_file, save_file
+
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.task import mistaken_solution, problems
+
+FIRST = datetime(2026, 1, 5, 9, tzinfo=UTC)
+MODEL = "support-assistant-1"
+
+
+def make_model(folder: Path) -> Path:
+    """The embedded model with one tensor changed by a percent: another model, and as small."""
+    shutil.copytree(MODEL_DIR, folder)
+    tensors = load_file(folder / "model.safetensors")
+    first = min(tensors)
+    save_file(tensors | {first: tensors[first] * 1.01}, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def calls(prompts: int = 160, answers: int = 4, seed: int = 5) -> Iterator[dict[str, Any]]:
+    """Prompts, each answered a few times, half of them wrong; nine in ten users agreed to training."""
+    draw = random.Random(seed)
+    moment = FIRST
+    for number, problem in enumerate(problems(seed, "train", prompts)):
+        for answer in range(answers):
+            moment += timedelta(minutes=7)
+            yield {
+                "id": f"{number}-{answer}",
+                "time": moment,
+                "user": f"user-{draw.randrange(200)}",
+                "prompt": problem.prompt,
+                "completion": problem.solution if draw.random() < 0.5 else mistaken_solution(problem),
+                "metadata": {"expected_answer": problem.answer, "user_consent": draw.random() < 0.9},
+            }
+
+
+def write_openai_logs(folder: Path) -> Path:
+    """One call a line, a file a day."""
+    folder.mkdir(parents=True)
+    for call in calls():
+        line = {
+            "id": call["id"],
+            "created": int(call["time"].timestamp()),
+            "user": call["user"],
+            "request": {"model": MODEL, "messages": [{"role": "user", "content": call["prompt"]}]},
+            "response": {
+                "model": MODEL,
+                "choices": [{"message": {"role": "assistant", "content": call["completion"]}, "finish_reason": "stop"}],
+            },
+            "metadata": call["metadata"],
+        }
+        with (folder / f"{call['time']:%Y-%m-%d}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    return folder
+
+
+def write_langfuse_export(folder: Path) -> Path:
+    """`observations_v2/`, a file a day."""
+    (folder / "observations_v2").mkdir(parents=True)
+    for call in calls():
+        row = {
+            "id": f"o-{call['id']}",
+            "trace_id": f"t-{call['id']}",
+            "type": "GENERATION",
+            "start_time": f"{call['time']:%Y-%m-%d %H:%M:%S}.000000",
+            "user_id": call["user"],
+            "provided_model_name": MODEL,
+            "level": "DEFAULT",
+            "input": json.dumps([{"role": "user", "content": call["prompt"]}]),
+            "output": json.dumps({"role": "assistant", "content": call["completion"]}),
+            "metadata": {key: str(value).lower() for key, value in call["metadata"].items()},
+            "latency": 0.5,
+        }
+        with (folder / "observations_v2" / f"{call['time']:%Y-%m-%d}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return folder

@@ -1,0 +1,197 @@
+import pytest
+
+from pipeline import audit
+from pipeline.registry.decision import Decision, abort, decide, resume
+from pipeline.registry.record import Phase, read_events
+from pipeline.registry.rollout import tick
+from tests.pipeline.registry.conftest import NAME, World
+
+
+def decided(world: World, action: str, rollout: str = "", reason: str = "a reason", by: str = "operator"):
+    decision = Decision(action=action, reason=reason, by=by, rollout=rollout)
+    return decide(world.store, NAME, world.router, world.registry, decision, world.now)
+
+
+def held(world: World, digest: str = "new") -> None:
+    world.metrics.spoil = lambda look: None
+    world.propose(digest)
+    world.tick_until("held")
+
+
+@pytest.mark.parametrize("phase", ["proposed", "gated", "shifting", "observing", "held"])
+def test_an_abort_has_moved_the_traffic_when_it_returns(world, phase):
+    if phase == "held":
+        world.metrics.spoil = lambda look: None
+    world.propose("new")
+    world.tick_until(phase)
+    done = decided(world, "abort")
+    assert (done.refused, done.state.phase, world.weight()) == ("", Phase.ABORTED, 0)
+    assert world.state.quarantined == {}
+
+
+def test_after_an_abort_the_next_candidate_is_let_in(world):
+    held(world)
+    waiting = world.propose("next", number=2, data="later")
+    assert waiting.waits
+    assert "held: no metrics. Resume or abort it: python -m jobs.rollout status" in waiting.refused
+    decided(world, "abort")
+    assert world.propose("next", number=2, data="later").state.phase is Phase.PROPOSED
+
+
+def test_what_will_never_be_let_in_does_not_wait(world):
+    assert not world.propose("new", verdict="FAIL").waits
+    world.metrics.canary = {"quality": 0.2}
+    world.propose("bad")
+    world.tick_until("rolled_back")
+    refused = world.propose("bad", data="again")
+    assert refused.refused
+    assert not refused.waits
+
+
+def test_a_resumed_rollout_is_not_held_by_the_same_looks(world):
+    held(world)
+    assert decided(world, "resume").state.phase is Phase.SHIFTING
+    for _ in range(3):  # the router is read, then two looks that see nothing
+        world.tick(10.0)
+        assert world.state.phase is Phase.OBSERVING
+    world.tick(10.0)
+    assert world.state.phase is Phase.HELD
+
+
+def test_a_resume_keeps_the_evidence_and_starts_the_dwell_over(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.tick(90.0)
+    world.metrics.spoil = lambda look: None
+    world.tick_until("held")
+    before = world.state.evidence
+    assert before.canary.graded == 75
+    decided(world, "resume")
+    assert (world.state.evidence.canary, world.state.evidence.champion) == (before.canary, before.champion)
+    assert (world.state.dwell_s, world.state.misses) == (0.0, 0)
+    world.metrics.spoil = lambda look: look
+    assert world.tick_until("promoted").promotions == 1
+
+
+def test_harm_goes_on_being_proven_across_a_resume(world):
+    """Looks of 80 canary requests prove nothing alone; a resume after each must not make them start from nothing."""
+    world.metrics.canary = {"quality": 0.53}
+    world.propose("bad")
+    for _ in range(40):
+        state = world.tick_until("held", "rolled_back")
+        if state.phase is Phase.ROLLED_BACK:
+            break
+        decided(world, "resume")
+    assert "proven" in world.state.reason
+
+
+def test_a_share_that_was_mended_does_not_hold_again(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.metrics.spoil = lambda look: look.model_copy(update={"champion": look.canary})
+    assert "requests at 5%" in world.tick_until("held").reason
+    world.metrics.spoil = lambda look: look
+    decided(world, "resume")
+    assert world.tick_until("promoted", "held").phase is Phase.PROMOTED
+
+
+def test_only_a_held_rollout_can_be_resumed(world):
+    assert decided(world, "resume").refused == "no rollout is active"
+    world.propose("new")
+    world.tick_until("observing")
+    epoch = world.state.epoch
+    assert "is observing, and only a held one" in decided(world, "resume").refused
+    assert world.state.epoch == epoch
+    world.tick_until("promoted")
+    for action in ("resume", "abort"):
+        assert "no rollout is active: the last one" in decided(world, action).refused
+        assert "promoted" in decided(world, action).refused
+
+
+def test_a_decision_about_another_rollout_is_refused(world):
+    held(world)
+    epoch, rollout = world.state.epoch, world.state.rollout
+    for other in ("ffffffffffff", rollout[:6], "other"):
+        assert f"{other} is not the active rollout, which is {rollout}" in decided(world, "abort", other).refused
+    assert world.state.epoch == epoch
+    assert decided(world, "abort", rollout).state.phase is Phase.ABORTED
+
+
+def test_a_rollout_is_named_by_its_candidates_digest_too(world):
+    held(world, "0123456789abcdef")
+    assert decided(world, "resume", "0123456789").refused
+    assert not decided(world, "resume", "0123456789ab").refused
+
+
+@pytest.mark.parametrize(("reason", "by"), [(" ", "operator"), ("a reason", "")])
+def test_a_decision_without_a_reason_or_a_name_is_refused(world, reason, by):
+    held(world)
+    with pytest.raises(ValueError, match="Give one"):
+        decided(world, "abort", reason=reason, by=by)
+    assert world.state.phase is Phase.HELD
+
+
+def test_who_decided_and_why_is_in_event_and_audit_log(world):
+    held(world)
+    decided(world, "resume", reason="metrics are back")
+    world.tick_until("held")
+    decided(world, "abort", reason="they were not")
+    written = [e for e in audit.entries(world.store) if e.kind == "decision"]
+    assert [(e.detail["action"], e.detail["by"], e.detail["reason"]) for e in written] == [
+        ("resume", "operator", "metrics are back"),
+        ("abort", "operator", "they were not"),
+    ]
+    assert [e.reason for e in read_events(world.store, NAME) if e.by] == ["metrics are back", "they were not"]
+    assert audit.verify(world.store).flaw == ""
+
+
+def test_a_decision_whose_process_died_is_audited_later(world):
+    held(world)
+    resume(world.store, NAME, "metrics are back", world.now, "operator")
+    assert not list(audit.entries(world.store))
+    world.tick(1.0)
+    world.tick(1.0)
+    assert [(e.kind, e.detail["by"]) for e in audit.entries(world.store)] == [("decision", "operator")]
+
+
+def test_an_abort_that_is_not_obeyed_is_taken_on_by_the_next_one(world):
+    world.propose("new")
+    world.tick_until("observing")
+    applied = world.router.apply
+    world.router.apply = lambda split: None
+    assert decided(world, "abort").state.phase is Phase.ROLLING_BACK
+    assert world.weight() == 5
+    world.router.apply = applied
+    done = decided(world, "abort", reason="again")
+    assert (done.refused, done.state.phase, world.weight()) == ("", Phase.ABORTED, 0)
+    assert done.state.reason == "a reason"
+
+
+def test_an_abort_moves_traffic_while_the_registry_is_down(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.registry.down = True
+    done = decided(world, "abort")
+    assert (done.state.phase, world.weight(), done.errors) == (Phase.ABORTED, 0, ("registry: registry is down",))
+
+
+def test_a_decision_that_was_overtaken_is_made_on_what_is_now(world):
+    """Between the read and the write of a resume, another controller proves harm."""
+    held(world)
+    create = world.store.create
+
+    def overtaken(name, record):
+        world.store.create = create
+        world.metrics.spoil, world.metrics.canary = lambda look: look, {"quality": 0.2}
+        tick(world.store, NAME, world.router, world.metrics, world.registry, world.now + 60, intact=lambda _: True)
+        return create(name, record)
+
+    world.store.create = overtaken
+    assert "rolling_back, and only a held one" in decided(world, "resume").refused
+    assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
+
+
+def test_without_a_rollout_nothing_is_resumed_or_aborted(world):
+    assert not resume(world.store, NAME, "why", 0.0)
+    assert not abort(world.store, NAME, "why", 0.0)
+    assert world.state.epoch == 0

@@ -1,0 +1,100 @@
+import pytest
+
+from pipeline.registry.decision import abort, resume
+from pipeline.registry.propose import ChampionState, champion
+from pipeline.registry.record import Phase, read_events
+from pipeline.registry.status import Status, status
+from tests.pipeline.registry.conftest import BASE, NAME, World, iteration_over
+
+
+def shown(world: World) -> Status:
+    serving = champion(world.store, NAME) or ChampionState(model=BASE, version=0, promotions=0)
+    return status(NAME, serving, read_events(world.store, NAME), world.router.read())
+
+
+def test_without_a_rollout_it_says_who_serves(world):
+    report = shown(world)
+    assert (report.phase, report.rollout, report.decisions) == (Phase.IDLE, "", ())
+    assert (report.serving_version, report.serving_digest) == (0, BASE.digest)
+    assert report.waits_for == "a candidate that passes the gate"
+
+
+def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.tick(90.0)
+    world.metrics.spoil = lambda look: None
+    world.tick_until("held")
+    held_at = world.now
+    world.tick(500.0)
+    report = shown(world)
+    assert report.candidate is not None
+    assert (report.candidate.version, report.candidate.iteration) == (1, iteration_over(BASE).id)
+    assert (report.phase, report.since, report.stage, report.stages) == (Phase.HELD, held_at, 0, 3)
+    assert (report.weight, report.router) == (5, 5)
+    assert report.canary is not None and report.champion is not None
+    assert (report.canary.requests, report.canary.errors, report.champion.requests) == (75, 0, 1425)
+    quality = report.canary.quality
+    assert quality.low is not None and quality.high is not None
+    assert quality.low < 52 / 75 < quality.high
+    assert (report.dwell_s, report.wanted_dwell_s, report.wanted_graded) == (90.0, 100.0, 50)
+    assert (report.reason, report.looks, report.last_look, report.last_look_at) == (
+        "no metrics",
+        5,
+        "no metrics",
+        world.now,
+    )
+    assert report.decisions == ("resume", "abort")
+
+
+@pytest.mark.parametrize(
+    ("phase", "waits_for"),
+    [
+        ("proposed", "files of both models"),
+        ("gated", "first weight, 5%"),
+        ("shifting", "router to read 5%"),
+        ("observing", "100 s with metrics and 50 graded"),
+        ("held", "resume or abort"),
+    ],
+)
+def test_each_phase_waits_for_something_and_can_be_aborted(world, phase, waits_for):
+    if phase == "held":
+        world.metrics.spoil = lambda look: None
+    world.propose("new")
+    world.tick_until(phase)
+    report = shown(world)
+    assert waits_for in report.waits_for
+    assert "abort" in report.decisions
+    assert ("resume" in report.decisions) == (phase == "held")
+
+
+def test_a_rollback_under_way_and_one_that_is_over_leave_nothing_to_decide(world):
+    world.propose("new")
+    world.tick_until("observing")
+    abort(world.store, NAME, "why not", world.now, "operator")
+    report = shown(world)
+    assert (report.weight, report.router, report.decisions) == (0, 5, ())
+    assert (report.waits_for, report.reason, report.by) == ("the router to read 0%", "why not", "operator")
+    world.tick_until("aborted")
+    report = shown(world)
+    assert (report.phase, report.router, report.decisions) == (Phase.ABORTED, 0, ())
+    assert (report.reason, report.by) == ("why not", "operator")
+    assert report.waits_for == "the next candidate that passes the gate"
+
+
+def test_who_resumed_is_told_until_the_phase_changes(world):
+    world.metrics.spoil = lambda look: None
+    world.propose("new")
+    world.tick_until("held")
+    resume(world.store, NAME, "mended", world.now, "operator")
+    assert (shown(world).by, shown(world).reason) == ("operator", "mended")
+    world.tick(1.0)
+    assert shown(world).by == ""
+
+
+def test_a_split_of_another_rollout_is_not_taken_for_this_one(world):
+    world.propose("new")
+    world.tick_until("promoted")
+    world.propose("next", number=2)
+    assert shown(world).router is None
+    assert shown(world).serving_version == 1

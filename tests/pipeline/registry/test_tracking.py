@@ -1,0 +1,109 @@
+"""MLflow's database under a data root that was moved or copied, with a real MLflow."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipeline.iteration import identify
+from pipeline.registry.tracking import local_tracking
+from pipeline.registry.versions import _client, record
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
+
+CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")
+NAME = "sums & more"
+
+
+def keep(store, data="data", **changes):
+    adapter = store.path("adapter")
+    adapter.mkdir(parents=True, exist_ok=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    dataset = DatasetRef(uri=f"file://{store.root}/lake/governed/traces", rows=1, digest=data)
+    ref = ModelRef(uri=str(adapter), digest=digest_dir(adapter))
+    return record(
+        local_tracking(store),
+        store,
+        identify(0, NAME, ModelRef(uri="base", digest="base"), dataset, "recipe"),
+        CheckpointRef(adapter=ref, model=ref, step=1),
+        verdict="PASS",
+        bundle_digest="bundle",
+        params={"data_root": str(store.root), "training": {"steps": 2}},
+        metrics=[],
+        plots={},
+        card=CARD,
+        code_version="abc",
+        **changes,
+    )
+
+
+def text_of(database):
+    with closing(sqlite3.connect(database)) as connection:
+        return "\n".join(connection.iterdump())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("tracking") / "old root")
+    keep(store)
+    return store
+
+
+def test_nothing_is_said_of_the_data_root_but_where_artifacts_lie(made):
+    lines = [line for line in text_of(made.path("mlflow", "mlflow.db")).splitlines() if made.root.name in line]
+    assert not [line for line in lines if "/mlflow/" not in line and "%20" not in line]
+    run = _client(local_tracking(made)).search_runs(["1"])[0]
+    assert run.data.params["data_root"] == "relative:."
+    assert run.data.tags["dataset.uri"] == "relative:file://lake/governed/traces"
+
+
+def test_a_copy_finds_its_own_artifacts_and_no_others(made, tmp_path):
+    copy = Store(tmp_path / "copy")
+    shutil.copytree(made.root, copy.root)
+    before = text_of(made.path("mlflow", "mlflow.db"))
+    client = _client(local_tracking(copy))
+    version = client.get_model_version(NAME, "1")
+    place = copy.path("mlflow", NAME).as_uri()
+    assert version.source.startswith(f"{place}/")
+    assert client.get_model_version_download_uri(NAME, "1").startswith(f"{place}/")
+    assert client.get_run(version.run_id).info.artifact_uri.startswith(f"{place}/")
+    copy.path("mlflow", NAME, version.run_id, "artifacts", "adapter", "adapter_config.json").write_text("the copy's")
+    folder = Path(client.download_artifacts(version.run_id, "adapter"))
+    assert (folder / "adapter_config.json").read_text() == "the copy's"
+    assert made.root.as_uri() not in text_of(copy.path("mlflow", "mlflow.db"))
+    assert text_of(made.path("mlflow", "mlflow.db")) == before
+
+
+def test_the_next_run_of_a_moved_root_goes_beside_the_first(made, tmp_path):
+    moved = Store(tmp_path / "moved")
+    shutil.copytree(made.root, moved.root)
+    second = keep(moved, data="more")
+    assert second.version is not None
+    assert second.version.version == 2
+    assert (moved.path("mlflow", NAME, second.run_id, "artifacts", "adapter", "adapter_config.json")).is_file()
+    assert not made.path("mlflow", NAME, second.run_id).exists()
+
+
+def test_what_is_not_the_loops_own_is_left_alone(made, tmp_path):
+    copy = Store(tmp_path / "copy")
+    shutil.copytree(made.root, copy.root)
+    client = _client(local_tracking(copy))
+    client.create_experiment("mine", artifact_location="file:///elsewhere/mlflow/mine")
+    client.create_experiment("bucket", artifact_location="s3://elsewhere/mlflow/bucket")
+    client.set_experiment_tag("1", "note", made.path("mlflow", NAME).as_uri())
+    again = Store(tmp_path / "again")
+    shutil.copytree(copy.root, again.root)
+    client = _client(local_tracking(again))
+    assert client.get_experiment_by_name("mine").artifact_location == "file:///elsewhere/mlflow/mine"
+    assert client.get_experiment_by_name("bucket").artifact_location == "s3://elsewhere/mlflow/bucket"
+    assert client.get_experiment("1").tags["note"] == made.path("mlflow", NAME).as_uri()
+    assert client.get_experiment("1").artifact_location == again.path("mlflow", NAME).as_uri()
+
+
+def test_a_database_that_is_none_says_what_to_do(tmp_path):
+    store = Store(tmp_path)
+    store.path("mlflow").mkdir()
+    store.path("mlflow", "mlflow.db").write_text("this is no database, however one looks at it")
+    with pytest.raises(ValueError, match="restore it from a backup"):
+        local_tracking(store)

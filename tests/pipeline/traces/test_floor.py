@@ -1,0 +1,202 @@
+"""Wrong sources fail with what is the matter, publish nothing, and are read again when the recipe is mended."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource, Traces
+from pipeline.storage import Store
+from pipeline.traces.account import weak
+from pipeline.traces.days import rules_digest
+from pipeline.traces.floor import Tally, whole
+from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.records import GovernedTraces, Reason
+from pipeline.traces.watermark import NAME, Watermark
+
+from .conftest import Run, govern, observation, score, write
+
+FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
+NEXT_DAY = "2026-01-06 10:00:00.000000"
+
+
+def many(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
+    return [observation(n, **changes) for n in range(first, last)]
+
+
+def warned(store: Store, governed: GovernedTraces, floor: float = 0.01) -> list[str]:
+    source = LangfuseExportSource(uri="e")
+    return weak(store, governed, Traces(source=source, min_admitted_share=floor))
+
+
+def untouched(store: Store) -> bool:
+    with open_lake(local_lake(store)) as lake:
+        return not lake.digests() and not store.path(NAME).exists() and not store.path("traces", "days").exists()
+
+
+def test_a_source_read_as_another_kind_fails_with_the_likely_one(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 60))
+    with pytest.raises(ValueError, match="0 of 59 rows") as told:
+        govern(store, OtelSource(uri=str(export)), str(export))
+    said = str(told.value)
+    assert "schema 59" in said and "set traces.source.kind to langfuse_export" in said
+    assert untouched(store)
+    assert run().admitted == 59
+
+
+def test_a_kind_that_passes_the_floor_is_read_again_as_another(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 60))
+    wrong = govern(store, OtelSource(uri=str(export)), str(export), min_admitted_share=0.0)
+    assert (wrong.seen, wrong.admitted) == (59, 0)
+    assert store.path(NAME).exists()
+    assert run().admitted == 59
+    again = run()
+    assert again.rejected == {}
+
+
+def test_a_watermark_of_before_readers_were_on_record_is_read_again(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 60))
+    first = run()
+    known = store.read(NAME, Watermark)
+    assert known is not None
+    store.write(NAME, known.model_copy(update={"reader": ""}))
+    assert run() == first
+    assert store.read(NAME, Watermark) == known
+
+
+def test_the_reader_is_one_of_the_rules() -> None:
+    uri = "/somewhere"
+    exported, spans, logs = (kind(uri=uri) for kind in (LangfuseExportSource, OtelSource, OpenAiLogsSource))
+    digests = {rules_digest(Traces(source=source)) for source in (exported, spans, logs)}
+    assert len(digests) == 3
+    moved = LangfuseExportSource(uri="/elsewhere")
+    assert rules_digest(Traces(source=moved)) == rules_digest(Traces(source=exported))
+    demo = Traces.model_validate({"source": {"kind": "demo"}, "attribution": "none", "min_admitted_share": 0.5})
+    assert rules_digest(demo) == rules_digest(Traces(source=exported))
+
+
+def test_a_consent_key_that_no_row_has_fails_with_the_keys_seen(run: Run, store: Store, export: Path) -> None:
+    metadata = {"agreed_to_training": "true", "region": "us-secret-value", "ann@example.com": "x"}
+    write(export, FIRST, many(1, 60, metadata=metadata))
+    with pytest.raises(ValueError, match="consent 59") as told:
+        run()
+    said = str(told.value)
+    assert "no row has the metadata key 'user_consent'" in said
+    assert "agreed_to_training (59)" in said and "region (59)" in said
+    assert "us-secret-value" not in said and "ann@example.com" not in said
+    assert untouched(store)
+    assert run(consent_key="agreed_to_training").admitted == 59
+
+
+def test_keys_of_the_older_layout_are_seen_too(run: Run, export: Path) -> None:
+    write(export, "observations/2026-01-05.jsonl", many(1, 30, metadata={}))
+    rows = [{"id": f"t{n}", "metadata": {"opt_in": "true"}, "updated_at": NEXT_DAY} for n in range(1, 30)]
+    write(export, "traces/2026-01-05.jsonl", rows)
+    with pytest.raises(ValueError, match=r"keys seen: opt_in \(29\)"):
+        run()
+
+
+def test_a_key_that_nobody_says_yes_under_is_told_apart(run: Run, export: Path) -> None:
+    write(export, FIRST, many(1, 30, metadata={"user_consent": "false"}))
+    with pytest.raises(ValueError, match="29 have the metadata key 'user_consent', and next to none says yes"):
+        run()
+
+
+def test_a_wrong_recipe_does_not_empty_the_table(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 60))
+    first = run()
+    with pytest.raises(ValueError, match="Nothing was published"):
+        run(consent_key="typo")
+    rows = read(store, local_lake(store), first.iteration.dataset, ["trace_id"])
+    assert rows.num_rows == 59
+    assert run() == first
+
+
+def test_a_floor_that_is_raised_holds_for_what_was_read(run: Run, export: Path) -> None:
+    write(export, FIRST, [*many(1, 30), *many(30, 60, metadata={})])
+    assert run().admitted == 29
+    with pytest.raises(ValueError, match=r"29 of 59 rows .*lower traces\.min_admitted_share"):
+        run(min_admitted_share=0.9)
+    assert run(min_admitted_share=0.4).admitted == 29
+
+
+def test_rows_that_speak_against_no_source_do_not_count(run: Run, store: Store, export: Path) -> None:
+    spans = many(100, 900, type="SPAN")
+    again = [observation(1, updated_at=f"2026-01-05 11:00:{n:02d}.000000") for n in range(60)]
+    write(export, FIRST, [*spans, *again, observation(2)])
+    governed = run(min_admitted_share=0.9)
+    assert (governed.seen, governed.admitted) == (861, 2)
+    assert warned(store, governed, 0.9) == []
+
+
+def test_a_source_of_spans_alone_fails(run: Run, export: Path) -> None:
+    write(export, FIRST, many(1, 30, type="SPAN"))
+    with pytest.raises(ValueError, match="not_generation 29"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("seen", "admitted", "rejected", "below"),
+    [
+        (0, 0, {}, False),
+        (5, 0, {Reason.ERASED: 4, Reason.LATE: 1}, False),
+        (5, 0, {Reason.ERASED: 4, Reason.CONSENT: 1}, True),
+        (1000, 10, {Reason.CONSENT: 990}, False),
+        (1000, 9, {Reason.CONSENT: 991}, True),
+        (10_000, 9, {Reason.CONSENT: 100, Reason.NOT_GENERATION: 9891}, False),
+    ],
+)
+def test_below_the_floor(seen: int, admitted: int, rejected: dict[Reason, int], below: bool) -> None:
+    tally = Tally("s", seen, admitted, rejected)
+    assert tally.below(0.01) is below
+    assert not tally.below(0.0)
+
+
+def test_empty_days_and_files_of_scores_are_no_fault(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 30))
+    write(export, SECOND, [])
+    write(export, "scores/a.jsonl", [score(1, 1, 1.0), *("{" for _ in range(50))])
+    governed = run()
+    assert (governed.admitted, governed.rejected) == (29, {Reason.MALFORMED: 50})
+    assert warned(store, governed) == []
+    assert whole("s", governed.days, {FIRST}).eligible == 29
+
+
+def test_a_source_of_empty_days_is_no_fault(run: Run, export: Path) -> None:
+    write(export, FIRST, [])
+    governed = run()
+    assert (governed.seen, governed.iteration.dataset.rows) == (0, 0)
+
+
+def test_a_truncated_file_is_named(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 60))
+    body = "".join(json.dumps(row) + "\n" for row in many(100, 3000, start_time=NEXT_DAY)).encode()
+    (export / SECOND).write_bytes(gzip.compress(body)[:-9000])
+    governed = run()
+    (line,) = warned(store, governed)
+    assert line.startswith(f"{SECOND}: it breaks off;")
+    assert governed.admitted > 59
+
+
+def test_a_file_in_another_encoding_is_named(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 60))
+    rows = [json.dumps(observation(n, input="né" if n % 2 else "ne"), ensure_ascii=False) for n in range(100, 200)]
+    path = export / "observations_v2/latin.jsonl"
+    path.write_bytes("\n".join(rows).encode("latin-1"))
+    governed = run()
+    assert warned(store, governed) == ["observations_v2/latin.jsonl: 50 of 100 rows cannot be read (malformed 50)"]
+
+
+def test_a_part_that_gives_next_to_nothing_is_named(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, many(1, 60))
+    write(export, SECOND, many(100, 160, metadata={}, start_time=NEXT_DAY))
+    write(export, "observations_v2/few.jsonl", many(200, 203, metadata={}))
+    governed = run()
+    assert warned(store, governed) == [f"{SECOND}: 0 of 60 rows were admitted (consent 60)"]
+    assert warned(store, governed, 0.0) == []
+    assert run() == governed

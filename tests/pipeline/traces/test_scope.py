@@ -1,0 +1,220 @@
+"""Which rows count for the champion: row by row, for everything that reads a dataset."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.erasure import forget
+from pipeline.iteration import Iteration
+from pipeline.recipe import Compute, Rewards
+from pipeline.recipe.traces import DemoSource, Retention, Traces
+from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.label import label_traces
+from pipeline.selection.consent import consented
+from pipeline.storage import ModelRef, Store, digest_json
+from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.lake.upkeep import upkeep
+from pipeline.traces.materialize import read
+from pipeline.traces.members import keep_members, members
+from pipeline.traces.records import GovernedTraces
+from pipeline.traces.retention import retain
+from pipeline.traces.scope import Producer
+from pipeline.traces.sources.protocol import Address
+
+from .conftest import CHAMPION, NOW, Run, observation, score, write
+
+FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
+NEW, OLD = "tiny/2", "tiny/1"
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+MORNING, EVENING = "2026-01-05 08:00:00.000000", "2026-01-05 18:00:00.000000"
+NEXT_DAY = "2026-01-06 10:00:00.000000"
+
+
+def ids(store: Store, governed: GovernedTraces) -> list[str]:
+    return read(store, local_lake(store), governed.iteration.dataset, ["trace_id"])["trace_id"].to_pylist()
+
+
+def plain(governed: GovernedTraces) -> str:
+    """The digest of a dataset that holds all rows of the days."""
+    return digest_json([[day.day, day.digest] for day in governed.days])
+
+
+def mixed(export: Path) -> None:
+    """One day on which two models served, each the same user and another one."""
+    served = [(1, NEW, "ann"), (2, OLD, "ann"), (3, NEW, "bob"), (4, OLD, "cyd")]
+    rows = [observation(n, provided_model_name=model, user_id=user) for n, model, user in served]
+    write(export, FIRST, rows)
+    write(export, "scores/a.jsonl", [score(n, n, 1.0) for n, _, _ in served])
+
+
+def label(store: Store, iteration: Iteration) -> list[dict[str, Any]]:
+    alone, nobody = Compute(workers=1), Endpoints()
+    labels = label_traces(store, local_lake(store), iteration, Rewards(), alone, nobody, (), lambda line: None)
+    return pq.read_table(labels.dataset.uri).to_pylist()
+
+
+def test_every_reader_of_a_dataset_sees_its_rows_alone(run: Run, store: Store, export: Path) -> None:
+    mixed(export)
+    governed = run(attribution="model", version=2)
+    dataset, lake = governed.iteration.dataset, local_lake(store)
+    assert (governed.admitted, dataset.rows) == (4, 2)
+    assert ids(store, governed) == ["t1", "t3"]
+    assert sorted(row["trace_id"] for row in label(store, governed.iteration)) == ["t1", "t3"]
+    opinions = pq.read_table(store.path(governed.iteration.path("opinions", "2026-01-05.parquet")))
+    assert opinions["trace_id"].to_pylist() == ["t1", "t3"]
+    assert consented(store, lake, dataset) == {("t1", "o1"), ("t3", "o3")}
+
+
+def test_the_digest_says_which_rows_count(run: Run, store: Store, export: Path) -> None:
+    mixed(export)
+    whole, new, old = run(), run(attribution="model", version=2), run(attribution="model", version=1)
+    assert whole.iteration.dataset.digest == plain(whole)
+    assert len({each.iteration.dataset.digest for each in (whole, new, old)}) == 3
+    assert (ids(store, old), ids(store, new)) == (["t2", "t4"], ["t1", "t3"])
+    assert run(attribution="model", version=2) == new
+    write(export, "observations_v2/b.jsonl", [observation(5, provided_model_name=OLD, start_time=NEXT_DAY)])
+    again = run(attribution="model", version=2)
+    assert again.iteration == new.iteration, "another model's new rows are nothing new"
+
+
+def test_a_dataset_of_all_rows_keeps_its_digest(run: Run, export: Path) -> None:
+    write(export, FIRST, [observation(1, provided_model_name=NEW, start_time=EVENING)])
+    write(export, SECOND, [observation(2, provided_model_name=NEW, start_time=NEXT_DAY)])
+    for settings in ({"since": NOON, "version": 2}, {"attribution": "model", "version": 2}, {"attribution": "none"}):
+        governed = run(**settings)
+        assert governed.iteration.dataset.digest == plain(governed)
+
+
+def test_rows_newer_than_the_promotion_count(run: Run, store: Store, export: Path) -> None:
+    times = [MORNING, "2026-01-05 12:00:00.000000", "2026-01-05 12:00:00.000001", EVENING]
+    write(export, FIRST, [observation(n, start_time=time) for n, time in enumerate(times, 1)])
+    write(export, SECOND, [observation(9, start_time=NEXT_DAY)])
+    assert ids(store, run(since=NOON, version=1)) == ["t3", "t4", "t9"]
+    assert ids(store, run(since=NOON, version=1, attribution="none")) == ["t1", "t2", "t3", "t4", "t9"]
+    assert ids(store, run(version=0)) == ["t1", "t2", "t3", "t4", "t9"]
+
+
+def test_nothing_that_counts_publishes_nothing(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1, start_time=MORNING)])
+    run()
+    published = sorted(store.path("traces", "datasets").rglob("*"))
+    governed = run(since=NOON, version=1)
+    assert (governed.admitted, governed.iteration.dataset.rows) == (1, 0)
+    assert sorted(store.path("traces", "datasets").rglob("*")) == published
+
+
+def test_the_window_is_of_days_with_rows_that_count(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1, provided_model_name=NEW), observation(2, provided_model_name="tiny:2")])
+    write(export, SECOND, [observation(3, provided_model_name=OLD, start_time=NEXT_DAY)])
+    governed = run(attribution="model", version=2, window_days=1)
+    assert ids(store, governed) == ["t1", "t2"]
+    assert [day.day for day in governed.days] == ["2026-01-05"]
+    two = run(attribution="model", version=2, window_days=2)
+    assert two.iteration == governed.iteration
+
+
+def test_a_whole_day_and_a_mixed_one_are_read_together(run: Run, store: Store, export: Path) -> None:
+    """The names differ from day to day: what one day needs must not hide the other's rows."""
+    write(export, FIRST, [observation(1, provided_model_name="tiny:2")])
+    rows = [(2, NEW), (3, OLD)]
+    write(export, SECOND, [observation(n, provided_model_name=m, start_time=NEXT_DAY) for n, m in rows])
+    assert ids(store, run(attribution="model", version=2)) == ["t1", "t2"]
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "counts"),
+    [
+        (0, "tiny", True),
+        (0, "tiny@cccccccccccc", True),
+        (0, "/models/champion", True),
+        (0, "tiny/1", False),
+        (3, "tiny", False),
+        (3, "tiny/3", True),
+        (3, "tiny:3", True),
+        (3, "tiny-v3", True),
+        (3, "models:/tiny/3", True),
+        (3, "champion-cccccccccccc", True),
+        (3, "tiny/2", False),
+        (3, "tiny/30", False),
+    ],
+)
+def test_a_champion_is_known_by_its_names(version: int, name: str, counts: bool) -> None:
+    assert (name in Producer(CHAMPION, "tiny", version).names) is counts
+
+
+def test_names_are_compared_as_the_table_masks_them(run: Run, store: Store, export: Path) -> None:
+    uri = "/home/ann@example.com/model"
+    write(export, FIRST, [observation(1, provided_model_name=uri), observation(2, provided_model_name="other")])
+    champion = ModelRef(uri=uri, digest="c" * 64)
+    assert ids(store, run(attribution="model", champion=champion)) == ["t1"]
+
+
+def test_the_demo_counts_by_model_and_others_by_promotion(export: Path) -> None:
+    external = {"kind": "langfuse_export", "uri": str(export)}
+    assert Traces(source=DemoSource()).counts == "model"
+    assert Traces.model_validate({"source": external}).counts == "promoted"
+    assert Traces.model_validate({"source": external, "attribution": "none"}).counts == "none"
+
+
+def test_who_is_in_a_dataset_outlives_its_snapshot(run: Run, store: Store, export: Path) -> None:
+    mixed(export)
+    governed = run(attribution="model", version=2)
+    write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY)])
+    run(attribution="model", version=2)
+    with open_lake(local_lake(store)) as lake:
+        keep_members(store, lake)
+    found = members(store, governed.iteration.dataset.digest)
+    assert found is not None
+    assert len(found.newest) == 2
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_forgetting_spares_a_dataset_without_the_user(
+    run: Run, store: Store, export: Path, tmp_path: Path, expired: bool
+) -> None:
+    mixed(export)
+    new, old = (run(attribution="model", version=n).iteration.dataset for n in (2, 1))
+    config = local_lake(store)
+    if expired:
+        write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY, user_id="dan")])
+        run(attribution="model", version=2)
+        with open_lake(config) as lake:
+            keep_members(store, lake)
+        upkeep(config, 1, datetime.now(UTC).replace(year=2040), lambda line: None)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+
+    def erase(user: str) -> tuple[str, ...]:
+        proof = forget(store, config, user, tracking_uri=uri, model_name="tiny", now=NOW, log=lambda line: None)
+        return proof.affected.datasets
+
+    # Only what an iteration was cut from is asked about once its snapshot is gone.
+    for dataset in (new, old):
+        made = run(attribution="model", version=2 if dataset == new else 1)
+        iteration = made.iteration.model_copy(update={"id": dataset.digest[:8], "dataset": dataset})
+        store.write(iteration.path("traces.json"), made.model_copy(update={"iteration": iteration}))
+    without = erase("cyd")
+    assert old.digest in without
+    assert new.digest not in without
+    assert ids(store, run(attribution="model", version=1)) == ["t2"]
+    assert new.digest in erase("bob")
+    rest = ids(store, run(attribution="model", version=2))
+    assert rest == (["t1", "t9"] if expired else ["t1"])
+
+
+def test_retention_ends_a_dataset_that_holds_part_of_a_day(run: Run, store: Store, export: Path) -> None:
+    mixed(export)
+    write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY)])
+    governed = run(attribution="model", version=2)
+    kept = Retention(governed_days=6)
+    settings = Traces.model_validate({"source": {"kind": "langfuse_export", "uri": str(export)}, "retention": kept})
+    done = retain(store, local_lake(store), settings, Address(settings.source, str(export)), NOW, lambda line: None)
+    assert done.days == ("2026-01-05",)
+    assert done.datasets == (governed.iteration.dataset.digest,)
+    with pytest.raises(ValueError, match=r"snapshot .* any more"):
+        ids(store, governed)
+    assert ids(store, run(attribution="model", version=2, retention=kept)) == ["t9"]

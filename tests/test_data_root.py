@@ -1,0 +1,132 @@
+"""The data root moves: no file says where it lies, and the whole loop goes on from a copy whose original is gone."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyiceberg.manifest import read_manifest_list
+
+from assets.registry import advance
+from assets.resources import RECORDS, Deployment, read_record
+from evals.bundle import verify
+from jobs.governance import forget_user, keep_up
+from pipeline import audit
+from pipeline.registry import versions
+from pipeline.registry.record import Phase
+from pipeline.storage import digest_dir
+from pipeline.traces.lake import open_lake
+from pipeline.traces.lake.catalogue import open_table
+from pipeline.traces.materialize import read
+from tests.loop import deployment, instance, materialized, run_loop
+
+pytestmark = pytest.mark.slow
+
+ABSOLUTE = {
+    ("mlflow/mlflow.db", "experiments.artifact_location"),
+    ("mlflow/mlflow.db", "runs.artifact_uri"),
+    ("mlflow/mlflow.db", "model_versions.source"),
+    ("mlflow/mlflow.db", "model_versions.storage_location"),
+}
+"""What MLflow cannot keep relative: `registry.tracking` sets it to where the root is."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data root after a promotion and a second iteration, whose base model lies under the root."""
+    folder = tmp_path_factory.mktemp("moved")
+    settings = deployment(folder / "data")
+    with instance(folder / "home") as found:
+        assert run_loop(settings, found).success
+        assert advance(settings, 120.0, print).phase is Phase.PROMOTED
+        second = run_loop(settings, found)
+    assert second.success
+    assert "model_version" in materialized(second) or "eval_report" in materialized(second)
+    yield folder / "data"
+
+
+def cells(database: Path) -> Iterator[tuple[str, str]]:
+    """`table.column` and text of every cell."""
+    with closing(sqlite3.connect(database)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            rows = connection.execute(f'SELECT * FROM "{table}"')
+            columns = [column[0] for column in rows.description]
+            for row in rows:
+                yield from ((f"{table}.{name}", str(value)) for name, value in zip(columns, row, strict=True))
+
+
+def test_no_file_says_where_the_root_lies(root: Path) -> None:
+    said: set[tuple[str, str]] = set()
+    for path in root.rglob("*"):
+        if path.is_file():
+            name = str(path.relative_to(root))
+            if path.suffix == ".db":
+                said |= {(name, where) for where, text in cells(path) if str(root) in text}
+            elif str(root).encode() in path.read_bytes():
+                said.add((name, "bytes"))
+    assert said == ABSOLUTE
+    with open_table(deployment(root).lake()) as table:  # Avro packs what it holds
+        manifests = [m for s in table.snapshots() for m in read_manifest_list(table.io.new_input(s.manifest_list))]
+        files = [e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(table.io)]
+    assert files
+    assert not [name for name in (*files, *(m.manifest_path for m in manifests)) if str(root) in name]
+
+
+def test_the_loop_goes_on_in_a_copy_without_its_original(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "data")
+    away = root.with_name("away")
+    root.rename(away)  # whoever still reads the original fails
+    before = {path: path.stat().st_mtime_ns for path in away.rglob("*")}
+    try:
+        go_on(deployment(tmp_path / "data"), tmp_path)
+        assert not root.exists(), "something wrote where the original was"
+        assert {path: path.stat().st_mtime_ns for path in away.rglob("*")} == before
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        away.rename(root)
+
+
+def go_on(settings: Deployment, folder: Path) -> None:
+    store, latest = settings.store(), settings.latest()
+    for path in sorted(store.path("iterations").glob("*/traces.json")):
+        for asset, (name, _) in RECORDS.items():
+            if (path.parent / name).is_file():
+                read_record(store, path.parent.name, asset)
+    trained = read_record(store, latest.id, "policy_checkpoint").checkpoint
+    assert Path(trained.model.uri).is_relative_to(store.root)
+    assert digest_dir(Path(trained.model.uri)) == trained.model.digest
+    assert read(store, settings.lake(), latest.dataset).num_rows == latest.dataset.rows
+    verdict = read_record(store, latest.id, "gate_verdict")
+    bundle = store.path(latest.path("evidence"))
+    assert verify(bundle, verdict.bundle_digest) == verdict
+    champion = settings.champion()
+    assert Path(champion.model.uri).is_relative_to(store.root)
+    assert champion.promotions == 1
+    served(settings)
+    advance(settings, 120.0, print)
+    with instance(folder / "home") as found:
+        again = run_loop(settings, found)
+    assert again.success
+    assert "traces" in materialized(again) or settings.latest() == latest
+    keep_up(settings, print)
+    with open_lake(settings.lake()) as lake:
+        files = lake.files(lake.digests(), lake.snapshot)
+        assert all(uri.startswith(f"file://{store.root}/") for uri in files)
+        users = lake.read(lake.digests(), lake.snapshot, ["user_id"])["user_id"].drop_null().to_pylist()
+    proof = forget_user(settings, users[0], None, print)
+    assert proof.rows
+    assert proof.remains == ()
+    assert audit.verify(store).flaw == ""
+
+
+def served(settings: Deployment) -> None:
+    """MLflow has the artifacts of the first version in this root."""
+    client = versions._client(settings.tracking_uri())
+    version = client.get_model_version(settings.recipe().base_model.name, "1")
+    place = settings.store().path("mlflow").as_uri()
+    assert version.source.startswith(f"{place}/")
+    assert version.run_id is not None
+    assert "adapter" in [file.path for file in client.list_artifacts(version.run_id)]

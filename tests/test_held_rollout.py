@@ -1,0 +1,60 @@
+"""A rollout that is held, by the stages themselves: the next candidate waits, and is let in after a person decided."""
+
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.outcome import outcome
+from assets.registry import advance
+from jobs.rollout import main
+from pipeline.registry.record import Phase, read_state
+from tests.loop import EMBEDDED, SHORT, deployment, instance, materialized, open_rollout, run_loop
+
+pytestmark = pytest.mark.slow
+
+
+def warned(home: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> str:
+    return "\n".join(e.user_message for e in home.all_logs(run.run_id) if e.level == 30)
+
+
+def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, lines = tmp_path / "data", list[str]()
+    settings = deployment(root)
+    name = settings.recipe().base_model.name
+    rollout = open_rollout(settings, tmp_path, time.time())
+    held = advance(settings, 60.0, lines.append)  # nothing is on record that could be replayed
+    assert (held.phase, held.canary_weight) == (Phase.HELD, 50)
+
+    with instance(tmp_path / "home") as home:
+        waits = run_loop(settings, home)
+        assert waits.success
+        assert {"model_version", "canary"} - {*materialized(waits)} == {"canary"}
+        assert f"rollout {rollout} is held: no metrics" in warned(home, waits)
+        assert "python -m jobs.rollout status" in warned(home, waits)
+        iteration = settings.latest()
+        assert outcome(settings.store(), iteration) is None
+
+        still = advance(settings, 60.0, lines.append)  # there are requests, but none that is new to that candidate
+        assert (still.phase, still.looks, still.canary_weight) == (Phase.HELD, held.looks + 1, 50)
+        assert "was trained on are gone" in lines[-1]
+
+        monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
+        monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join([*SHORT, f"data_root={root}"]))
+        assert main(["abort", "--reason", "the next one is better", "--rollout", rollout]) == 0
+        assert "the router reads 0%" in capsys.readouterr().out
+
+        again = run_loop(settings, home)  # the same launch once more
+        assert again.success
+        assert "canary" in materialized(again)
+        ended = outcome(settings.store(), iteration)
+        assert ended is not None
+        assert ended.ending == "rollout"
+        assert advance(settings, 120.0, lines.append).phase is Phase.PROMOTED
+    champion = read_state(settings.store(), name).champion
+    assert champion is not None
+    assert champion.iteration == iteration.id
+    assert any("recorded requests ask what it learned from" in line for line in lines)

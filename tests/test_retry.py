@@ -1,0 +1,151 @@
+"""Every stage again: alone, with all below it, from its failure, and anew; each over what was there before it."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import dagster as dg
+import pytest
+
+from assets.resources import RECORDS, Deployment, Records, records
+from jobs import retry
+from jobs.preference_tuning import ASSETS
+from pipeline import audit
+from pipeline.registry.decision import abort
+from tests.loop import EMBEDDED, ROOT, deployment, instance, run_loop
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+STAGES = retry.STAGES
+
+
+class Finished(NamedTuple):
+    settings: Deployment
+    instance: dg.DagsterInstance
+    root: Path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    """A data root whose iteration went all the way."""
+    folder = tmp_path_factory.mktemp("retry")
+    settings = deployment(folder / "data")
+    with instance(folder / "home") as each:
+        assert run_loop(settings, each).success
+        yield Finished(settings, each, folder / "data")
+
+
+def job(settings: Deployment, io_manager: object = records) -> dg.JobDefinition:
+    """The job as `jobs.definitions` has it, in this process."""
+    return dg.Definitions(
+        assets=ASSETS,
+        jobs=[dg.define_asset_job("preference_tuning", selection=ASSETS, executor_def=dg.in_process_executor)],
+        resources={"deployment": settings, "io_manager": io_manager},
+    ).resolve_job_def("preference_tuning")
+
+
+@pytest.mark.parametrize("below", ["", "*"], ids=["alone", "and_below"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_runs_again(finished: Finished, stage: str, below: str) -> None:
+    again = job(finished.settings).execute_in_process(
+        op_selection=[f"{stage}{below}"], instance=finished.instance, raise_on_error=False
+    )
+    assert again.success, [str(event) for event in again.all_events if event.is_failure]
+    wanted = STAGES[STAGES.index(stage) :] if below else (stage,)
+    ran = [event.step_key for event in again.all_events if event.is_step_success]
+    skipped = [event.step_key for event in again.all_events if event.is_step_skipped]
+    if stage == "traces":  # the iteration has ended: there is nothing new, and nothing below is made
+        assert ran == ["traces"]
+        assert skipped == list(wanted[1:])
+    else:
+        assert ran == list(wanted)
+
+
+class FailsOnce(Records):
+    """Records that cannot be handed on at the stage named here, once."""
+
+    at = ""
+
+    def handle_output(self, context: dg.OutputContext, obj: object) -> None:
+        if context.step_key == FailsOnce.at:
+            FailsOnce.at = ""
+            raise OSError("The disk went away.")
+        super().handle_output(context, obj)
+
+
+TARGET: list[dg.JobDefinition] = []
+
+
+def target() -> dg.JobDefinition:
+    """What Dagster makes again for each of the runs; it keeps the first one that it got."""
+    return TARGET[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
+    manager = dg.IOManagerDefinition(lambda _: FailsOnce(), required_resource_keys={"deployment"})
+    TARGET[:] = TARGET or [job(finished.settings, manager)]
+    outcome = finished.root / "iterations" / finished.settings.latest().id / "outcome.json"
+    ended = outcome.read_bytes()
+    outcome.unlink()  # else the traces have nothing new to hand on
+    try:
+        FailsOnce.at = stage
+        first = dg.execute_job(dg.reconstructable(target), instance=finished.instance, raise_on_error=False)
+        assert next(event.step_key for event in first.all_events if event.is_step_failure) == stage
+        again = dg.execute_job(
+            dg.reconstructable(target),
+            instance=finished.instance,
+            raise_on_error=False,
+            reexecution_options=dg.ReexecutionOptions.from_failure(first.run_id, finished.instance),
+        )
+        assert again.success, [str(event) for event in again.all_events if event.is_failure]
+        ran = [event.step_key for event in again.all_events if event.is_step_success]
+        assert ran == list(STAGES[STAGES.index(stage) :])
+    finally:
+        outcome.write_bytes(ended)
+
+
+@pytest.fixture
+def typed(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to type commands in, with a copy of the data root that the environment names."""
+    shutil.copy(ROOT / "dagster.yaml", tmp_path)
+    root = shutil.copytree(finished.root, tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(deployment(root).overrides))
+    return root
+
+
+def test_records_in_the_traffic_are_not_redone(typed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert retry.main(["gate_verdict", "--yes"]) == 2
+    assert "version 1 of arithmetic, made by iteration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = deployment(typed)
+    store, iteration = settings.store(), settings.latest()
+    abort(store, iteration.model_name, "a test", time.time())
+    before = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}
+    names = list(retry.leavings(store, iteration, stage))
+    assert retry.main([stage]) == 1, "nobody was there to ask"
+    assert all(store.path(name).exists() for name in names)
+    assert all(f"  {name} " in capsys.readouterr().out for name in names[:1])
+
+    assert retry.main([stage, "--yes", "--no-launch"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("dagster job launch -j preference_tuning")
+    kept = STAGES[: STAGES.index(stage)]
+    left = {asset for asset, (name, _) in RECORDS.items() if store.path(iteration.path(name)).exists()}
+    assert left == set(kept)
+    assert list(retry.leavings(store, iteration, stage)) == []
+    assert not store.path(iteration.path("evidence")).exists() or STAGES.index(stage) > STAGES.index("eval_report")
+    (entry,) = [entry for entry in audit.entries(store) if entry.kind == "retry"]
+    assert (entry.subject, entry.detail["stage"], entry.detail["removed"]) == (iteration.id, stage, names)
+    if stage in ("reward_labels", "gate_verdict"):  # again, to the same records: one that is dear and one that is not
+        with instance(typed.parent / "home") as each:
+            assert job(settings).execute_in_process(op_selection=[f"{stage}*"], instance=each).success
+        after = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}
+        assert after["gate_verdict.json"].candidate == before["gate_verdict.json"].candidate
+        assert after["gate_verdict.json"].verdict == before["gate_verdict.json"].verdict
