@@ -15,6 +15,7 @@ from pipeline.recipe import Compute
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.serving.sample import Completion, Messages, Sampling
 from pipeline.storage import ModelRef, Store
+from pipeline.traces.account import rejected_samples
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize, read
 from pipeline.traces.records import GovernedTraces, Reason
@@ -128,6 +129,18 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     assert 0.35 < sum(r["feedback_count"] for r in rows) / len(rows) < 0.45
     assert 0.02 < sum("[" in prompt for prompt in prompts) / len(prompts) < 0.07
     assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
+
+
+def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> None:
+    serve(tmp_path / "e", FIRST, size=40, days=8)
+    govern(tmp_path / "e", tmp_path / "s")
+    serve(tmp_path / "e", SECOND, size=40, days=1)
+    govern(tmp_path / "e", tmp_path / "s")  # its scores are looked for in the ledgers of all days before
+    days = sorted(path.stem for path in (tmp_path / "s" / "traces" / "rejected").glob("*.jsonl"))
+    assert len(days) == 9
+    samples = rejected_samples(Store(tmp_path / "s"), days)
+    assert samples and max(Counter(reason for reason, *_ in samples).values()) == 2
+    assert samples == sorted(samples, key=lambda sample: sample[0])
 
 
 def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
