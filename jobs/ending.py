@@ -10,6 +10,7 @@ from assets.outcome import outcome
 from assets.resources import RECORDS, Deployment, deployment
 from evals.comparison import EvalReport
 from pipeline.iteration import Iteration
+from pipeline.recipe.overrides import split
 from pipeline.registry.record import ModelVersion, Phase, RolloutState, read_state
 from pipeline.storage import Record, Store
 from pipeline.training.result import TrainingResult
@@ -62,8 +63,8 @@ def ending(settings: Deployment, iteration: Iteration) -> Ending:
 def command(settings: Deployment, *more: str, launch: str = RUN) -> str:
     """The launch with further overrides, beside those that are in force."""
     keys = {override.partition("=")[0] for override in more}
-    words = [override for override in settings.overrides if override.partition("=")[0] not in keys]
-    words += more
+    kept = [override for override in settings.overrides if override.partition("=")[0] not in keys]
+    words = [each if split(each) == [each] else f'"{each}"' for each in (*kept, *more)]
     set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(' '.join(words))} " if words else ""
     if Path(settings.recipe_path).resolve() != Path(deployment().recipe_path).resolve():
         set_to = f"PREFERENCE_TUNING_RECIPE={shlex.quote(settings.recipe_path)} {set_to}"

@@ -12,6 +12,7 @@ from evals.comparison import EvalReport
 from jobs import summary
 from jobs.ending import ending
 from pipeline.iteration import Iteration
+from pipeline.recipe.overrides import split
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import CheckpointRef, Store
 from pipeline.training.result import Finding, Health, TrainingResult
@@ -25,9 +26,8 @@ class Place:
     """A deployment whose first candidate, `a`, was promoted, and its second iteration."""
 
     def __init__(self, root: Path) -> None:
-        self.settings = Deployment(
-            recipe_path=str(EMBEDDED), overrides=[f"data_root={root}", f"base_model.name={NAME}", "training.seed=4"]
-        )
+        overrides = ["name=with a space", f"data_root={root}", f"base_model.name={NAME}", "training.seed=4"]
+        self.settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
         self.store = Store(root)
         self.world = World(self.store)
         self.first = self.begin(iteration_over(BASE))
@@ -72,7 +72,7 @@ def overrides(command: str) -> list[str]:
     """What a typed command sets."""
     first = shlex.split(command)[0]
     assert first.startswith("PREFERENCE_TUNING_OVERRIDES=")
-    return first.partition("=")[2].split()
+    return split(first.partition("=")[2])
 
 
 def test_an_iteration_under_way_names_its_stage(place: Place) -> None:
