@@ -44,7 +44,7 @@ _ANSWERED = _words("""
 
 
 _CHAT = _words("""
-    role content parts blocks contents message messages choices candidates generations kwargs args arguments
+    type kind role content parts blocks contents message messages choices candidates generations kwargs args arguments
     additional_kwargs response_metadata usage_metadata usage tool_calls toolCalls tool_call_id toolCallId toolName
     tool_name function function_call functionCall finish_reason finishReason stop_reason delta input output prompt
     completion response text raw result parameters source_nodes chat_history tools lc error refusal
