@@ -117,7 +117,7 @@ def test_what_nobody_can_read_is_counted_and_told_by_its_shape(run: Run, store: 
         Reason.ERROR: 1,
     }
     ledger = store.path("traces", "rejected", "2026-01-05.jsonl").read_text()
-    assert "output: [{type:str,beam:str}]" in ledger and "input: [{type:str,beam:str}]" in ledger
+    assert "output: {type:str,beam:str}" in ledger and "input: {type:str,beam:str}" in ledger
     assert "secret" not in ledger
 
 
