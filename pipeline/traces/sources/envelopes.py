@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from pipeline.traces.sources.parts import Json, is_part, kind_of
 from pipeline.traces.sources.shapes import unreadable
 
-CONTENTS = ("parts", "blocks", "content")
+CONTENTS = ("parts", "blocks", "contents", "content")
 """Where a message keeps its content: an application's message has the text alone beside its parts."""
 
 
