@@ -101,6 +101,26 @@ def test_new_rules_make_every_day_again(run: Run, store: Store, export: Path) ->
     assert run().admitted == 0
 
 
+def test_what_nobody_can_read_is_counted_and_told_by_its_shape(run: Run, store: Store, export: Path) -> None:
+    odd = json.dumps([{"type": "hologram", "beam": "secret"}])
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    final = observation(1, id="o9", start_time="2026-01-05 11:00:00", output=odd)
+    rows = [observation(1), final, observation(2, input=odd), observation(3, output=json.dumps(calls)), observation(4)]
+    write(export, FIRST, [*rows, observation(5, output="None"), observation(6, output=odd, level="ERROR")])
+    found = run()
+    assert ids(store, found.iteration.dataset) == ["t4"]
+    assert found.rejected == {
+        Reason.UNREADABLE: 2,
+        Reason.INTERMEDIATE: 1,  # an earlier call does not stand for a trace because its last one cannot be read
+        Reason.TOOL_CALL_ONLY: 1,
+        Reason.EMPTY_OUTPUT: 1,
+        Reason.ERROR: 1,
+    }
+    ledger = store.path("traces", "rejected", "2026-01-05.jsonl").read_text()
+    assert "output: {type:str,beam:str}" in ledger and "input: {type:str,beam:str}" in ledger
+    assert "secret" not in ledger
+
+
 def test_an_empty_day_is_proved_empty(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, [observation(1)])
     write(export, SECOND, [])
