@@ -52,20 +52,22 @@ def serve(
     return server
 
 
-def govern(root: Path, store: Path) -> GovernedTraces:
+def govern(root: Path, store: Path, champion: ModelRef = FIRST, version: int = 0, days: int = 30) -> GovernedTraces:
     source = DemoSource()
     return materialize(
         Store(store),
         local_lake(Store(store)),
         Address(source, str(root)),
-        Traces(source=source),
+        Traces(source=source, window_days=days),
         Compute(workers=1),
-        champion=FIRST,
+        champion=champion,
         model_name="tiny",
         number=0,
         recipe_digest="r",
         now=datetime(2026, 2, 1, tzinfo=UTC),
         log=lambda line: None,
+        version=version,
+        since=datetime(2026, 2, 1, tzinfo=UTC) if version else None,
     )
 
 
@@ -128,6 +130,17 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     assert 0.35 < sum(r["feedback_count"] for r in rows) / len(rows) < 0.45
     assert 0.02 < sum("[" in prompt for prompt in prompts) / len(prompts) < 0.07
     assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
+
+
+def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
+    serve(tmp_path / "export")
+    store = tmp_path / "store"
+    assert govern(tmp_path / "export", store, SECOND, version=1).iteration.dataset.rows == 0
+    serve(tmp_path / "export", SECOND)
+    datasets = [govern(tmp_path / "export", store, SECOND, 1, days).iteration.dataset for days in (2, 30)]
+    assert datasets[0] == datasets[1], "no longer window brings the other champion's days in"
+    rows = read(Store(store), local_lake(Store(store)), datasets[0], ["model"])
+    assert set(rows["model"].to_pylist()) == {f"champion-{SECOND.digest[:12]}"}
 
 
 def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
