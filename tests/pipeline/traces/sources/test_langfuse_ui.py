@@ -41,6 +41,9 @@ def test_six_real_traces_are_read(shared_data: Path) -> None:
         assert asked in json.dumps(last.messages).replace('\\"', '"')
         assert last.completion.startswith(answered)
         assert {r.reason for r in rows.rejected} <= {"not_generation"}
+        assert not [t for t in rows.traces if t.unreadable or "{" in t.completion]
+        # Beside an answer, frameworks log a call of a tool: it has no text, and its arguments are not the answer.
+        assert [bool(t.tool_calls) for t in rows.traces] == [not t.completion for t in rows.traces]
     assert seen == 23
 
 
