@@ -59,10 +59,10 @@ def explain(tally: Tally, address: Address, parts: Sequence[Part], settings: Tra
     kind = likely_kind(address, parts)
     floor = f"traces.min_admitted_share (now {settings.min_admitted_share:g})"
     advice = f"Mend the source or the recipe's gates, or lower {floor} if all is right."
-    if kind and kind != settings.reader:
-        advice = f"These look like a {kind}: set traces.source.kind to {kind}."
-    elif blamed is Reason.CONSENT:
+    if blamed is Reason.CONSENT:  # then the rows could be read
         advice = _about_consent(look, settings.consent_key)
+    elif kind and kind != settings.reader:
+        advice = f"These look like a {kind}: set traces.source.kind to {kind}."
     under = f"under the floor of {100 * settings.min_admitted_share:g}%"
     return f"{tally.name}: {share}, {under}. Rejected: {'; '.join(reasons)}. Nothing was published. {advice}"
 
