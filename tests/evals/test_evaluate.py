@@ -249,9 +249,9 @@ def test_no_digest_depends_on_where_the_data_root_lies(tmp_path: Path) -> None:
     assert (one.digest(), one.bundle.digest) == (other.digest(), other.bundle.digest)
     (tmp_path / "one").rename(tmp_path / "moved")
     store = Store(tmp_path / "moved")
-    found = evaluated(store.root)
-    assert found.candidate.uri == str(tmp_path / "moved" / "iterations" / "new" / "model")
-    verdict = decide(store, "iterations/it", found, SECTION)
+    report = evaluated(store.root)
+    assert report.candidate.uri == str(tmp_path / "moved" / "iterations" / "new" / "model")
+    verdict = decide(store, "iterations/it", report, SECTION)
     assert (verdict.report_digest, verdict.bundle_digest) == (one.digest(), one.bundle.digest)
     carried = shutil.copytree(store.path("iterations", "it", "evidence"), tmp_path / "carried" / "away")
     assert bundle.verify(carried, verdict.bundle_digest).report_digest == verdict.report_digest
