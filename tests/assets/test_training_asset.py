@@ -194,7 +194,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
 @pytest.mark.slow  # MLflow makes its database
 def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     settings, edited = lay(STOP), lay(STOP, "training.seed=9")
-    with pytest.raises(dg.Failure, match="begun with another recipe .training.seed: 1, now 9.*a stage cannot mix"):
+    with pytest.raises(dg.Failure, match=r"begun with another recipe .training.seed: 1, now 9.*a stage cannot mix"):
         run(edited, "policy_checkpoint")
     store, iteration = settings.store(), settings.latest()
     stages = ("traces", "reward_labels", "training_plan", "policy_checkpoint")
