@@ -64,7 +64,7 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
         dg.AssetCheckSpec(
             "launchable",
             asset="training_plan",
-            description="What the lint of the gang and the recipe's budget say, before anything is paid for.",
+            description="What the lint of the gang, the budget and the gate's suite say, before anything is paid for.",
         ),
     ],
 )

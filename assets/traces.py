@@ -113,6 +113,7 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue
         "iteration": governed.iteration.id,
         "seen": governed.seen,
         "admitted": governed.admitted,
+        "in the dataset": governed.iteration.dataset.rows,
         "gates": pictures.shown(pictures.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
         "over time": pictures.shown(pictures.reasons_over_time(governed.days), "Rows by reason and day"),
         "days": pictures.table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),

@@ -20,11 +20,11 @@ def main(arguments: list[str]) -> int:
     options = argparse.ArgumentParser(prog="make clean", description=__doc__)
     options.add_argument("--confirm", default="", help='"yes": remove it without asking')
     confirm = options.parse_args(arguments).confirm
-    found = [folder for folder in FOLDERS if folder.is_symlink() or folder.exists()]
-    if not found:
+    present = [folder for folder in FOLDERS if folder.is_symlink() or folder.exists()]
+    if not present:
         print("There is nothing to remove: no .dagster/ and no data/ here.")
         return 0
-    for folder in found:
+    for folder in present:
         print(f"{folder}/  {_size(folder):,.1f} MB")
         if folder.is_symlink():
             print(f"    a link to {folder.readlink()}: the link is removed, not what it points to")
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         for part in sorted(folder.iterdir()):
             kept = "  is kept" if folder.name == "data" and part.name in KEPT else ""
             print(f"    {part.name:<20} {_size(part):>10,.1f} MB{kept}")
-    if users := _users(found):
+    if users := _users(present):
         print("Nothing was removed. These processes work there; let them end, or end them, and try again:")
         for pid, command in users:
             print(f"    {pid:>8}  {command}")
@@ -41,12 +41,12 @@ def main(arguments: list[str]) -> int:
         return 1
     if kept := _keep():
         print(f"Moved the audit log and the proofs of erasure to {kept}/.")
-    for folder in found:
+    for folder in present:
         if folder.is_symlink():
             folder.unlink()
         else:
             shutil.rmtree(folder)
-    print(f"Removed {' and '.join(f'{folder}/' for folder in found)}.")
+    print(f"Removed {' and '.join(f'{folder}/' for folder in present)}.")
     return 0
 
 

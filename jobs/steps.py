@@ -19,4 +19,5 @@ def _end_with_the_server() -> None:
         die_with_parent(parent=server)
 
 
+die_with_parent()  # by itself the server stays while a step does. With none yet, it notices its worker's end.
 os.register_at_fork(after_in_child=_end_with_the_server)

@@ -31,7 +31,7 @@ ROWS = 1000
 GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
 
 
-class Line(NamedTuple):
+class CheckedLine(NamedTuple):
     """One thing that was looked at."""
 
     fine: bool
@@ -44,7 +44,7 @@ Tokens = Callable[[list[dict[str, str]]], int]
 
 def main(arguments: list[str]) -> int:
     asked = parser().parse_args(arguments)
-    lines: list[Line] = []
+    lines: list[CheckedLine] = []
     try:
         for line in validate(asked):
             lines.append(line)
@@ -73,21 +73,21 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def validate(asked: argparse.Namespace) -> Iterator[Line]:
+def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     """One line for each thing that was looked at, as it is known."""
     try:
         named = deployment()
     except ValueError as error:
-        yield Line(False, str(error))
+        yield CheckedLine(False, str(error))
         return
     settings = Deployment(recipe_path=asked.recipe or named.recipe_path, overrides=[*named.overrides, *asked.override])
     faults = launch_faults(settings)
-    yield from (Line(False, fault.strip()) for fault in faults)
+    yield from (CheckedLine(False, fault.strip()) for fault in faults)
     try:
         recipe = settings.recipe()
     except ValueError:
         return
-    yield Line(True, f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
+    yield CheckedLine(True, f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
     tokens: Tokens | None = None
     if not any(fault.startswith("base_model.uri") for fault in faults):
         yield from _disk(recipe)
@@ -103,28 +103,28 @@ def validate(asked: argparse.Namespace) -> Iterator[Line]:
     yield from _suite(recipe, tokens)
 
 
-def _disk(recipe: Recipe) -> Iterator[Line]:
+def _disk(recipe: Recipe) -> Iterator[CheckedLine]:
     model = model_bytes(Path(recipe.base_model.uri))
     place = Path(recipe.data_root).absolute()
     there = next(folder for folder in (place, *place.parents) if folder.exists())
     needed, free = iteration_bytes(model, recipe.training), shutil.disk_usage(there).free
-    yield Line(True, f"disk: an iteration writes about {gigabytes(needed)}; {place} has {gigabytes(free)} free")
+    yield CheckedLine(True, f"disk: an iteration writes about {gigabytes(needed)}; {place} has {gigabytes(free)} free")
 
 
-def _model(recipe: Recipe) -> Iterator[Line]:
+def _model(recipe: Recipe) -> Iterator[CheckedLine]:
     folder = Path(recipe.base_model.uri)
     tensors = [tensor for file in weight_files(folder) for tensor in header(file).values()]
     dtypes = sorted({str(tensor["dtype"]) for tensor in tensors})
     weights = sum(prod(tensor["shape"]) for tensor in tensors)
     context = _context(recipe)
-    yield Line(
+    yield CheckedLine(
         True,
         f"model: {weights:,} parameters in {', '.join(dtypes)}, {gigabytes(model_bytes(folder))}, "
         f"a context of {f'{context:,} tokens' if context else 'no stated length'}",
     )
 
 
-def _template(recipe: Recipe) -> tuple[Line, Tokens | None]:
+def _template(recipe: Recipe) -> tuple[CheckedLine, Tokens | None]:
     from transformers import AutoTokenizer  # takes a few seconds
 
     def tokens(messages: list[dict[str, str]]) -> int:
@@ -137,58 +137,70 @@ def _template(recipe: Recipe) -> tuple[Line, Tokens | None]:
     except Exception as error:  # the boundary of the tokenizer: templates raise what they like
         why = " ".join(str(error).split())[:200]
         text = f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one."
-        return Line(False, text), None
-    return Line(True, "chat template: renders"), tokens
+        return CheckedLine(False, text), None
+    return CheckedLine(True, "chat template: renders"), tokens
 
 
-def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | None) -> Iterator[Line]:
+def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | None) -> Iterator[CheckedLine]:
     source = recipe.traces.source
     if isinstance(source, DemoSource) and not settings.store().path("production").exists():
-        yield Line(True, "source: the embedded production, which a run serves first; there is nothing to look at yet")
+        yield CheckedLine(
+            True, "source: the embedded production, which a run serves first; there is nothing to look at yet"
+        )
         return
     found = sample_source(Address(source, settings.source_uri()), recipe.traces, datetime.now(UTC), rows)
     share = f"{found.admitted:,} of the newest {found.rows:,} rows would be admitted"
-    yield Line(found.admitted > 0, f"source: {share} ({found.parts} parts of {found.source})")
+    yield CheckedLine(found.admitted > 0, f"source: {share} ({found.parts} parts of {found.source})")
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in found.rejected.items())
-    yield Line(True, f"rejected: {reasons or 'none'}")
+    yield CheckedLine(True, f"rejected: {reasons or 'none'}")
     yield _consent(recipe, found)
     keys = ", ".join(f"{key} {count:,}" for key, count in list(found.metadata_keys.items())[:20])
-    yield Line(True, f"metadata keys: {keys or 'none'}")
-    yield Line(True, f"models: {', '.join(f'{name} {count:,}' for name, count in list(found.models.items())[:9])}")
+    yield CheckedLine(True, f"metadata keys: {keys or 'none'}")
+    yield CheckedLine(
+        True, f"models: {', '.join(f'{name} {count:,}' for name, count in list(found.models.items())[:9])}"
+    )
     checkable = found.references > 0 or recipe.selection.method != "grpo"
     hint = "" if checkable else ". selection.method is grpo, which needs them: put expected_answer into the metadata"
-    yield Line(checkable, f"labels: {found.references:,} with expected_answer, {found.feedback:,} with feedback{hint}")
+    yield CheckedLine(
+        checkable, f"labels: {found.references:,} with expected_answer, {found.feedback:,} with feedback{hint}"
+    )
     if tokens is not None and found.longest_prompt:
         yield _fits(recipe, "longest prompt", tokens(found.longest_prompt), recipe.training.grpo.max_completion_tokens)
 
 
-def _consent(recipe: Recipe, found: SourceSample) -> Line:
+def _consent(recipe: Recipe, found: SourceSample) -> CheckedLine:
     key, seen = recipe.traces.consent_key, list(found.metadata_keys)
     if found.consented or not found.rows:
-        return Line(True, f"consent: {found.consented:,} of {found.rows:,} rows say yes under {key}")
+        return CheckedLine(True, f"consent: {found.consented:,} of {found.rows:,} rows say yes under {key}")
     if key in seen:
-        return Line(False, f"consent: no row says yes under {key}. Rows without an explicit yes are not trained on.")
+        return CheckedLine(
+            False, f"consent: no row says yes under {key}. Rows without an explicit yes are not trained on."
+        )
     near = get_close_matches(key, seen, 1, 0.5) or [name for name in seen if "consent" in name.lower()][:1]
     meant = f"Did you mean {near[0]}? Set traces.consent_key" if near else "Set traces.consent_key to the key that does"
-    return Line(False, f"consent: no row has {key}. {meant}, or write it into the metadata.")
+    return CheckedLine(False, f"consent: no row has {key}. {meant}, or write it into the metadata.")
 
 
-def _suite(recipe: Recipe, tokens: Tokens | None) -> Iterator[Line]:
+def _suite(recipe: Recipe, tokens: Tokens | None) -> Iterator[CheckedLine]:
     refusals = gate_refusals(recipe, recipe.base_model.uri)
-    yield from (Line(False, f"evaluation: {refusal}") for refusal in refusals)
+    yield from (CheckedLine(False, f"evaluation: {refusal}") for refusal in refusals)
     if not refusals:
-        yield Line(True, f"suite: {recipe.evaluation.suite}, {recipe.evaluation.items:,} items, enough for its guards")
+        yield CheckedLine(
+            True, f"suite: {recipe.evaluation.suite}, {recipe.evaluation.items:,} items, enough for its guards"
+        )
     if tokens is not None:
         longest = max(map(tokens, (item.messages for item in suite(recipe.evaluation).items)))
         yield _fits(recipe, "longest question of the suite", longest, recipe.evaluation.max_completion_tokens)
 
 
-def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> Line:
+def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> CheckedLine:
     context = _context(recipe)
     text = f"{what}: {tokens:,} tokens, and {completion:,} for its answer"
     if context and tokens + completion > context:
-        return Line(False, f"{text} are more than the model's context of {context:,}. Lower max_completion_tokens.")
-    return Line(True, text)
+        return CheckedLine(
+            False, f"{text} are more than the model's context of {context:,}. Lower max_completion_tokens."
+        )
+    return CheckedLine(True, text)
 
 
 def _context(recipe: Recipe) -> int:
@@ -197,7 +209,7 @@ def _context(recipe: Recipe) -> int:
     return int(config.get(name) or config.get("text_config", {}).get(name) or 0)
 
 
-def _print(line: Line) -> None:
+def _print(line: CheckedLine) -> None:
     colour = sys.stdout.isatty()
     word = "ok     " if line.fine else "PROBLEM"
     print(f"{(GREEN if line.fine else RED) if colour else ''}{word}{PLAIN if colour else ''}  {line.text}", flush=True)

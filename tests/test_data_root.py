@@ -38,10 +38,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A data root after a promotion and a second iteration, whose base model lies under the root."""
     folder = tmp_path_factory.mktemp("moved")
     settings = deployment(folder / "data")
-    with instance(folder / "home") as found:
-        assert run_loop(settings, found).success
+    with instance(folder / "home") as dagster_instance:
+        assert run_loop(settings, dagster_instance).success
         assert advance(settings, 120.0, print).phase is Phase.PROMOTED
-        second = run_loop(settings, found)
+        second = run_loop(settings, dagster_instance)
     assert second.success
     assert "model_version" in materialized(second) or "eval_report" in materialized(second)
     yield folder / "data"
@@ -59,15 +59,15 @@ def cells(database: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_no_file_says_where_the_root_lies(root: Path) -> None:
-    said: set[tuple[str, str]] = set()
+    places: set[tuple[str, str]] = set()
     for path in root.rglob("*"):
         if path.is_file():
             name = str(path.relative_to(root))
             if path.suffix == ".db":
-                said |= {(name, where) for where, text in cells(path) if str(root) in text}
+                places |= {(name, where) for where, text in cells(path) if str(root) in text}
             elif str(root).encode() in path.read_bytes():
-                said.add((name, "bytes"))
-    assert said == ABSOLUTE
+                places.add((name, "bytes"))
+    assert places == ABSOLUTE
     with open_table(deployment(root).lake()) as table:  # Avro packs what it holds
         manifests = [m for s in table.snapshots() for m in read_manifest_list(table.io.new_input(s.manifest_list))]
         files = [e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(table.io)]
@@ -107,8 +107,8 @@ def go_on(settings: Deployment, folder: Path) -> None:
     assert champion.promotions == 1
     served(settings)
     advance(settings, 120.0, print)
-    with instance(folder / "home") as found:
-        again = run_loop(settings, found)
+    with instance(folder / "home") as dagster_instance:
+        again = run_loop(settings, dagster_instance)
     assert again.success
     assert "traces" in materialized(again) or settings.latest() == latest
     keep_up(settings, print)

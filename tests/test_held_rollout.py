@@ -40,7 +40,7 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
 
         still = advance(settings, 60.0, lines.append)  # there are requests, but none that is new to that candidate
         assert (still.phase, still.looks, still.canary_weight) == (Phase.HELD, held.looks + 1, 50)
-        assert "was trained on are gone" in lines[-1]
+        assert any("was trained on are gone" in line for line in lines)
 
         monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
         monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join([*SHORT, f"data_root={root}"]))

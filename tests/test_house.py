@@ -14,8 +14,8 @@ BANNED = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-def test_no_file_passes_300_lines() -> None:
-    long = {str(f.relative_to(ROOT)): n for f in FILES if (n := len(f.read_text().splitlines())) > 300}
+def test_no_file_passes_the_hard_limit() -> None:
+    long = {str(f.relative_to(ROOT)): n for f in FILES if (n := len(f.read_text().splitlines())) > 400}
     assert not long
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from pipeline.locations import Uri
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
@@ -62,7 +63,7 @@ __all__ = [
 class BaseModelSection(Section):
     name: str
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
-    uri: str
+    uri: Uri
     """Directory with config.json, weights and tokenizer: the first champion."""
 
 
@@ -109,7 +110,7 @@ class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
     name: str
-    data_root: str = "data"
+    data_root: Uri = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
     base_model: BaseModelSection
     traces: Traces

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.recipe.traces import Traces
-from pipeline.traces.floor import Tally
+from pipeline.traces.floor import NO_EVIDENCE, Tally
 from pipeline.traces.pii import Unmaskable, mask
 from pipeline.traces.records import Reason
 from pipeline.traces.sources.files import Files
@@ -25,6 +25,7 @@ from pipeline.traces.sources.protocol import Address, Part
 
 PARTS, ROWS, KEYS = 3, 1000, 20
 """Parts of calls and of attributes that are looked into, rows of each, and keys that are shown."""
+REASONS = 4
 LINES = 5
 """Lines of a file that are looked at for its kind."""
 LONGEST_KEY = 40
@@ -52,15 +53,16 @@ def explain(tally: Tally, address: Address, parts: Sequence[Part], settings: Tra
     """What was admitted and what was not, why by the looks of it, and what to do."""
     share = f"{tally.admitted:,} of {tally.eligible or tally.seen:,} rows admitted"
     look = _look(address, parts)
-    top = sorted(tally.rejected.items(), key=lambda item: -item[1])[:3]
-    reasons = [f"{r} {n:,}" + (f" ({look.details[r]})" if look.details.get(r) else "") for r, n in top]
+    most = sorted(tally.rejected.items(), key=lambda item: -item[1])
+    blamed = next((reason for reason, _ in most if reason not in NO_EVIDENCE), None)
+    reasons = [f"{r} {n:,}" + (f" ({look.details[r]})" if look.details.get(r) else "") for r, n in most[:REASONS]]
     kind = likely_kind(address, parts)
     floor = f"traces.min_admitted_share (now {settings.min_admitted_share:g})"
     advice = f"Mend the source or the recipe's gates, or lower {floor} if all is right."
-    if kind and kind != settings.reader:
-        advice = f"These look like a {kind}: set traces.source.kind to {kind}."
-    elif top and top[0][0] is Reason.CONSENT:
+    if blamed is Reason.CONSENT:  # then the rows could be read
         advice = _about_consent(look, settings.consent_key)
+    elif kind and kind != settings.reader:
+        advice = f"These look like a {kind}: set traces.source.kind to {kind}."
     under = f"under the floor of {100 * settings.min_admitted_share:g}%"
     return f"{tally.name}: {share}, {under}. Rejected: {'; '.join(reasons)}. Nothing was published. {advice}"
 

@@ -18,6 +18,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from peft import LoraConfig
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -126,9 +127,24 @@ def load_base(plan: TrainingPlan) -> tuple[Any, Any]:
         arguments["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(plan.base.uri, **arguments), load_tokenizer(plan)
+    model, tokenizer = _weights(plan.base.uri, arguments), load_tokenizer(plan)
     use_stop_ids_only(model, stop_ids(plan.base.uri, tokenizer), tokenizer)
     return model, tokenizer
+
+
+def _weights(uri: str, arguments: dict[str, Any]) -> Any:
+    """The model of a directory whose digest was verified: what is wrong with its files is wrong the next time too."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(uri, **arguments)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's word, not the loader's
+            raise
+        raise ValueError(
+            f"The weights in {uri} cannot be loaded ({str(error).splitlines()[0]}). Restore that folder, or point "
+            "base_model.uri to a complete one."
+        ) from error
 
 
 def read_rows(plan: TrainingPlan, columns: list[str]) -> Dataset:

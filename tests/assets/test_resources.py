@@ -18,6 +18,13 @@ def test_the_environment_names_the_deployment(monkeypatch: pytest.MonkeyPatch) -
     assert (found.recipe().training.seed, found.recipe().selection.method) == (3, "dpo")
 
 
+def test_overrides_of_the_environment_may_hold_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFERENCE_TUNING_RECIPE", raising=False)
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "base_model.uri='/models/my chat model' training.seed=3")
+    found = deployment().recipe()
+    assert (found.base_model.uri, found.training.seed) == ("/models/my chat model", 3)
+
+
 def test_mlflow_is_embedded_unless_the_environment_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"])
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

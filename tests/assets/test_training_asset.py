@@ -7,8 +7,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.card import IterationRecords
 from assets.outcome import outcome
-from assets.resources import LATEST, Deployment
+from assets.registry import on_record
+from assets.resources import LATEST, Deployment, read_record
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
 from jobs.definitions import ASSETS
@@ -187,6 +189,20 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     plots = {Path(each.path).stem for each in client.list_artifacts(found.info.run_id, "plots")}
     assert plots == {"gates", "rewards", "training", "health", "step_time", "goodput"}
     assert client.search_model_versions("name='arithmetic'") == []
+
+
+@pytest.mark.slow  # MLflow makes its database
+def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
+    settings, edited = lay(STOP), lay(STOP, "training.seed=9")
+    with pytest.raises(dg.Failure, match=r"begun with another recipe .training.seed: 1, now 9.*a stage cannot mix"):
+        run(edited, "policy_checkpoint")
+    store, iteration = settings.store(), settings.latest()
+    stages = ("traces", "reward_labels", "training_plan", "policy_checkpoint")
+    logged = on_record(
+        edited, iteration, IterationRecords(*(read_record(store, iteration.id, name) for name in stages))
+    )
+    client = versions._client(settings.tracking_uri())
+    assert client.get_run(logged.run_id).data.params["training.seed"] == "1"
 
 
 def test_a_candidate_on_hold_waits_for_a_person_who_names_its_iteration(lay: Lay) -> None:

@@ -237,3 +237,21 @@ def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_no_digest_depends_on_where_the_data_root_lies(tmp_path: Path) -> None:
+    def evaluated(root: Path) -> Any:
+        old, new = (ModelRef(uri=str(root / "iterations" / name / "model"), digest=name) for name in ("old", "new"))
+        sampler = StandIn({"old": 0.4, "new": 0.7})
+        return evaluate(Store(root), "iterations/it", "it", old, new, SECTION, sampler, check, lambda _: None)
+
+    one, other = evaluated(tmp_path / "one"), evaluated(tmp_path / "another" / "place")
+    assert (one.digest(), one.bundle.digest) == (other.digest(), other.bundle.digest)
+    (tmp_path / "one").rename(tmp_path / "moved")
+    store = Store(tmp_path / "moved")
+    report = evaluated(store.root)
+    assert report.candidate.uri == str(tmp_path / "moved" / "iterations" / "new" / "model")
+    verdict = decide(store, "iterations/it", report, SECTION)
+    assert (verdict.report_digest, verdict.bundle_digest) == (one.digest(), one.bundle.digest)
+    carried = shutil.copytree(store.path("iterations", "it", "evidence"), tmp_path / "carried" / "away")
+    assert bundle.verify(carried, verdict.bundle_digest).report_digest == verdict.report_digest

@@ -21,14 +21,20 @@ from tests.loop import EMBEDDED, instance, open_rollout
 NAME = "arithmetic"
 
 
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One MLflow for all: its schema takes seconds to lay out, and no test here changes what is in it."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: str) -> Deployment:
     """A deployment of the environment, whose base model serves; nothing was ever rolled out."""
     base = EMBEDDED.parents[2] / "pipeline" / "demo" / "model"
     words = shlex.join([f"data_root={tmp_path / 'data'}", f"base_model.uri={base}"])
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", words)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry)
     return deployment()
 
 

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.locations import Document, record_of_iteration, resolved, stored
+from pipeline.recipe import Recipe, load
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Record, Store, to_json
 
 
@@ -82,3 +83,15 @@ def test_the_root_is_told_by_a_path_below_iterations() -> None:
     path = Path("/iterations/data/iterations/0123/training/plan.json")
     assert record_of_iteration(path) == Document(path, Path("/iterations/data"))
     assert record_of_iteration(Path("/work/plan.json")) == Document(Path("/work/plan.json"), Path("/work"))
+
+
+def test_a_recipe_that_is_kept_in_the_root_moves_with_it(tmp_path: Path) -> None:
+    path = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
+    recipe = load(path, [f"data_root={tmp_path}/old", f"base_model.uri={tmp_path}/old/models/base"])
+    Store(tmp_path / "old").write("iterations/a/recipe.json", recipe)
+    assert str(tmp_path) not in (tmp_path / "old" / "iterations" / "a" / "recipe.json").read_text()
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved = Store(tmp_path / "new").read("iterations/a/recipe.json", Recipe)
+    assert moved is not None
+    assert (moved.data_root, moved.base_model.uri) == (f"{tmp_path}/new", f"{tmp_path}/new/models/base")
+    assert moved.digest() == recipe.digest()

@@ -34,7 +34,7 @@ def export(uri: Any) -> list[str]:
     return of(LangfuseExportSource(uri=str(uri)), str(uri))
 
 
-def test_a_launch_that_can_go_well_has_no_fault_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
     write(tmp_path, "observations_v2/a.jsonl", [observation()])
     source = LangfuseExportSource(uri=str(tmp_path))
     before = sorted(tmp_path.rglob("*"))

@@ -137,7 +137,7 @@ class _Reader:
             # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
             is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
             return _said(role, value) if is_text else self.messages(inner, role)
-        if value is None:
+        if value is None or value == {}:
             return []
         if isinstance(value, list):
             return self._of_list(cast(list[Any], value), role)
@@ -219,6 +219,8 @@ class _Reader:
         calls = calls or found.calls
         if results and not text and not calls:
             return results
+        if calls and text and role != "assistant":
+            raise unreadable(value)  # nobody else calls tools
         return [*results, self._calling(text, calls) if calls else {"role": role, "content": text}]
 
     def _returned(self, content: Any) -> list[Turn]:

@@ -9,12 +9,18 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from pipeline.traces.sources.compression import Broken
+from pipeline.traces.sources.compression import ENDINGS, Broken
 
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
 # A whole text, the beginning of one that goes on in the next chunk, or a bracket.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|"|[\[\]{}]', re.DOTALL)
+
+
+def may_be_array(name: str) -> bool:
+    """Whether a file of this name may be one array: JSON lines are what their name says."""
+    bare = next((name.removesuffix(end) for end in ENDINGS if name.endswith(end)), name)
+    return not bare.endswith((".jsonl", ".ndjson"))
 
 
 def is_array(chunks: Iterator[bytes]) -> tuple[bool, Iterator[bytes]]:

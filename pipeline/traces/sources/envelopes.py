@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from pipeline.traces.sources.parts import Json, is_part, kind_of
 from pipeline.traces.sources.shapes import unreadable
 
-CONTENTS = ("parts", "blocks", "content")
+CONTENTS = ("parts", "blocks", "contents", "content")
 """Where a message keeps its content: an application's message has the text alone beside its parts."""
 
 
@@ -44,7 +44,7 @@ _ANSWERED = _words("""
 
 
 _CHAT = _words("""
-    role content parts blocks contents message messages choices candidates generations kwargs args arguments
+    type kind role content parts blocks contents message messages choices candidates generations kwargs args arguments
     additional_kwargs response_metadata usage_metadata usage tool_calls toolCalls tool_call_id toolCallId toolName
     tool_name function function_call functionCall finish_reason finishReason stop_reason delta input output prompt
     completion response text raw result parameters source_nodes chat_history tools lc error refusal

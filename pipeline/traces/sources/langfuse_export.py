@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from pipeline.traces.rows import Rows, Trace
+from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import JSON, PARQUET, Files
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
 from pipeline.traces.sources.langfuse_usual import usual_call
@@ -46,10 +47,10 @@ class LangfuseExport:
         if part.name.endswith(PARQUET):
             yield from self._parquet(part, digest)
         elif part.holds == "calls":
-            yield from map(_calls, blocks(self._files.chunks(part, digest)))
+            yield from map(_calls, blocks(self._files.chunks(part, digest), array=may_be_array(part.name)))
         else:
             decoder = msgspec.json.Decoder(KINDS[part.holds])
-            for block in blocks(self._files.chunks(part, digest)):
+            for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
                 rows = Rows()
                 for line, text in block.lines():
                     add(rows, line, lambda text=text: decoder.decode(text))

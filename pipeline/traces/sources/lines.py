@@ -33,10 +33,16 @@ class Block(NamedTuple):
                 yield number, text
 
 
-def blocks(chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE) -> Iterator[Block]:
-    """Blocks of the rows in `chunks`, none of which is longer than `max_line`; Broken becomes one last rejection."""
+def blocks(
+    chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE, array: bool = False
+) -> Iterator[Block]:
+    """Blocks of the rows in `chunks`, none of which is longer than `max_line`; Broken becomes one last rejection.
+
+    `array`: the content may be one JSON array, of whose elements each is a row.
+    """
     assert max_line >= CHUNK, "a line inside one chunk is never measured"
-    array, chunks = is_array(chunks)
+    if array:
+        array, chunks = is_array(chunks)
     if array:
         yield from _of_array(chunks, size, max_line)
         return

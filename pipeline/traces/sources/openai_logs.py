@@ -15,6 +15,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
+from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.langfuse import count, latency_s, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import blocks, refusal
@@ -47,7 +48,7 @@ class OpenAiLogs:
         return found
 
     def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
-        for block in blocks(self._files.chunks(part, digest)):
+        for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
             rows = Rows()
             for line, text in block.lines():
                 put(rows, _row(text, line))

@@ -16,6 +16,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, genai, otlp
+from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import WHOLE, Files
 from pipeline.traces.sources.langfuse import count, metadata_text, put
 from pipeline.traces.sources.lines import Block, blocks, refusal
@@ -47,7 +48,7 @@ class Otel:
 
     def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
         place = 1
-        for block in _requests(blocks(self._files.chunks(part, digest))):
+        for block in _requests(blocks(self._files.chunks(part, digest), array=may_be_array(part.name))):
             rows = Rows()
             for _, text in block.lines():
                 try:

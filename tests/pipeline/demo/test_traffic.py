@@ -53,20 +53,22 @@ def serve(
     return server
 
 
-def govern(root: Path, store: Path) -> GovernedTraces:
+def govern(root: Path, store: Path, champion: ModelRef = FIRST, version: int = 0, days: int = 30) -> GovernedTraces:
     source = DemoSource()
     return materialize(
         Store(store),
         local_lake(Store(store)),
         Address(source, str(root)),
-        Traces(source=source),
+        Traces(source=source, window_days=days),
         Compute(workers=1),
-        champion=FIRST,
+        champion=champion,
         model_name="tiny",
         number=0,
         recipe_digest="r",
         now=datetime(2026, 2, 1, tzinfo=UTC),
         log=lambda line: None,
+        version=version,
+        since=datetime(2026, 2, 1, tzinfo=UTC) if version else None,
     )
 
 
@@ -141,6 +143,17 @@ def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> Non
     samples = rejected_samples(Store(tmp_path / "s"), days)
     assert samples and max(Counter(reason for reason, *_ in samples).values()) == 2
     assert samples == sorted(samples, key=lambda sample: sample[0])
+
+
+def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
+    serve(tmp_path / "export")
+    store = tmp_path / "store"
+    assert govern(tmp_path / "export", store, SECOND, version=1).iteration.dataset.rows == 0
+    serve(tmp_path / "export", SECOND)
+    datasets = [govern(tmp_path / "export", store, SECOND, 1, days).iteration.dataset for days in (2, 30)]
+    assert datasets[0] == datasets[1], "no longer window brings the other champion's days in"
+    rows = read(Store(store), local_lake(Store(store)), datasets[0], ["model"])
+    assert set(rows["model"].to_pylist()) == {f"champion-{SECOND.digest[:12]}"}
 
 
 def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
+from datetime import UTC, datetime
+
 import pytest
 
 from pipeline.registry.decision import abort, resume
-from pipeline.registry.propose import propose
-from pipeline.registry.record import Phase
+from pipeline.registry.propose import champion, propose
+from pipeline.registry.record import Phase, read_events
 from pipeline.storage import ModelRef
 from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
 
@@ -31,6 +33,18 @@ def test_proposing_again_changes_nothing_and_others_wait_their_turn(world):
     world.tick_until("promoted")
     assert "no longer the champion" in propose_after(world, "late", BASE).refused
     assert world.state.phase is Phase.PROMOTED
+
+
+def test_a_champion_serves_since_its_promotion(world):
+    assert champion(world.store, NAME) is None
+    world.propose("new")
+    world.tick_until("promoted")
+    promoted = next(e.at for e in read_events(world.store, NAME) if e.phase is Phase.PROMOTED)
+    found = champion(world.store, NAME)
+    assert found.since == datetime.fromtimestamp(promoted, UTC)
+    world.now += 1000
+    world.propose("next", number=2)
+    assert champion(world.store, NAME) == found, "a rollout that has begun changes nothing"
 
 
 def propose_after(world: World, digest: str, against: ModelRef):

@@ -17,7 +17,10 @@ from pipeline.traces.floor import Tally, whole
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces, Reason
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import NAME, Watermark
+from pipeline.traces.wrong_source import likely_kind
 
 from .conftest import Run, govern, observation, score, write
 
@@ -200,3 +203,29 @@ def test_a_part_that_gives_next_to_nothing_is_named(run: Run, store: Store, expo
     assert warned(store, governed) == [f"{SECOND}: 0 of 60 rows were admitted (consent 60)"]
     assert warned(store, governed, 0.0) == []
     assert run() == governed
+
+
+UI_TRACE = {"trace": {"id": "t", "timestamp": NEXT_DAY}, "observations": [{"id": "o", "type": "GENERATION"}]}
+SPANS = {"resourceSpans": [{"scopeSpans": [{"spans": []}]}]}
+CALL = {"request": {"messages": []}, "response": {"choices": []}}
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (json.dumps(observation(1)), "langfuse_export"),
+        (json.dumps(UI_TRACE), "langfuse_ui"),
+        (json.dumps(UI_TRACE, indent=1), "langfuse_ui"),
+        (json.dumps(SPANS), "otel"),
+        (json.dumps(SPANS, indent=1)[:60], "otel"),
+        (json.dumps(CALL), "openai_logs"),
+        (json.dumps([CALL]), "openai_logs"),
+        (json.dumps({"custom_id": "1", "response": {}}), "openai_logs"),
+        ('{"output": "{\\"resourceSpans\\": 1}"', ""),
+        ("not JSON", ""),
+    ],
+)
+def test_a_file_is_known_by_its_keys(tmp_path: Path, content: str, kind: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content + "\n")
+    address = Address(OtelSource(uri=str(tmp_path)), str(tmp_path))
+    assert likely_kind(address, open_source(address).parts()) == kind

@@ -66,6 +66,8 @@ def test_a_good_trace_is_admitted_as_it_is() -> None:
         ({"latency_s": 121.0}, Reason.LATENCY),
         ({"latency_s": float("nan")}, Reason.LATENCY),
         ({"completion": " \n"}, Reason.EMPTY_OUTPUT),
+        ({"completion": "", "tool_calls": '[{"name": "f"}]'}, Reason.TOOL_CALL_ONLY),
+        ({"messages": [], "completion": "", "unreadable": "input: {a:str}"}, Reason.UNREADABLE),
     ],
 )
 def test_each_gate_has_its_reason(changes: dict[str, Any], reason: Reason) -> None:

@@ -103,7 +103,7 @@ def test_attributes_of_the_older_layout_are_joined_and_reopen_rejected_rows(
     write(export, "observations/2026-01-05.jsonl", [row])
     trace = {"id": "t1", "timestamp": at(5), "user_id": "a@example.com", "updated_at": at(5)}
     write(export, "traces/2026-01-05.jsonl", [{**trace, "metadata": {}}])
-    assert run().rejected == {Reason.CONSENT: 1}
+    assert run(min_admitted_share=0.0).rejected == {Reason.CONSENT: 1}
     write(export, "traces/2026-01-06.jsonl", [{**trace, "metadata": {"user_consent": "true"}, "updated_at": at(6)}])
     governed = run()
     assert governed.rejected == {}
@@ -151,7 +151,7 @@ def test_days_past_the_retention_of_governed_data_are_not_made_again(run: Run, s
 
 def test_a_row_from_the_future_is_told(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1, start_time="2036-01-05 10:00:00.000000")])
-    governed = run(now=NOW)
+    governed = run(now=NOW, min_admitted_share=0.0)
     assert governed.rejected == {Reason.FUTURE: 1}
     ledger = store.path("traces/rejected/2036-01-05.jsonl").read_text()
     assert json.loads(ledger)["detail"] == "dated 2036-01-05 10:00 UTC"

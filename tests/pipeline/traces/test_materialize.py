@@ -96,9 +96,29 @@ def test_late_feedback_reopens_the_day_of_its_trace(run: Run, store: Store, expo
 
 def test_new_rules_make_every_day_again(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, [observation(1, metadata={"agreed": 1})])
-    assert run().admitted == 0
+    assert run(min_admitted_share=0.0).admitted == 0
     assert ids(store, run(consent_key="agreed").iteration.dataset) == ["t1"]
-    assert run().admitted == 0
+    assert run(min_admitted_share=0.0).admitted == 0
+
+
+def test_what_nobody_can_read_is_counted_and_told_by_its_shape(run: Run, store: Store, export: Path) -> None:
+    odd = json.dumps([{"type": "hologram", "beam": "secret"}])
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    final = observation(1, id="o9", start_time="2026-01-05 11:00:00", output=odd)
+    rows = [observation(1), final, observation(2, input=odd), observation(3, output=json.dumps(calls)), observation(4)]
+    write(export, FIRST, [*rows, observation(5, output="None"), observation(6, output=odd, level="ERROR")])
+    found = run()
+    assert ids(store, found.iteration.dataset) == ["t4"]
+    assert found.rejected == {
+        Reason.UNREADABLE: 2,
+        Reason.INTERMEDIATE: 1,  # an earlier call does not stand for a trace because its last one cannot be read
+        Reason.TOOL_CALL_ONLY: 1,
+        Reason.EMPTY_OUTPUT: 1,
+        Reason.ERROR: 1,
+    }
+    ledger = store.path("traces", "rejected", "2026-01-05.jsonl").read_text()
+    assert "output: {type:str,beam:str}" in ledger and "input: {type:str,beam:str}" in ledger
+    assert "secret" not in ledger
 
 
 def test_an_empty_day_is_proved_empty(run: Run, store: Store, export: Path) -> None:
@@ -255,7 +275,9 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
 @pytest.mark.shared
 def test_of_real_traces_none_is_admitted_without_consent(store: Store, shared_data: Path) -> None:
     source = LangfuseUiSource(uri=str(shared_data / "langfuse-traces"))
-    governed = govern(store, source, source.uri, now=datetime.now(UTC))
+    with pytest.raises(ValueError, match="no row has the metadata key 'user_consent'; keys seen: "):
+        govern(store, source, source.uri, now=datetime.now(UTC))
+    governed = govern(store, source, source.uri, now=datetime.now(UTC), min_admitted_share=0.0)
     assert governed.admitted == 0
     assert governed.seen == sum(governed.rejected.values()) > 20
     assert governed.rejected[Reason.CONSENT] > 0

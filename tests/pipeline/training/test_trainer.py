@@ -16,7 +16,7 @@ from benchmarks.kills import Zygote, result_of
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe import Validation
-from pipeline.storage import Store, digest_file, model_ref
+from pipeline.storage import ModelRef, Store, digest_dir, digest_file, model_ref
 from pipeline.training.exits import NEVER_RETRY
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
@@ -106,6 +106,24 @@ def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: P
     training = plan.training.model_copy(update={"grpo": wrong})
     path.write_text(plan.model_copy(update={"training": training}).model_dump_json())
     refused(zygote, store, plan, "learning_rat")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["missing", "cut off", "of another shape"])
+def test_weights_that_cannot_be_loaded_are_refused(how: str, tmp_path: Path, zygote: Zygote) -> None:
+    store, plan = make_plan(tmp_path)
+    broken = shutil.copytree(MODEL_DIR, tmp_path / "broken")
+    weights, config = broken / "model.safetensors", broken / "config.json"
+    if how == "missing":
+        weights.unlink()
+    elif how == "cut off":
+        weights.write_bytes(weights.read_bytes()[:1000])
+    else:
+        tree = json.loads(config.read_text())
+        config.write_text(json.dumps({**tree, "intermediate_size": 2 * tree["intermediate_size"]}))
+    base = ModelRef(uri=str(broken), digest=digest_dir(broken))
+    (folder(store, plan) / "plan.json").write_text(plan.model_copy(update={"base": base}).model_dump_json())
+    refused(zygote, store, plan, rf"The weights in {broken} cannot be loaded .* point base_model.uri")
 
 
 @pytest.mark.slow

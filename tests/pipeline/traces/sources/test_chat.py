@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.traces.sources.chat import completion, parse
+from pipeline.traces.sources.envelopes import is_data
 
 ASKED = [{"role": "user", "content": "Hi"}]
 
@@ -131,6 +132,8 @@ def test_a_value_is_messages_or_a_reason_and_never_its_serialisation(value: Any,
     assert not (found.messages and found.unreadable)
     said = [m["content"] for m in found.messages if m["role"] != "tool"]  # a tool's result may be JSON
     assert all(isinstance(text, str) for message in found.messages for text in message.values())
+    if form is json.dumps and said == [json.dumps(value)] and role == "assistant" and is_data(value):
+        return  # a model was asked for JSON: it has no key of a chat
     for structure in structures(value):
         forms = {json.dumps(structure), json.dumps(structure, separators=(",", ":")), repr(structure), str(structure)}
         for written in forms:

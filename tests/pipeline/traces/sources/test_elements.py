@@ -29,7 +29,7 @@ def cut(text: bytes, size: int) -> Iterator[bytes]:
 @given(st.lists(ROW, max_size=5), st.integers(1, 40), st.sampled_from([None, 2]), st.booleans())
 def test_elements_are_those_of_the_array(rows: list[Any], size: int, indent: int | None, mark: bool) -> None:
     text = b"\xef\xbb\xbf" * mark + b" \n" + json.dumps(rows, indent=indent).encode() + b"\n"
-    found = [line for block in blocks(cut(text, size), size) for line in block.lines()]
+    found = [line for block in blocks(cut(text, size), size, array=True) for line in block.lines()]
     assert [(n, json.loads(element)) for n, element in found] == list(enumerate(rows, 1))
 
 
@@ -48,7 +48,7 @@ def test_an_element_that_is_too_long_is_counted_and_never_held() -> None:
     assert [found and json.loads(found) for found in reader] == [{"a": 1}, None, {"a": 3}]
     assert held <= 3 * CHUNK + 20
     text = b'[{"a": 1}, {"a": "' + b"x" * 3 * CHUNK + b'"}, {"a": 3}]'
-    found = list(blocks(cut(text, CHUNK), max_line=2 * CHUNK))
+    found = list(blocks(cut(text, CHUNK), max_line=2 * CHUNK, array=True))
     assert [n for block in found for n, _ in block.lines()] == [1, 3]
     assert [(r.line, r.reason) for block in found for r in block.rejected] == [(2, "too_long")]
 
@@ -94,5 +94,5 @@ def test_a_file_that_breaks_before_its_first_row_is_counted() -> None:
         yield b"["
         raise Broken("it broke")
 
-    (block,) = blocks(breaks())
+    (block,) = blocks(breaks(), array=True)
     assert (block.texts, [(r.line, r.reason) for r in block.rejected]) == ([], [(1, "truncated_file")])

@@ -51,6 +51,7 @@ PROMPTS: dict[str, Any] = {
     "livekit": {"items": [{"id": "i", "type": "message", "role": "user", "content": ["Hi"]}]},
     "vercel": {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
     "autogen": [{"type": "UserMessage", "content": "Hi", "source": "user"}],
+    "agent framework": [{"role": "user", "contents": [{"type": "text", "text": "Hi"}]}],
     "an enum's name": [{"role": "MessageRole.USER", "content": "Hi"}],
 }
 
@@ -207,6 +208,7 @@ UNKNOWN: dict[str, Any] = {
     "a piece of a stream": {"choices": [{"delta": {"content": "secret"}}]},
     "a number": 3,
     "a structure with a chat's key": {"result": {"answer": "secret"}},
+    "a user's call": {"role": "user", "content": "secret", "tool_calls": [CALL]},
     "base64": {"type": "novel_blob", "content": "secret"},
 }
 

@@ -42,6 +42,12 @@ def test_an_export_is_read(export: Path, suffix: str) -> None:
     assert [(s.trace_id, s.value) for s in read(source(export), scores).scores] == [("t1", 1.0)]
 
 
+@pytest.mark.parametrize("end", ["2026-01-05 10:00:04.500000", "2026-01-05T11:00:04.5+01:00"])
+def test_latency_is_end_less_start_where_the_export_wrote_milliseconds(export: Path, end: str) -> None:
+    write(export, DAY, [observation(1, latency=3500.0, end_time=end), observation(2, latency=0.25, end_time=None)])
+    assert [t.latency_s for t in read(source(export)).traces] == [3.5, 0.25]
+
+
 def test_the_older_export_has_its_traces_in_rows_of_their_own(export: Path) -> None:
     write(export, "observations/a.jsonl", [observation(1, metadata=None)])
     row = {"id": "t1", "user_id": "u", "session_id": "s", "updated_at": "2026-01-05 11:00:00.000000"}

@@ -41,6 +41,9 @@ def test_six_real_traces_are_read(shared_data: Path) -> None:
         assert asked in json.dumps(last.messages).replace('\\"', '"')
         assert last.completion.startswith(answered)
         assert {r.reason for r in rows.rejected} <= {"not_generation"}
+        assert not [t for t in rows.traces if t.unreadable or "{" in t.completion]
+        # Beside an answer, frameworks log a call of a tool: it has no text, and its arguments are not the answer.
+        assert [bool(t.tool_calls) for t in rows.traces] == [not t.completion for t in rows.traces]
     assert seen == 23
 
 
@@ -92,6 +95,22 @@ def test_the_word_of_the_ui_trace_on_consent_wins(tmp_path: Path) -> None:
     trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z", "metadata": '{"user_consent": false}'}
     write(tmp_path, "t.json", [{"trace": trace, "observations": [{**CALL, "metadata": {"user_consent": True}}]}])
     assert [json.loads(t.metadata) for t in read(LangfuseUi(str(tmp_path))).traces] == [{"user_consent": False}]
+
+
+@pytest.mark.parametrize("said", [2.5, 2500, None, "fast"])
+def test_latency_is_end_less_start_whatever_the_unit_of_the_other(tmp_path: Path, said: object) -> None:
+    trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z"}
+    ended = {**CALL, "latency": said, "endTime": "2026-01-05T00:00:02.500Z"}
+    write(tmp_path, "t.json", [{"trace": trace, "observations": [ended, {**CALL, "id": "p", "latency": said}]}])
+    assert [t.latency_s for t in read(LangfuseUi(str(tmp_path))).traces] == [2.5, None]
+
+
+def test_messages_that_only_the_span_has_are_read_from_the_metadata(tmp_path: Path) -> None:
+    trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z"}
+    said = {"llm.output_messages.0.message.content": "Yes", "llm.output_messages.0.message.role": "assistant"}
+    for form in (said, json.dumps(said)):
+        write(tmp_path, "t.json", [{"trace": trace, "observations": [{**CALL, "metadata": {"attributes": form}}]}])
+        assert [t.completion for t in read(LangfuseUi(str(tmp_path))).traces] == ["Yes"]
 
 
 def test_feedback_is_that_of_the_trace_or_of_the_call_in_its_newest_form(tmp_path: Path) -> None:

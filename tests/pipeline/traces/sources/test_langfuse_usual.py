@@ -12,7 +12,17 @@ from pipeline.traces.sources.langfuse_usual import usual_call
 
 from .conftest import observation
 
-TEXT = st.text(max_size=8)
+ODD = [
+    "None",
+    " None ",
+    '{"a": 1}',
+    "{'a': 1}",
+    "f(x=1)",
+    "Message(content='a')",
+    '[{"type": "text", "text": "a"}]',
+    " [1]",
+]
+TEXT = st.text(max_size=8) | st.sampled_from(ODD)
 MESSAGE = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "system", "tool", "human", "developer"])},
     optional={"content": TEXT | st.none() | st.lists(TEXT, max_size=2), "tool_calls": st.just([{"id": "c"}])},
@@ -27,6 +37,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "type": st.just("SPAN"),
     "start_time": st.sampled_from(MOMENTS[:4]),
     "updated_at": st.sampled_from(MOMENTS),
+    "end_time": st.sampled_from(["2026-01-05 10:00:03.25", *MOMENTS[1:]]),
     "user_id": TEXT,
     "provided_model_name": st.none() | TEXT,
     "level": st.sampled_from(["ERROR", "", None]),

@@ -83,6 +83,26 @@ def test_what_the_line_says_beside_the_call_is_metadata(tmp_path: Path) -> None:
     assert json.loads(trace.metadata)["user_consent"] is False
 
 
+def test_completions_are_read_and_latency_is_end_less_start(tmp_path: Path) -> None:
+    times = {"start_time": 1767607201.0, "end_time": 1767607202.5, "latency_ms": 7}
+    response = {**RESPONSE, "choices": [{"text": "2", "index": 0, "finish_reason": "stop"}]}
+    trace = one(tmp_path, {"request": {"model": "m", "prompt": "What is 1 + 1?"}, "response": response, **times})
+    assert (trace.messages, trace.completion, trace.latency_s) == (ASKED, "2", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("request_", "output"),
+    [
+        ({"model": "m", "input": "Hi", "previous_response_id": "r"}, [{"type": "message", "content": "Yes"}]),
+        ({"model": "m", "input": "Hi"}, [{"type": "novel_thing", "payload": "secret"}]),
+    ],
+)
+def test_a_conversation_that_is_not_all_there_is_unreadable(tmp_path: Path, request_: Any, output: Any) -> None:
+    response = {"id": "r2", "created_at": 1767607201, "model": "m", "output": output}
+    trace = one(tmp_path, {"request": request_, "response": response})
+    assert trace.unreadable and (trace.messages, trace.completion) != (ASKED, "Yes")
+
+
 @pytest.mark.parametrize(
     "failed",
     [

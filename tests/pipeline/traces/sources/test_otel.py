@@ -170,6 +170,59 @@ def test_older_shapes_are_read(tmp_path: Path, attributes: dict[str, Any], event
     assert (trace.completion, trace.finish_reason) == ("2", "stop")
 
 
+OTHERS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+    (
+        {
+            "openinference.span.kind": "LLM",
+            "llm.input_messages.0.message.role": "user",
+            "llm.input_messages.0.message.contents.0.message_content.type": "text",
+            "llm.input_messages.0.message.contents.0.message_content.text": "What is 1 + 1?",
+            "llm.output_messages.0.message.role": "assistant",
+            "llm.output_messages.0.message.content": "2",
+        },
+        [],
+    ),
+    (
+        {
+            "ai.prompt.messages": '[{"role": "user", "content": [{"type": "text", "text": "What is 1 + 1?"}]}]',
+            "ai.response.text": "2",
+        },
+        [],
+    ),
+    ({"gen_ai.prompt.0.content": '[{"type": "text", "text": "What is 1 + 1?"}]', "gen_ai.completion": "2"}, []),
+    ({"events": '[{"event.name": "gen_ai.user.message", "role": "user", "content": "What is 1 + 1?"}, '
+      '{"event.name": "gen_ai.choice", "index": 0, "message": {"role": "assistant", "content": "2"}}]'}, []),
+    ({}, [event("gen_ai.user.message", content='[{"text": "What is 1 + 1?"}]'),
+          event("gen_ai.choice", message='[{"text": "2"}]', finish_reason="end_turn")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("attributes", "events"), OTHERS)
+def test_other_conventions_are_read(tmp_path: Path, attributes: dict[str, Any], events: list[Any]) -> None:
+    trace = one(tmp_path, request(span(attributes, events=events) if events else span(attributes)))
+    assert trace.messages == [{"role": "user", "content": "What is 1 + 1?"}]
+    assert (trace.completion, trace.tool_calls, trace.unreadable) == ("2", None, None)
+
+
+def test_the_arguments_of_a_tool_are_not_the_answer(tmp_path: Path) -> None:
+    calls = '[{"toolCallType": "function", "toolCallId": "c", "toolName": "f", "args": "{}"}]'
+    numbered = "llm.output_messages.0.message.tool_calls.0.tool_call.function"
+    for said in (
+        {"ai.prompt.messages": "Hi", "ai.response.toolCalls": calls},
+        {"input.value": "Hi", f"{numbered}.name": "f", f"{numbered}.arguments": "{}"},
+    ):
+        trace = one(tmp_path, request(span(said)))
+        assert (trace.completion, len(json.loads(trace.tool_calls or "[]"))) == ("", 1)
+
+
+def test_a_part_that_nobody_knows_is_unreadable(tmp_path: Path) -> None:
+    said = {
+        "gen_ai.input.messages": ASKED,
+        "gen_ai.output.messages": [{"role": "assistant", "parts": [{"type": "new"}]}],
+    }
+    assert one(tmp_path, request(span(said))).unreadable == "output: {type:str}"
+
+
 def test_numbered_tool_calls_are_kept(tmp_path: Path) -> None:
     said = {
         "gen_ai.prompt.1.role": "assistant",
