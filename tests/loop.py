@@ -1,6 +1,7 @@
 """The whole loop on a shortened recipe, for the end-to-end tests: in process, or as the literal command."""
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import dagster as dg
 
 from assets.resources import Deployment, records
 from jobs.definitions import ASSETS
+from pipeline.demo import MODEL_DIR
 from pipeline.iteration import identify
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
@@ -61,9 +63,8 @@ def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInPro
 def open_rollout(settings: Deployment, files: Path, now: float) -> str:
     """Propose version 7, of an iteration that left nothing else, against the champion; returns the rollout's id."""
     recipe, files = settings.recipe(), files / "candidate"
-    files.mkdir(parents=True)
-    for name in ("config.json", "tokenizer.json"):
-        (files / name).write_text("{}")
+    shutil.copytree(MODEL_DIR, files)
+    (files / "note.txt").write_text("a candidate: another digest than the base model's")
     candidate, data = model_ref(files), DatasetRef(uri="d", rows=1, digest="d")
     iteration = identify(0, recipe.base_model.name, settings.champion().model, data, "recipe")
     version = ModelVersion(

@@ -15,6 +15,7 @@ GRAPH = {
 }
 CHECKS = {
     ("traces", "every_row_accounted_for"),
+    ("traces", "admitted_share"),
     ("reward_labels", "coverage"),
     ("reward_labels", "agrees_with_people"),
     ("reward_labels", "distribution_is_stable"),

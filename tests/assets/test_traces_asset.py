@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.resources import Deployment, Records
+from assets.resources import Deployment, records
 from assets.traces import traces
 from pipeline.registry.policy import policy_of
 from pipeline.registry.record import Event, ModelVersion, Phase, Proposal, append, read_state, step_event
@@ -53,7 +53,7 @@ class Place:
         return self.settings.store()
 
     def run(self) -> dg.ExecuteInProcessResult:
-        resources = {"deployment": self.settings, "io_manager": Records(deployment=self.settings)}
+        resources = {"deployment": self.settings, "io_manager": records}
         return dg.materialize([traces], instance=self.instance, resources=resources, raise_on_error=False)
 
     def said(self, result: dg.ExecuteInProcessResult) -> str:

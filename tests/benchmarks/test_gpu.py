@@ -10,6 +10,7 @@ import pytest
 from benchmarks.gpu import PARTS, WARM_UP, figures, on_cpu, on_gpu, resume, table
 from benchmarks.gpu_data import QWEN2_1_5B, write_base, write_plan
 from pipeline.demo import MODEL_DIR
+from pipeline.locations import Document
 from pipeline.recipe import Checkpoints
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
@@ -45,7 +46,7 @@ def test_a_plan_has_rows_for_every_step(tmp_path: Path, method: str) -> None:
     case = on_gpu("NVIDIA H200")
     settings = case.settings[method]
     path = write_plan(tmp_path, MODEL_DIR, settings, case.accelerator, case.rewards, 8, Checkpoints())
-    plan = TrainingPlan.model_validate_json(path.read_text())
+    plan = TrainingPlan.model_validate_json(path.read_text(), context=Document(path))
     assert plan.algorithm == settings
     assert plan.peak_tflops == 989.0
     assert plan.data is not None

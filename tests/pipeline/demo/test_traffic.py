@@ -133,7 +133,6 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
 
 
-<<<<<<< HEAD
 def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> None:
     serve(tmp_path / "e", FIRST, size=40, days=8)
     govern(tmp_path / "e", tmp_path / "s")
@@ -144,7 +143,8 @@ def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> Non
     samples = rejected_samples(Store(tmp_path / "s"), days)
     assert samples and max(Counter(reason for reason, *_ in samples).values()) == 2
     assert samples == sorted(samples, key=lambda sample: sample[0])
-=======
+
+
 def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
     serve(tmp_path / "export")
     store = tmp_path / "store"
@@ -154,7 +154,6 @@ def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
     assert datasets[0] == datasets[1], "no longer window brings the other champion's days in"
     rows = read(Store(store), local_lake(Store(store)), datasets[0], ["model"])
     assert set(rows["model"].to_pylist()) == {f"champion-{SECOND.digest[:12]}"}
->>>>>>> main
 
 
 def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:

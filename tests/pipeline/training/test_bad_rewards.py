@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 RUN = """
 import json, math, sys
 from pathlib import Path
+from pipeline.locations import record_of_iteration
 from pipeline.rewards.verifiers import grader_of
 from pipeline.training import fit, grpo
 from pipeline.training.plan import TrainingPlan
@@ -31,7 +32,7 @@ BAD = {
 }
 found = {}
 for name, path in zip(BAD, sys.argv[1:], strict=True):
-    plan, folder = TrainingPlan.model_validate_json(Path(path).read_bytes()), Path(path).parent
+    plan, folder = TrainingPlan.model_validate_json(Path(path).read_bytes(), context=record_of_iteration(Path(path))), Path(path).parent
     BAD[name].__name__ = "bad"
     build = grpo.builder(plan, plan.algorithm, folder, BAD[name])
     try:
