@@ -32,7 +32,8 @@ BAD = {
 }
 found = {}
 for name, path in zip(BAD, sys.argv[1:], strict=True):
-    plan, folder = TrainingPlan.model_validate_json(Path(path).read_bytes(), context=record_of_iteration(Path(path))), Path(path).parent
+    path = Path(path)
+    plan, folder = TrainingPlan.model_validate_json(path.read_bytes(), context=record_of_iteration(path)), path.parent
     BAD[name].__name__ = "bad"
     build = grpo.builder(plan, plan.algorithm, folder, BAD[name])
     try:
