@@ -62,15 +62,17 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="python -m jobs.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--recipe", default="", help="its path; default: PREFERENCE_TUNING_RECIPE, else the embedded one")
-    made.add_argument("--override", nargs="+", action="extend", default=[], metavar="K=V", help="training.seed=3")
-    made.add_argument("--quick", action="store_true", help="a second or two: no row and no tokenizer is read")
-    made.add_argument("--rows", type=int, default=ROWS, help=f"of the source to look at (default {ROWS})")
-    made.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    return made
+    options.add_argument(
+        "--recipe", default="", help="its path; default: PREFERENCE_TUNING_RECIPE, else the embedded one"
+    )
+    options.add_argument("--override", nargs="+", action="extend", default=[], metavar="K=V", help="training.seed=3")
+    options.add_argument("--quick", action="store_true", help="a second or two: no row and no tokenizer is read")
+    options.add_argument("--rows", type=int, default=ROWS, help=f"of the source to look at (default {ROWS})")
+    options.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    return options
 
 
 def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
@@ -128,8 +130,8 @@ def _template(recipe: Recipe) -> tuple[CheckedLine, Tokens | None]:
     from transformers import AutoTokenizer  # takes a few seconds
 
     def tokens(messages: list[dict[str, str]]) -> int:
-        found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
-        return len(found["input_ids"])
+        encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
+        return len(encoded["input_ids"])
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(str(Path(recipe.base_model.uri).absolute()))
@@ -148,30 +150,30 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | No
             True, "source: the embedded production, which a run serves first; there is nothing to look at yet"
         )
         return
-    found = sample_source(Address(source, settings.source_uri()), recipe.traces, datetime.now(UTC), rows)
-    share = f"{found.admitted:,} of the newest {found.rows:,} rows would be admitted"
-    yield CheckedLine(found.admitted > 0, f"source: {share} ({found.parts} parts of {found.source})")
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in found.rejected.items())
+    sample = sample_source(Address(source, settings.source_uri()), recipe.traces, datetime.now(UTC), rows)
+    share = f"{sample.admitted:,} of the newest {sample.rows:,} rows would be admitted"
+    yield CheckedLine(sample.admitted > 0, f"source: {share} ({sample.parts} parts of {sample.source})")
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sample.rejected.items())
     yield CheckedLine(True, f"rejected: {reasons or 'none'}")
-    yield _consent(recipe, found)
-    keys = ", ".join(f"{key} {count:,}" for key, count in list(found.metadata_keys.items())[:20])
+    yield _consent(recipe, sample)
+    keys = ", ".join(f"{key} {count:,}" for key, count in list(sample.metadata_keys.items())[:20])
     yield CheckedLine(True, f"metadata keys: {keys or 'none'}")
     yield CheckedLine(
-        True, f"models: {', '.join(f'{name} {count:,}' for name, count in list(found.models.items())[:9])}"
+        True, f"models: {', '.join(f'{name} {count:,}' for name, count in list(sample.models.items())[:9])}"
     )
-    checkable = found.references > 0 or recipe.selection.method != "grpo"
+    checkable = sample.references > 0 or recipe.selection.method != "grpo"
     hint = "" if checkable else ". selection.method is grpo, which needs them: put expected_answer into the metadata"
     yield CheckedLine(
-        checkable, f"labels: {found.references:,} with expected_answer, {found.feedback:,} with feedback{hint}"
+        checkable, f"labels: {sample.references:,} with expected_answer, {sample.feedback:,} with feedback{hint}"
     )
-    if tokens is not None and found.longest_prompt:
-        yield _fits(recipe, "longest prompt", tokens(found.longest_prompt), recipe.training.grpo.max_completion_tokens)
+    if tokens is not None and sample.longest_prompt:
+        yield _fits(recipe, "longest prompt", tokens(sample.longest_prompt), recipe.training.grpo.max_completion_tokens)
 
 
-def _consent(recipe: Recipe, found: SourceSample) -> CheckedLine:
-    key, seen = recipe.traces.consent_key, list(found.metadata_keys)
-    if found.consented or not found.rows:
-        return CheckedLine(True, f"consent: {found.consented:,} of {found.rows:,} rows say yes under {key}")
+def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
+    key, seen = recipe.traces.consent_key, list(sample.metadata_keys)
+    if sample.consented or not sample.rows:
+        return CheckedLine(True, f"consent: {sample.consented:,} of {sample.rows:,} rows say yes under {key}")
     if key in seen:
         return CheckedLine(
             False, f"consent: no row says yes under {key}. Rows without an explicit yes are not trained on."

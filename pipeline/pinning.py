@@ -42,7 +42,7 @@ def joined(begun_with: Recipe, now: Recipe) -> Recipe:
 
 def differences(begun_with: Recipe, now: Recipe) -> list[str]:
     """The deciding fields in which two recipes differ, such as `training.seed: 1, now 3`."""
-    before, after = (dict(_leaves(r.model_dump(mode="json", exclude=OPERATIONAL))) for r in (begun_with, now))
+    before, after = (dict(leaves(r.model_dump(mode="json", exclude=OPERATIONAL))) for r in (begun_with, now))
     absent = "(none)"
     return [
         f"{name}: {before.get(name, absent)!r}, now {after.get(name, absent)!r}"
@@ -73,9 +73,10 @@ def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any], kept: Any) -> d
     return merged
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a nested mapping, by their dotted names; an empty mapping is a value."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.iteration import Iteration
+from pipeline.pinning import leaves
 from pipeline.registry.card import model_card
 from pipeline.registry.record import ModelVersion, RolloutState
 from pipeline.registry.tracking import FOLDER
@@ -74,7 +75,7 @@ def record(
     remote = tracking_uri.startswith("http")
     run = _run(client, None if remote else store.path(FOLDER, iteration.model_name), iteration)
     run_id = run.info.run_id
-    _log_params(client, run, {key: store.within(value) for key, value in _flat(params)})
+    _log_params(client, run, {key: store.within(value) for key, value in leaves(params)})
     _log_metrics(client, run, metrics)
     for key, value in {**(tags or {}), **lineage}.items():
         client.set_tag(run_id, key, value)
@@ -241,11 +242,3 @@ def _lineage(
         "verdict": verdict,
         "bundle": bundle_digest,
     }
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

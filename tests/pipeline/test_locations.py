@@ -82,7 +82,7 @@ def test_who_does_not_say_which_file_it_reads_is_refused(tmp_path: Path) -> None
 def test_the_root_is_told_by_a_path_below_iterations() -> None:
     path = Path("/iterations/data/iterations/0123/training/plan.json")
     assert record_of_iteration(path) == Document(path, Path("/iterations/data"))
-    assert record_of_iteration(Path("/work/plan.json")) == Document(Path("/work/plan.json"), Path("/work"))
+    assert record_of_iteration(Path("/srv/plan.json")) == Document(Path("/srv/plan.json"), Path("/srv"))
 
 
 def test_a_recipe_that_is_kept_in_the_root_moves_with_it(tmp_path: Path) -> None:
