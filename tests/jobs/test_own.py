@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.resources import Deployment, Records
+from assets.resources import Deployment, records
 from assets.rewards import reward_labels
 from assets.selection import preference_dataset, training_plan
 from assets.traces import traces
@@ -31,7 +31,7 @@ def test_own_traces_reach_a_plan_that_the_gate_refuses(tmp_path: Path, kind: str
     places = [f"data_root='{tmp_path / 'my data'}'", f"base_model.uri='{model}'"]
     overrides = [*places, f"traces.source={{kind: {kind}, uri: '{source}'}}", *SMALL]
     settings = Deployment(recipe_path=str(OWN), overrides=overrides)
-    resources = {"deployment": settings, "io_manager": Records(deployment=settings)}
+    resources = {"deployment": settings, "io_manager": records}
     stages = [traces, reward_labels, preference_dataset, training_plan]
     with instance(tmp_path / "dagster") as found:
         result = dg.materialize(stages, instance=found, resources=resources, raise_on_error=False)
