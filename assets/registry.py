@@ -15,6 +15,7 @@ from evals import report
 from evals.gate import GateVerdict
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
+from pipeline.recipe import Recipe
 from pipeline.registry import versions
 from pipeline.registry.drive import drive
 from pipeline.registry.policy import policy_of
@@ -133,11 +134,9 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
 
 def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], None]) -> RolloutState:
     """Take the model's rollout as far as its policy allows now, with the embedded router and replayed traffic."""
-    recipe, store = deployment.recipe(), deployment.store()
-    name = recipe.base_model.name
+    store, name = deployment.store(), deployment.recipe().base_model.name
     state, requests, lacking = read_state(store, name), [], ""
-    if state.active and state.proposal is not None:  # judged as its iteration was begun
-        recipe = deployment.recipe_of(deployment.iteration(state.proposal.version.iteration))
+    recipe = _judged_by(deployment, state, log)
     try:
         if state.active:
             requests = _replayable(deployment, log)
@@ -157,6 +156,16 @@ def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], Non
             sleep=time.sleep,
             log=log,
         )
+
+
+def _judged_by(deployment: Deployment, state: RolloutState, log: Callable[[str], None]) -> Recipe:
+    """The recipe that the candidate's iteration was begun with; that of now where nobody knows any more."""
+    if state.active and state.proposal is not None:
+        try:
+            return deployment.recipe_of(deployment.iteration(state.proposal.version.iteration))
+        except ValueError as reason:  # a rollout has to be followed, and taken back, all the same
+            log(f"The rollout is judged by the recipe of now: {reason}")
+    return deployment.recipe()
 
 
 def _replayable(deployment: Deployment, log: Callable[[str], None]) -> list[tuple[Messages, str]]:
