@@ -11,7 +11,9 @@ import psutil
 import pytest
 
 from assets.resources import read_record
+from pipeline.locations import record_of_iteration
 from pipeline.storage import digest_file
+from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from tests.loop import ROOT, adapter_digest, deployment, environment
 
@@ -82,7 +84,8 @@ def test_two_kills_change_nothing(folder: Path, tmp_path_factory: pytest.TempPat
 
     plan = folder / "data" / "iterations" / iteration / "training" / "plan.json"
     undisturbed = tmp_path_factory.mktemp("undisturbed")
-    shutil.copy(plan, undisturbed)
+    absolute = TrainingPlan.model_validate_json(plan.read_bytes(), context=record_of_iteration(plan))
+    (undisturbed / "plan.json").write_text(absolute.model_dump_json())
     subprocess.run([sys.executable, "-m", "pipeline.training", str(undisturbed / "plan.json")], check=True)
     expected = digest_file(undisturbed / "adapter" / "adapter_model.safetensors")
     assert adapter_digest(folder / "data", iteration) == expected

@@ -19,6 +19,8 @@ from tests.loop import EMBEDDED, ROOT, deployment, instance, run_loop
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STAGES = retry.STAGES
+STAYS = ("rollout.dwell_s=[3600,3600]",)
+"""The rollout stays at its first weight: a promotion would start another iteration."""
 
 
 class Finished(NamedTuple):
@@ -31,9 +33,10 @@ class Finished(NamedTuple):
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     """A data root whose iteration went all the way."""
     folder = tmp_path_factory.mktemp("retry")
-    settings = deployment(folder / "data")
+    settings = deployment(folder / "data", STAYS)
     with instance(folder / "home") as each:
         assert run_loop(settings, each).success
+        shutil.copytree(folder / "data", folder / "untouched")
         yield Finished(settings, each, folder / "data")
 
 
@@ -71,7 +74,7 @@ class FailsOnce(Records):
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
         if context.step_key == FailsOnce.at:
             FailsOnce.at = ""
-            raise OSError("The disk went away.")
+            raise dg.Failure("The disk went away.", allow_retries=False)
         super().handle_output(context, obj)
 
 
@@ -111,10 +114,10 @@ def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
 def typed(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to type commands in, with a copy of the data root that the environment names."""
     shutil.copy(ROOT / "dagster.yaml", tmp_path)
-    root = shutil.copytree(finished.root, tmp_path / "data")
+    root = shutil.copytree(finished.root.with_name("untouched"), tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(deployment(root).overrides))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(deployment(root, STAYS).overrides))
     return root
 
 
@@ -125,7 +128,7 @@ def test_records_in_the_traffic_are_not_redone(typed: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = deployment(typed)
+    settings = deployment(typed, STAYS)
     store, iteration = settings.store(), settings.latest()
     abort(store, iteration.model_name, "a test", time.time())
     before = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}

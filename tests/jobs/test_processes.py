@@ -202,7 +202,9 @@ def test_loop_with_a_killed_part_leaves_nothing(start: Callable[..., Command], t
     os.kill(int(Path(f"/proc/{trainer}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)  # its step
     assert command.left() == {}
 
-    command = start(*launch, **variables)
+    command = start(
+        *launch, **environment(folder, tmp_path / "other")
+    )  # the step above may have been retried to its end
     command.wait_for(lambda: "step 8/16" in command.text())
     command.process.terminate()
     assert command.wait() == 128 + signal.SIGTERM, command.text()
