@@ -22,7 +22,7 @@ from pipeline.traces.lake.catalogue import open_table
 from pipeline.traces.materialize import read
 from tests.loop import deployment, instance, materialized, run_loop
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ABSOLUTE = {
     ("mlflow/mlflow.db", "experiments.artifact_location"),

@@ -12,7 +12,7 @@ from jobs.rollout import main
 from pipeline.registry.record import Phase, read_state
 from tests.loop import EMBEDDED, SHORT, deployment, instance, materialized, open_rollout, run_loop
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def warned(home: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> str:

@@ -16,7 +16,7 @@ from jobs import summary
 from pipeline.registry.record import Phase
 from tests.loop import adapter_digest, deployment, instance, materialized, run_loop
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STAGES = [
     "traces",

@@ -17,7 +17,7 @@ from pipeline.recipe import load
 from pipeline.storage import digest_json
 from tests.loop import EMBEDDED, ROOT, SHORT, environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BIN = Path(sys.executable).parent
 LAUNCH = [str(BIN / "dagster"), "job", "launch", "-j", "preference_tuning", "-m", "jobs.definitions"]
