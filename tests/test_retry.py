@@ -1,7 +1,6 @@
 """Every stage again: alone, with all below it, from its failure, and anew; each over what was there before it."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,10 +9,9 @@ import dagster as dg
 import pytest
 
 from assets.resources import RECORDS, Deployment, Records, records
-from jobs import retry
+from jobs import retry, rollout
 from jobs.preference_tuning import ASSETS
 from pipeline import audit
-from pipeline.registry.decision import abort
 from tests.loop import EMBEDDED, ROOT, deployment, instance, run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -130,7 +128,8 @@ def test_records_in_the_traffic_are_not_redone(typed: Path, capsys: pytest.Captu
 def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings = deployment(typed, STAYS)
     store, iteration = settings.store(), settings.latest()
-    abort(store, iteration.model_name, "a test", time.time())
+    assert rollout.main(["abort", "--reason", "a test"]) == 0
+    capsys.readouterr()
     before = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}
     names = list(retry.leavings(store, iteration, stage))
     assert retry.main([stage]) == 1, "nobody was there to ask"
