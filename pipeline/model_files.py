@@ -119,9 +119,9 @@ def _missing(folder: Path, missing: list[str], files: int) -> str:
 def _object(path: Path) -> dict[str, Any]:
     """Raises ValueError when the file is no JSON object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    if not isinstance(found, dict):
-        raise ValueError(f"it holds {type(found).__name__}, not an object")
-    return found
+    if not isinstance(tree, dict):
+        raise ValueError(f"it holds {type(tree).__name__}, not an object")
+    return tree

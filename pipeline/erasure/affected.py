@@ -88,7 +88,7 @@ def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> d
 
     Datasets share files: each is read once for all datasets of one scope.
     """
-    found: dict[str, bool | None] = {}
+    holds: dict[str, bool | None] = {}
     alike: dict[str, list[Window]] = {}
     for window in windows(store):
         if lake.has(window.snapshot):
@@ -98,8 +98,8 @@ def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> d
         rows = where(group[0].scope)
         theirs = person.rows() if rows is None else person.rows() & rows
         holding = count_rows(config, sorted({uri for uris in files.values() for uri in uris}), theirs)
-        found |= {digest: not holding.keys().isdisjoint(uris) for digest, uris in files.items()}
-    return found
+        holds |= {digest: not holding.keys().isdisjoint(uris) for digest, uris in files.items()}
+    return holds
 
 
 def _remembered(store: Store, digest: str, made: Collection[Iteration], person: Person) -> bool | None:
