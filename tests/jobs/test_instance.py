@@ -107,6 +107,7 @@ def test_another_recipe_is_refused_and_another_root_stands_beside(folder: Path, 
 
 def test_a_daemon_runs_the_recipe_of_the_caller(folder: Path, tmp_path: Path) -> None:
     of_daemon, of_caller = tmp_path / "daemon", tmp_path / "caller"
+    assert runs(folder) == []  # its databases exist: Dagster's SQLite files may not be begun by two processes at once
     with running(folder, [str(BIN / "dagster-daemon"), "run", "-m", "jobs.definitions"], of_daemon):
         deadline = time.monotonic() + DEADLINE_S
         with chdir(folder), dg.DagsterInstance.from_config(str(folder)) as instance:

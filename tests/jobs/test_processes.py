@@ -74,6 +74,20 @@ class Command:
                 os.kill(pid, signal.SIGKILL)
 
 
+def wait_until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + ENDED_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def parent(pid: int) -> int:
+    """The pid of its parent; 0 for a process that has just ended."""
+    with suppress(FileNotFoundError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts commands, and ends what a failed test leaves of them."""
@@ -195,16 +209,19 @@ def test_loop_with_a_killed_part_leaves_nothing(start: Callable[..., Command], t
 
     command = start(*launch, **variables)
     command.wait_for(lambda: "step 4/16" in command.text())
-    [trainer] = command.find("-m pipeline.training")
-    assert len(marked(command.mark)) > 6
+    [trainer], trained = command.find("-m pipeline.training"), marked(command.mark)
+    assert len(trained) > 6
     command.process.kill()
     command.process.wait()
-    os.kill(int(Path(f"/proc/{trainer}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)  # its step
+    step = parent(trainer)
+    of_step = {step, *(pid for pid in trained if parent(pid) in (step, trainer))}
+    os.kill(step, signal.SIGKILL)
+    wait_until(lambda: of_step.isdisjoint(marked(command.mark)))
+    [worker] = command.find("api execute_run")
+    os.kill(worker, signal.SIGKILL)  # which retries the training, for a while with no command that follows it
     assert command.left() == {}
 
-    command = start(
-        *launch, **environment(folder, tmp_path / "other")
-    )  # the step above may have been retried to its end
+    command = start(*launch, **variables)
     command.wait_for(lambda: "step 8/16" in command.text())
     command.process.terminate()
     assert command.wait() == 128 + signal.SIGTERM, command.text()
