@@ -37,10 +37,10 @@ class IterationRecords:
     def tags(self) -> dict[str, str]:
         """The training's health, and each rule that spoke."""
         health = self.trained.health
-        found = {
+        rule_tags = {
             f"health.{each.rule}": f"{each.verdict} at step {each.step}: {each.reason}" for each in health.findings
         }
-        return {"health": health.verdict, **found}
+        return {"health": health.verdict, **rule_tags}
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -82,20 +82,21 @@ def why(health: Health) -> str:
     return "; ".join(f"{finding.reason} (step {finding.step})" for finding in notes)
 
 
-def card_sections(told: IterationRecords, verdict: GateVerdict | None) -> dict[str, str]:
+def card_sections(records: IterationRecords, verdict: GateVerdict | None) -> dict[str, str]:
     """The sections of the model card, in Markdown. Without a verdict nothing was evaluated."""
     evaluated = "Not evaluated: the training stopped itself, and these are the best weights that it had before."
-    if told.report is not None and verdict is not None:
-        evaluated = f"{report.table(told.report, verdict)}\n\nVerdict: **{verdict.verdict}**."
-    days = [day.day for day in told.traces.days]
-    rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(told.rejected.items())) or "none"
-    method, why = told.plan.decision.method.upper(), "; ".join(told.plan.decision.reasons)
+    if records.report is not None and verdict is not None:
+        evaluated = f"{report.table(records.report, verdict)}\n\nVerdict: **{verdict.verdict}**."
+    days = [day.day for day in records.traces.days]
+    rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(records.rejected.items())) or "none"
+    method, why = records.plan.decision.method.upper(), "; ".join(records.plan.decision.reasons)
     return {
         "Data": (
-            f"{told.traces.admitted} of {told.traces.seen} production traces of {days[0]} to {days[-1]}, with the "
-            f"users' consent and personal data masked. Kept out: {rejected}. {told.labels.labelled} are labelled "
-            f"({told.labels.coverage:.0%}). Trained with {method}, {told.trained.checkpoint.step} steps: {why}. "
-            f"Health of the training: **{told.trained.health.verdict}**{f', {told.why}' if told.why else ''}."
+            f"{records.traces.admitted} of {records.traces.seen} production traces of {days[0]} to {days[-1]}, with "
+            f"the users' consent and personal data masked. Kept out: {rejected}. {records.labels.labelled} are "
+            f"labelled ({records.labels.coverage:.0%}). Trained with {method}, {records.trained.checkpoint.step} "
+            f"steps: {why}. "
+            f"Health of the training: **{records.trained.health.verdict}**{f', {records.why}' if records.why else ''}."
         ),
         "Evaluation": evaluated,
         "Intended use": "The same traffic as the champion's that the traces come from; nothing else was measured.",

@@ -11,17 +11,17 @@ from assets import pictures
 from assets.resources import ITERATION_TAG, LEDGER, Deployment
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import DEMO_SUITE, suite
-from k8s.attempts import Attempts
+from k8s.attempts import GangAttempts
 from k8s.client import connect
 from k8s.estimate import estimate_launch, expected_hours, over_budget, paid_devices
 from k8s.gang import gang_of
 from k8s.launch import Hooks, abandon, launch
 from k8s.ledger import Ledger, ledger
-from k8s.lint import Finding, lint_gang
+from k8s.lint import Violation, lint_gang
 from k8s.render import render
 from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
-from pipeline.training.lines import MARK
+from pipeline.training.lines import PREFIX
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
@@ -46,7 +46,7 @@ class PodLines(dg.PipesMessageReader):
 
     def take(self, line: str) -> bool:
         """Whether the line is none for people: a message, or a progress line, which comes as a message too."""
-        if line.startswith(MARK):
+        if line.startswith(PREFIX):
             return True
         if self._handler is None or "__dagster_pipes_version" not in line:
             return False
@@ -81,8 +81,8 @@ def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable
     plan = store.read(f"iterations/{iteration}/training/plan.json", TrainingPlan)
     if settings is None or plan is None:
         return ""
-    found = abandon(store, plan, settings, connect(deployment.kubeconfig()), Hooks(log=log), why)
-    return found.name if found else ""
+    abandoned_gang = abandon(store, plan, settings, connect(deployment.kubeconfig()), Hooks(log=log), why)
+    return abandoned_gang.name if abandoned_gang else ""
 
 
 def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCheckResult:
@@ -91,7 +91,7 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
     settings, name = recipe.compute.kubernetes, "launchable"
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
-    findings: list[Finding] = []
+    findings: list[Violation] = []
     if settings is not None:
         gang = gang_of(plan, plan_path, settings)
         findings = lint_gang(gang, render(gang))
@@ -145,7 +145,7 @@ def account_for(deployment: Deployment, plan: TrainingPlan, result: TrainingResu
     """What the training took, over all launches of it; published beside its result."""
     store = deployment.store()
     compute = deployment.recipe().compute.model_copy(update={"nodes": plan.nodes, "processes": plan.processes})
-    account = ledger(Attempts(store, result.iteration).all(), result, compute, paid_devices(compute))
+    account = ledger(GangAttempts(store, result.iteration).all(), result, compute, paid_devices(compute))
     store.write(LEDGER.format(iteration=result.iteration), account)
     return account
 

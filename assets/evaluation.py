@@ -22,7 +22,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     iteration = deployment.iteration(policy_checkpoint.iteration)
     recipe = deployment.recipe_to_continue(iteration)
     with closing(grader_of(recipe.rewards.verifier)) as check:
-        found: EvalReport = evaluate(
+        result: EvalReport = evaluate(
             deployment.store(),
             iteration.path(),
             iteration.id,
@@ -33,22 +33,22 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
             check,
             context.log.info,
         )
-    compared = found.measurement.comparison
+    compared = result.measurement.comparison
     figures = {}
     if compared is not None:
         figures = {
             "accuracy before": compared.champion.value,
             "accuracy after": compared.candidate.value,
             "difference": compared.difference.value,
-            "intervals": pictures.shown(report.picture(found), "Accuracy and paired difference with intervals"),
+            "intervals": pictures.shown(report.picture(result), "Accuracy and paired difference with intervals"),
         }
     yield dg.Output(
-        found,
+        result,
         metadata={
             **figures,
-            "report": dg.MetadataValue.md(report.table(found)),
-            "evidence": dg.MetadataValue.path(found.bundle.uri),
-            "evidence digest": found.bundle.digest,
+            "report": dg.MetadataValue.md(report.table(result)),
+            "evidence": dg.MetadataValue.path(result.bundle.uri),
+            "evidence digest": result.bundle.digest,
         },
     )
 

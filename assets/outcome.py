@@ -10,7 +10,7 @@ Ending = Literal["not trained", "stopped", "refused", "held", "rollout"]
 OUTCOME = "outcome.json"
 
 
-class Outcome(Record):
+class IterationOutcome(Record):
     """`detail` says why, in a sentence or two."""
 
     ending: Ending
@@ -19,7 +19,7 @@ class Outcome(Record):
 
 def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) -> None:
     """Record the ending once; a second call changes nothing, but that a held candidate may yet be rolled out."""
-    ended, name = Outcome(ending=ending, detail=detail), iteration.path(OUTCOME)
+    ended, name = IterationOutcome(ending=ending, detail=detail), iteration.path(OUTCOME)
     before = outcome(store, iteration)
     if ending == "rollout" and before is not None and before.ending == "held":
         store.write(name, ended)
@@ -27,6 +27,6 @@ def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) ->
         store.create(name, ended)
 
 
-def outcome(store: Store, iteration: Iteration) -> Outcome | None:
+def outcome(store: Store, iteration: Iteration) -> IterationOutcome | None:
     """How the iteration ended, or None while something is left to do."""
-    return store.read(iteration.path(OUTCOME), Outcome)
+    return store.read(iteration.path(OUTCOME), IterationOutcome)

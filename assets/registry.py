@@ -90,13 +90,13 @@ def canary(
 
 
 def on_record(
-    deployment: Deployment, iteration: Iteration, told: IterationRecords, verdict: GateVerdict | None = None
-) -> versions.Recorded:
+    deployment: Deployment, iteration: Iteration, records: IterationRecords, verdict: GateVerdict | None = None
+) -> versions.RecordedVersion:
     """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none."""
-    trained = told.trained
+    trained = records.trained
     plots = {
-        "gates": pictures.funnel(told.traces.seen, told.rejected, told.traces.admitted),
-        "rewards": pictures.reward_distribution(told.labels.histogram, told.labels.mean_reward),
+        "gates": pictures.funnel(records.traces.seen, records.rejected, records.traces.admitted),
+        "rewards": pictures.reward_distribution(records.labels.histogram, records.labels.mean_reward),
         "training": drawn.training_curve(trained.metrics),
         "health": drawn.health_panels(trained.metrics, trained.health.findings),
         "step_time": drawn.step_time(trained.metrics),
@@ -110,11 +110,11 @@ def on_record(
         verdict=str(verdict.verdict) if verdict else "STOP",
         bundle_digest=verdict.bundle_digest if verdict else "",
         params=pinned(deployment.store(), iteration).model_dump(mode="json"),
-        metrics=told.metrics,
-        plots={**plots, "evaluation": report.picture(told.report)} if told.report else plots,
-        card=card_sections(told, verdict),
+        metrics=records.metrics,
+        plots={**plots, "evaluation": report.picture(records.report)} if records.report else plots,
+        card=card_sections(records, verdict),
         code_version=deployment.code_version(),
-        tags=told.tags,
+        tags=records.tags,
     )
 
 
@@ -135,21 +135,21 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
 def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], None]) -> RolloutState:
     """Take the model's rollout as far as its policy allows now, with the embedded router and replayed traffic."""
     store, name = deployment.store(), deployment.recipe().base_model.name
-    state, requests, lacking = read_state(store, name), [], ""
+    state, requests, missing_reason = read_state(store, name), [], ""
     recipe = _judged_by(deployment, state, log)
     try:
         if state.active:
             requests = _replayable(deployment, log)
     except ValueError as reason:  # a rollout without traffic waits, and the split still follows
         log(f"No traffic to replay: {reason}")
-        lacking = str(reason)
+        missing_reason = str(reason)
     limit = Sampling(max_completion_tokens=recipe.evaluation.max_completion_tokens)
     with closing(grader_of(recipe.rewards.verifier)) as check:
         return drive(
             store,
             name,
             LocalRouter(store, name),
-            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit, lacking),
+            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit, missing_reason),
             lambda state: versions.project(deployment.tracking_uri(), state),
             drive_for_s=drive_for_s,
             now=time.time,

@@ -17,7 +17,7 @@ import dagster as dg
 
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen
-from assets.outcome import OUTCOME, Outcome
+from assets.outcome import OUTCOME, IterationOutcome
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from k8s.ledger import Ledger
@@ -82,10 +82,10 @@ class Deployment(dg.ConfigurableResource):
 
     def latest(self) -> Iteration:
         """The newest iteration; a run that names none works on it."""
-        found = self.store().read(LATEST, Iteration)
-        if found is None:
+        latest_iteration = self.store().read(LATEST, Iteration)
+        if latest_iteration is None:
             raise ValueError("There is no iteration yet. Launch the whole job: dagster job launch -j preference_tuning")
-        return found
+        return latest_iteration
 
     def records(self, iteration: Iteration) -> IterationRecords:
         """What the stages up to the evaluation left. Raises ValueError naming the first that is missing."""
@@ -196,7 +196,7 @@ def read_record(store: Store, iteration: str, asset: str) -> Any:
 
 def _missing(store: Store, iteration: str, asset: str) -> str:
     """Why the record is not there, and the command that makes it: from the first stage that has left none."""
-    ended = store.read(f"iterations/{iteration}/{OUTCOME}", Outcome)
+    ended = store.read(f"iterations/{iteration}/{OUTCOME}", IterationOutcome)
     if ended is not None:
         return (
             f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To have it "

@@ -12,7 +12,7 @@ from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.examples import examples, page
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LabelSample, RewardLabels
-from pipeline.traces.erased import publishing
+from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
 
 
@@ -30,7 +30,7 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
     store, iteration = deployment.store(), traces.iteration
     recipe = deployment.recipe_to_continue(iteration)
-    with publishing(store):
+    with shared_lock(store):
         labels: RewardLabels = label_traces(
             store,
             deployment.lake(),

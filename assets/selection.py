@@ -33,7 +33,7 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
         trust_in(reward_labels),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
-    found = dataset.contamination
+    report = dataset.contamination
     yield dg.Output(
         dataset,
         metadata={
@@ -47,8 +47,8 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
             "curriculum": pictures.table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
             "capped pairs": dataset.capped_pairs,
-            "contaminated": found.hits,
-            "contamination": pictures.table(["rule", "rows"], sorted(found.by_rule.items())),
+            "contaminated": report.hits,
+            "contamination": pictures.table(["rule", "rows"], sorted(report.by_rule.items())),
             "pairs uri": dg.MetadataValue.path(dataset.pairs.uri),
             "prompts uri": dg.MetadataValue.path(dataset.prompts.uri),
         },

@@ -49,7 +49,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
             sample=sampler(context.log.info),
             log=context.log.info,
         )
-    found = materialize(
+    result = materialize(
         store,
         deployment.lake(),
         Address(source, deployment.source_uri()),
@@ -64,32 +64,32 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         version=champion.version,
         since=champion.since,
     )
-    rejected = {str(reason): count for reason, count in found.rejected.items()}
+    rejected = {str(reason): count for reason, count in result.rejected.items()}
     yield dg.AssetCheckResult(
         check_name="every_row_accounted_for",
-        passed=found.seen == found.admitted + sum(rejected.values()),
-        description=f"{found.seen} rows seen, {found.admitted} admitted, {sum(rejected.values())} rejected",
+        passed=result.seen == result.admitted + sum(rejected.values()),
+        description=f"{result.seen} rows seen, {result.admitted} admitted, {sum(rejected.values())} rejected",
     )
-    thin = weak(store, found, recipe.traces)
+    thin = weak(store, result, recipe.traces)
     for line in thin:
         context.log.warning(line)
     yield dg.AssetCheckResult(
         check_name="admitted_share",
         passed=not thin,
         severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(thin[:WEAK_SHOWN]) or f"{found.admitted} of {found.seen} rows admitted",
+        description="; ".join(thin[:WEAK_SHOWN]) or f"{result.admitted} of {result.seen} rows admitted",
         metadata={"parts": len(thin)},
     )
-    if not found.iteration.dataset.rows:
+    if not result.iteration.dataset.rows:
         producer = Producer(champion.model, recipe.base_model.name, champion.version, champion.since)
-        context.log.info(nothing_counts(found, deployment.lake(), recipe.traces, producer))
+        context.log.info(nothing_counts(result, deployment.lake(), recipe.traces, producer))
         return
-    ended = outcome(store, found.iteration)
+    ended = outcome(store, result.iteration)
     if ended is not None:
-        context.log.info(f"Nothing new since iteration {found.iteration.id} ({ended.ending}: {ended.detail})")
+        context.log.info(f"Nothing new since iteration {result.iteration.id} ({ended.ending}: {ended.detail})")
         return
-    pin(store, found.iteration, recipe)
-    governed = store.once(found.iteration.path("traces.json"), GovernedTraces, lambda: found)
+    pin(store, result.iteration, recipe)
+    governed = store.once(result.iteration.path("traces.json"), GovernedTraces, lambda: result)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")
     yield dg.Output(governed, metadata=_shown(store, governed))
 

@@ -60,16 +60,16 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
     account = account_for(deployment, training_plan, result)
     metadata = _shown(result, recipe.compute.accelerator, account)
     if result.health.verdict == "STOP":
-        told = IterationRecords(
+        records = IterationRecords(
             *(read_record(store, iteration.id, name) for name in ("traces", "reward_labels")),
             training_plan,
             result,
             account=account,
         )
-        run = on_record(deployment, iteration, told).run_id
-        context.log.error(f"The training stopped itself: {told.why}. Run {run} in MLflow; nothing downstream runs.")
-        conclude(store, iteration, "stopped", told.why)
-        yield dg.AssetObservation(asset_key=context.asset_key, description=told.why, metadata=metadata)
+        run = on_record(deployment, iteration, records).run_id
+        context.log.error(f"The training stopped itself: {records.why}. Run {run} in MLflow; nothing downstream runs.")
+        conclude(store, iteration, "stopped", records.why)
+        yield dg.AssetObservation(asset_key=context.asset_key, description=records.why, metadata=metadata)
         return
     yield dg.Output(result, metadata=metadata)
 

@@ -131,8 +131,8 @@ def governed(export: Path, place: int) -> Iterator[Any]:
     import pyarrow as pa
 
     from pipeline.recipe.traces import LangfuseExportSource, Traces
-    from pipeline.traces.batch import Batcher
-    from pipeline.traces.gates import Rules, check
+    from pipeline.traces.batch import BatchBuilder
+    from pipeline.traces.gates import GateRules, check
     from pipeline.traces.rows import SCHEMA
     from pipeline.traces.sources.open import open_source
     from pipeline.traces.sources.protocol import Address
@@ -141,7 +141,7 @@ def governed(export: Path, place: int) -> Iterator[Any]:
     settings = Traces(source=section)
     source = open_source(Address(section, str(export)))
     part = source.parts()[place]
-    batcher, rules = Batcher(settings, part.name), Rules(settings, datetime(2026, 8, 1, tzinfo=UTC), {})
+    batcher, rules = BatchBuilder(settings, part.name), GateRules(settings, datetime(2026, 8, 1, tzinfo=UTC), {})
     for block in source.rows(part, hashlib.sha256()):
         checked, reasons = check(batcher.batch(block.traces)[0], rules)
         passed = checked.filter(pa.array([reason is None for reason in reasons]))

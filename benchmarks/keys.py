@@ -73,13 +73,13 @@ def generate(folder: Path, rows: int) -> None:
 def duckdb(folder: Path) -> dict[str, object]:
     """The judge as it is: verdicts, the list of admitted rows and the ledger, in `judge`'s own memory limit."""
     from pipeline.traces.database import MEMORY_MB
-    from pipeline.traces.judge import Case, judge
+    from pipeline.traces.judge import DayInput, deduplicate
 
     files = tuple(sorted(folder.glob("*.parquet")))
     with tempfile.TemporaryDirectory(dir=folder) as work:
         spilled = [0]
         threading.Thread(target=_watch, args=(Path(work), spilled), daemon=True).start()
-        judged = judge(Case("2026-07-01", files, {n: f.name for n, f in enumerate(files)}, Path(work, "day")))
+        judged = deduplicate(DayInput("2026-07-01", files, {n: f.name for n, f in enumerate(files)}, Path(work, "day")))
     kept = sum(counts[None] for counts in judged.counts.values())
     return {"kept": kept, "spilled_mb": spilled[0] >> 20, "limit_mb": MEMORY_MB}
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from k8s.simulate import Interval, Profile, plan_interval, run
+from k8s.simulate import Profile, TimeInterval, plan_interval, run
 from pipeline.recipe import Checkpoints
 from pipeline.training.result import Goodput
 
@@ -91,7 +91,7 @@ def where(found: Mapping[str, Mapping[int, Sequence[Goodput]]]) -> list[str]:
     return lines
 
 
-def intervals(planned: Mapping[tuple[str, int], Interval]) -> list[str]:
+def intervals(planned: Mapping[tuple[str, int], TimeInterval]) -> list[str]:
     lines = [
         f"{'Seconds between saves':32}{'nodes':>8}{'interrupted every':>20}{'simulated':>12}{'goodput':>10}"
         f"{'Young-Daly':>12}{'goodput':>10}"
@@ -106,7 +106,7 @@ def intervals(planned: Mapping[tuple[str, int], Interval]) -> list[str]:
 
 
 def summary(
-    found: Mapping[str, Mapping[int, Sequence[Goodput]]], planned: Mapping[tuple[str, int], Interval]
+    found: Mapping[str, Mapping[int, Sequence[Goodput]]], planned: Mapping[tuple[str, int], TimeInterval]
 ) -> dict[str, Any]:
     def of(which: Any) -> dict[str, dict[str, float]]:
         return {

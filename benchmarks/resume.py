@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.kills import Zygote, adapter_of, result_of, survive
 from benchmarks.training import write_plan
 from pipeline.recipe import DPO, GRPO, Checkpoints, DynamicSampling, Training, Validation, load
-from pipeline.training.journal import Event, read_journal
+from pipeline.training.journal import TrainingEvent, read_journal
 from pipeline.training.result import Preemption
 
 OFF_POLICY = GRPO(
@@ -119,7 +119,7 @@ def _count(preemptions: Sequence[Preemption], lost: dict[str, list[int]]) -> Non
         lost.setdefault(each.cause, []).append(each.lost_steps)
 
 
-def _starts(events: Sequence[Event]) -> list[float]:
+def _starts(events: Sequence[TrainingEvent]) -> list[float]:
     """Seconds from each process's start to its training loop."""
     starts: list[float] = []
     begun = time.time()

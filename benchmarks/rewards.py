@@ -34,8 +34,16 @@ from benchmarks.rewards_rivals import (
     warm_serial,
     warm_trl,
 )
-from pipeline.rewards.verifiers import Check, Grader, Outcome, final_answer, grader, plain_number, reference_answer
-from pipeline.rewards.verifiers.pool import Failure, Pool, Work
+from pipeline.rewards.verifiers import (
+    Grader,
+    Outcome,
+    VerifierTask,
+    final_answer,
+    grader,
+    plain_number,
+    reference_answer,
+)
+from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 
 GSM8K = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "test.jsonl"
 WORKERS = 2
@@ -59,7 +67,7 @@ def run(gsm8k: Path, count: int, limit_s: float) -> dict[str, float]:
     rivals: dict[str, Rival] = {name: Pool(work, 1, 16_384) for name, work in RIVALS.items()}
     try:
         with grader(WORKERS, timeout_s=5.0) as check:
-            check([Check(rf"\boxed{{\frac{{{n}}}{{7}}}}", "0.5") for n in range(64)])  # both workers are up
+            check([VerifierTask(rf"\boxed{{\frac{{{n}}}{{7}}}}", "0.5") for n in range(64)])  # both workers are up
             items = mixed(texts, count)
             needing = sum(_needs_workers(item) for item in items)
             print(f"{count:,} completions, mean {sum(len(i.completion) for i in items) / count:.0f} characters, "
@@ -103,7 +111,7 @@ def survival(items: list[Item], rivals: dict[str, Rival], limit_s: float) -> dic
     from tests.pipeline.rewards.verifiers.pathological import MATHS
 
     poison = list(MATHS.values())[: max(2, len(items) // 100)]
-    checks = [Check(item.completion, item.reference) for item in items]
+    checks = [VerifierTask(item.completion, item.reference) for item in items]
     every = len(items) // len(poison) + 1
     places = [number * every + every // 2 for number in range(len(poison))]
     for place, bad in zip(places, poison, strict=True):
@@ -127,10 +135,12 @@ def survival(items: list[Item], rivals: dict[str, Rival], limit_s: float) -> dic
         said = rivals[name].run(
             [[Item(bad.completion, bad.reference, False)] for bad in poison], [limit_s] * len(poison)
         )
-        figures[f"{name}_hangs"] = sum(one is Failure.timeout for one in said)
-        figures[f"{name}_crashes"] = sum(isinstance(one, Failure) and one is not Failure.timeout for one in said)
-        figures[f"{name}_mislabelled"] = sum(not isinstance(one, Failure) and one.scores == [1.0] for one in said)
-        figures[f"{name}_zeros"] = sum(not isinstance(one, Failure) and one.scores == [0.0] for one in said)
+        figures[f"{name}_hangs"] = sum(one is WorkerFailure.timeout for one in said)
+        figures[f"{name}_crashes"] = sum(
+            isinstance(one, WorkerFailure) and one is not WorkerFailure.timeout for one in said
+        )
+        figures[f"{name}_mislabelled"] = sum(not isinstance(one, WorkerFailure) and one.scores == [1.0] for one in said)
+        figures[f"{name}_zeros"] = sum(not isinstance(one, WorkerFailure) and one.scores == [0.0] for one in said)
 
     threads = [threading.Thread(target=suffer, args=[name]) for name in rivals]
     for thread in threads:
@@ -188,7 +198,7 @@ def _ours(items: list[Item], check: Grader) -> Labels:
 
 def _ask(rival: Rival, items: list[Item], limit_s: float) -> Labels:
     (said,) = rival.run([items], [limit_s])
-    assert not isinstance(said, Failure), said
+    assert not isinstance(said, WorkerFailure), said
     return said
 
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from benchmarks.selection_data import Simulated, World, simulate, true_noise
 from pipeline.estimate import Estimate, share
 from pipeline.recipe import Accelerator, Selection, Training
-from pipeline.selection.checks import Check
-from pipeline.selection.choose import Decision, choose
+from pipeline.selection.checks import EvidenceCheck
+from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import measure, on_frontier
 from pipeline.selection.noise import Trust
@@ -54,7 +54,7 @@ SWEEPS = (
 
 
 class Run(NamedTuple):
-    decision: Decision
+    decision: MethodDecision
     true_noise: float
     true_zero_variance: float
 
@@ -110,7 +110,7 @@ def sweep(each: Sweep, runs: int, seed: int) -> tuple[list[str], dict[str, dict[
     return lines, taken
 
 
-def _short(check: Check) -> str:
+def _short(check: EvidenceCheck) -> str:
     return re.sub(r", n=[\d,]+| \(n=[\d,]+\)", "", check.interval())
 
 

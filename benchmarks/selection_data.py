@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipeline.selection.rows import Labelled, Pair
+from pipeline.selection.rows import LabelledRow, Pair
 
 
 class World(NamedTuple):
@@ -32,7 +32,7 @@ class World(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    rows: list[Labelled]
+    rows: list[LabelledRow]
     good: dict[str, bool]
     """The truth, by trace."""
     chance: dict[str, float]
@@ -41,7 +41,7 @@ class Simulated(NamedTuple):
 
 def simulate(world: World, seed: int) -> Simulated:
     """The same world and seed give the same rows; worlds that differ in one figure share their other draws."""
-    rows: list[Labelled] = []
+    rows: list[LabelledRow] = []
     good: dict[str, bool] = {}
     chances: dict[str, float] = {}
     for prompt in range(world.prompts):
@@ -61,7 +61,7 @@ def simulate(world: World, seed: int) -> Simulated:
             correct = None if reference is None or lost < world.unlabelled else float(is_good)
             reward = correct if reference else feedback
             rows.append(
-                Labelled(
+                LabelledRow(
                     trace_id=trace, observation_id="", user_id=trace, tenant_id=None, consent=True,
                     prompt=f"prompt {prompt}", completion=completion, reference=reference,
                     verifier=reference and "exact", final_reward=reward,

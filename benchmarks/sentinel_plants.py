@@ -22,8 +22,8 @@ from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Validation
 from pipeline.rewards.composite import Reward
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
-from pipeline.rewards.verifiers import Check, Grade, Outcome, final_answer
-from pipeline.training.composite import said_by
+from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, final_answer
+from pipeline.training.composite import reward_statistics
 from pipeline.training.texts import completion_statistics
 from pipeline.training.validation import HeldOut, Validator
 
@@ -143,7 +143,7 @@ class Watcher(TrainerCallback):
         control.should_training_stop |= self._stop(self.rows)
 
 
-def grade_here(checks: Sequence[Check]) -> list[Grade]:
+def grade_here(checks: Sequence[VerifierTask]) -> list[Grade]:
     """Exact answers, without the workers that other kinds of checks need."""
     return [Grade(Outcome.correct if _right(c.completion, c.reference) else Outcome.wrong, "") for c in checks]
 
@@ -162,7 +162,10 @@ def reward_of(plant: Plant) -> Callable[..., list[float | None]]:
         texts = [messages[-1]["content"] for messages in completions]
         lost = plant.lost_from is not None and trainer_state.global_step + 1 >= plant.lost_from
         rewards = [_score(plant, *each, lost) for each in zip(texts, reference, strict=True)]
-        for name, value in {**said_by(rewards), **completion_statistics(texts, list(map(str, prompts)))}.items():
+        for name, value in {
+            **reward_statistics(rewards),
+            **completion_statistics(texts, list(map(str, prompts))),
+        }.items():
             log_metric(name, value)
         return [each.final_reward for each in rewards]
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from evals import gate
 from evals.comparison import BundleRef, EvalReport, Measurement, compare
 from evals.gate import GateVerdict
-from evals.runner import Arm, ItemResult, Protocol
+from evals.runner import EvalArm, ItemResult, Protocol
 from evals.suites import Item, Suite
 from pipeline.locations import Document
 from pipeline.recipe import Evaluation
@@ -41,22 +41,22 @@ class Provenance(Record):
     versions: dict[str, str]
 
 
-class Manifest(Record):
+class BundleManifest(Record):
     """sha256 of each file of the bundle but this one."""
 
     files: dict[str, str]
 
 
-class Evidence(Record):
+class EvalEvidence(Record):
     """A bundle in memory."""
 
     provenance: Provenance
     suite: Suite
-    champion: Arm
-    candidate: Arm
+    champion: EvalArm
+    candidate: EvalArm
 
 
-def evidence(iteration: str, section: Evaluation, suite: Suite, champion: Arm, candidate: Arm) -> Evidence:
+def evidence(iteration: str, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> EvalEvidence:
     """Two finished runs with what was known about them when they finished."""
     provenance = Provenance(
         iteration=iteration,
@@ -68,28 +68,32 @@ def evidence(iteration: str, section: Evaluation, suite: Suite, champion: Arm, c
         candidate_protocol=candidate.protocol,
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
     )
-    return Evidence(provenance=provenance, suite=suite, champion=champion, candidate=candidate)
+    return EvalEvidence(provenance=provenance, suite=suite, champion=champion, candidate=candidate)
 
 
-def measure(found: Evidence) -> Measurement:
+def measure(eval_evidence: EvalEvidence) -> Measurement:
     """The comparison that this evidence carries, or why it carries none."""
-    section = found.provenance.section
-    problems = gate.problems(found.suite, found.champion, found.candidate, section)
-    comparison = None if problems else compare(found.suite, found.champion, found.candidate, section)
+    section = eval_evidence.provenance.section
+    problems = gate.problems(eval_evidence.suite, eval_evidence.champion, eval_evidence.candidate, section)
+    comparison = (
+        None if problems else compare(eval_evidence.suite, eval_evidence.champion, eval_evidence.candidate, section)
+    )
     return Measurement(problems=tuple(problems), comparison=comparison)
 
 
-def publish(store: Store, name: str, found: Evidence) -> None:
+def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
     """Write the bundle under `name` in one step; a bundle that is already there stands."""
     with store.staged(name) as folder:
-        _write_lines(folder / "suite.jsonl", found.suite.items)
-        _write_lines(folder / "champion.jsonl", found.champion.results)
-        _write_lines(folder / "candidate.jsonl", found.candidate.results)
+        _write_lines(folder / "suite.jsonl", eval_evidence.suite.items)
+        _write_lines(folder / "champion.jsonl", eval_evidence.champion.results)
+        _write_lines(folder / "candidate.jsonl", eval_evidence.candidate.results)
         # References are relative, and so the bundle's digest is the same wherever the data root lies.
         provenance = Document(folder / "provenance.json", store.root)
-        provenance.path.write_text(_text(found.provenance, provenance))
-        (folder / "measurement.json").write_text(_text(measure(found)))
-        (folder / MANIFEST).write_text(_text(Manifest(files={name: digest_file(folder / name) for name in FILES})))
+        provenance.path.write_text(_text(eval_evidence.provenance, provenance))
+        (folder / "measurement.json").write_text(_text(measure(eval_evidence)))
+        (folder / MANIFEST).write_text(
+            _text(BundleManifest(files={name: digest_file(folder / name) for name in FILES}))
+        )
 
 
 def recompute(path: Path) -> EvalReport:
@@ -100,21 +104,21 @@ def recompute(path: Path) -> EvalReport:
     """
     manifest = _intact_manifest(path)
     provenance = _read(path / "provenance.json", Provenance)
-    found = Evidence(
+    eval_evidence = EvalEvidence(
         provenance=provenance,
         suite=Suite(name=provenance.suite, items=_read_lines(path / "suite.jsonl", Item)),
-        champion=Arm(
+        champion=EvalArm(
             model=provenance.champion,
             protocol=provenance.champion_protocol,
             results=_read_lines(path / "champion.jsonl", ItemResult),
         ),
-        candidate=Arm(
+        candidate=EvalArm(
             model=provenance.candidate,
             protocol=provenance.candidate_protocol,
             results=_read_lines(path / "candidate.jsonl", ItemResult),
         ),
     )
-    measurement = measure(found)
+    measurement = measure(eval_evidence)
     if _text(measurement) != (path / "measurement.json").read_text():
         raise ValueError(
             f"{path}: the outcomes do not give the recorded numbers again. Verify with the recorded versions "
@@ -138,17 +142,19 @@ def verify(path: str | Path, digest: str = "") -> GateVerdict:
 
     Raises ValueError when the bundle was altered or, where a `digest` is given, when it is another bundle.
     """
-    found = recompute(Path(path))
-    if digest and found.bundle.digest != digest:
-        raise ValueError(f"{path} has the digest {found.bundle.digest}, not {digest}. Take the bundle that was judged.")
-    return gate.judge(found, found.section)
+    report = recompute(Path(path))
+    if digest and report.bundle.digest != digest:
+        raise ValueError(
+            f"{path} has the digest {report.bundle.digest}, not {digest}. Take the bundle that was judged."
+        )
+    return gate.judge(report, report.section)
 
 
 def _intact_manifest(path: Path) -> str:
     """Digest of the manifest, once every file matches it."""
     if not (path / MANIFEST).is_file():
         raise ValueError(f"{path} has no {MANIFEST}. Give the directory of an evidence bundle.")
-    manifest = _read(path / MANIFEST, Manifest)
+    manifest = _read(path / MANIFEST, BundleManifest)
     if _text(manifest).encode() != (path / MANIFEST).read_bytes():
         raise ValueError(f"{path / MANIFEST} was altered. Fetch the bundle again from where it was published.")
     present = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()} - {MANIFEST}

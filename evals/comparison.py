@@ -12,7 +12,7 @@ from dataclasses import fields
 import numpy as np
 
 from evals import statistics
-from evals.runner import Arm, ItemResult, Sample
+from evals.runner import EvalArm, EvalSample, ItemResult
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
 from pipeline.locations import Uri
@@ -21,7 +21,7 @@ from pipeline.rewards.verifiers import Outcome
 from pipeline.storage import ModelRef, Record, digest_json
 
 
-class Interval(Record):
+class ConfidenceInterval(Record):
     """A value between -1 and 1 with its two-sided 95% interval."""
 
     value: float
@@ -58,7 +58,7 @@ class Slice(Record):
     items: int
     champion: float
     candidate: float
-    difference: Interval
+    difference: ConfidenceInterval
     p_holm: float
 
 
@@ -68,8 +68,8 @@ class Comparison(Record):
     items: int
     clusters: int
     samples_per_item: int
-    champion: Interval
-    candidate: Interval
+    champion: ConfidenceInterval
+    candidate: ConfidenceInterval
     difference: Difference
     mcnemar_p: float | None
     guards: tuple[Guard, ...]
@@ -108,28 +108,28 @@ class EvalReport(Record):
         return digest_json(self.model_dump(mode="json", exclude=places))
 
 
-def is_ungraded(sample: Sample) -> bool:
+def is_ungraded(sample: EvalSample) -> bool:
     return sample.outcome.score is None
 
 
-def _score(sample: Sample, ungraded: float) -> float:
+def _score(sample: EvalSample, ungraded: float) -> float:
     score = sample.outcome.score
     return ungraded if score is None else score
 
 
-def _no_answer(sample: Sample, ungraded: float) -> float:
+def _no_answer(sample: EvalSample, ungraded: float) -> float:
     return ungraded if is_ungraded(sample) else float(sample.outcome is Outcome.no_answer)
 
 
-def _truncated(sample: Sample, ungraded: float) -> float:
+def _truncated(sample: EvalSample, ungraded: float) -> float:
     return float(not sample.finished)
 
 
-GUARDS: dict[str, Callable[[Sample, float], float]] = {"no_answer": _no_answer, "truncated": _truncated}
+GUARDS: dict[str, Callable[[EvalSample, float], float]] = {"no_answer": _no_answer, "truncated": _truncated}
 """Defects that a candidate may not add. The second argument is what an ungraded sample counts as."""
 
 
-def compare(suite: Suite, champion: Arm, candidate: Arm, section: Evaluation) -> Comparison:
+def compare(suite: Suite, champion: EvalArm, candidate: EvalArm, section: Evaluation) -> Comparison:
     """Compare two complete runs over the same items (gate.problems says whether they are).
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
@@ -174,28 +174,28 @@ def difference(estimates: Paired, row: int) -> Difference:
     return Difference(**{f.name: float(getattr(estimates, f.name)[row]) for f in fields(Paired)})
 
 
-def _rows(arm: Arm, items: Sequence[Item]) -> list[ItemResult]:
+def _rows(arm: EvalArm, items: Sequence[Item]) -> list[ItemResult]:
     by_id = {result.id: result for result in arm.results}
     return [by_id[item.id] for item in items]
 
 
-def _counts(rows: list[ItemResult], flag: Callable[[Sample, float], float], ungraded: float) -> Array:
+def _counts(rows: list[ItemResult], flag: Callable[[EvalSample, float], float], ungraded: float) -> Array:
     return np.array([sum(flag(sample, ungraded) for sample in row.samples) for row in rows], dtype=np.float64)
 
 
-def _accuracy(scores: Array, sizes: Array, clusters: list[str]) -> Interval:
+def _accuracy(scores: Array, sizes: Array, clusters: list[str]) -> ConfidenceInterval:
     value, low, high = statistics.accuracy_interval(statistics.cluster_sums(scores, clusters), sizes)
-    return Interval(value=value, low=low, high=high)
+    return ConfidenceInterval(value=value, low=low, high=high)
 
 
 def _slices(items: Sequence[Item], before: Array, after: Array, k: int) -> tuple[Slice, ...]:
-    found: list[Slice] = []
+    slices: list[Slice] = []
     for name in sorted({item.slice for item in items}):
         mask = np.array([item.slice == name for item in items])
         clusters = [item.cluster for item in items if item.slice == name]
         total = float(mask.sum() * k)
         gain, p = _slice_gain((after - before)[mask], clusters, k)
-        found.append(
+        slices.append(
             Slice(
                 name=name,
                 items=int(mask.sum()),
@@ -205,17 +205,17 @@ def _slices(items: Sequence[Item], before: Array, after: Array, k: int) -> tuple
                 p_holm=p,
             )
         )
-    adjusted = statistics.holm([row.p_holm for row in found])
-    return tuple(row.model_copy(update={"p_holm": p}) for row, p in zip(found, adjusted, strict=True))
+    adjusted = statistics.holm([row.p_holm for row in slices])
+    return tuple(row.model_copy(update={"p_holm": p}) for row, p in zip(slices, adjusted, strict=True))
 
 
-def _slice_gain(gains: Array, clusters: list[str], k: int) -> tuple[Interval, float]:
+def _slice_gain(gains: Array, clusters: list[str], k: int) -> tuple[ConfidenceInterval, float]:
     sizes = statistics.cluster_sums(np.full(len(clusters), float(k)), clusters)
     sums = statistics.cluster_sums(gains, clusters)
     dof = len(sizes) - 1
     if dof < 1:  # one cluster says nothing about the next one
-        return Interval(value=float(sums.sum() / sizes.sum()), low=-1.0, high=1.0), 1.0
+        return ConfidenceInterval(value=float(sums.sum() / sizes.sum()), low=-1.0, high=1.0), 1.0
     mean, error = statistics.mean_and_standard_error(sums, sizes)
     below, above = statistics.reach(mean, error, len(sizes), (1 - statistics.LEVEL) / 2)
-    interval = Interval(value=float(mean), low=float(mean - below), high=float(mean + above))
+    interval = ConfidenceInterval(value=float(mean), low=float(mean - below), high=float(mean + above))
     return interval, statistics.t_p_value(float(mean), float(error), dof)

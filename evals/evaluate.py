@@ -60,10 +60,10 @@ def decide(store: Store, prefix: str, report: EvalReport, section: Evaluation) -
     """
 
     def make() -> GateVerdict:
-        found = bundle.recompute(store.path(prefix, "evidence"))
-        if found.digest() != report.digest():
+        recomputed = bundle.recompute(store.path(prefix, "evidence"))
+        if recomputed.digest() != report.digest():
             raise ValueError(
-                f"The evidence below {prefix} does not support this report (digest {found.digest()}, "
+                f"The evidence below {prefix} does not support this report (digest {recomputed.digest()}, "
                 f"not {report.digest()}). Move {prefix}/eval_report.json away and evaluate again."
             )
         return gate.judge(report, section)
@@ -73,11 +73,11 @@ def decide(store: Store, prefix: str, report: EvalReport, section: Evaluation) -
 
 def summary(report: EvalReport) -> str:
     """One line for the log."""
-    found = report.measurement.comparison
-    if found is None:
+    compared = report.measurement.comparison
+    if compared is None:
         return f"no comparison: {'; '.join(report.measurement.problems)}"
-    gain = found.difference
+    gain = compared.difference
     return (
-        f"accuracy {found.champion.value:.1%} -> {found.candidate.value:.1%}, "
+        f"accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
         f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
     )

@@ -43,7 +43,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from evals.comparison import Comparison, Difference, EvalReport, Guard, is_ungraded
-from evals.runner import Arm, Protocol, sampling
+from evals.runner import EvalArm, Protocol, sampling
 from evals.statistics import normal_quantile
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
@@ -77,24 +77,24 @@ class GateVerdict(Record):
 
 def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     """The verdict on a report under the recipe's thresholds. Total: whatever the numbers, it answers."""
-    doubts, failures, merits = list(report.measurement.problems), list[str](), list[str]()
+    inconclusive, failures, passes = list(report.measurement.problems), list[str](), list[str]()
     comparison = report.measurement.comparison
     if section != report.section:
-        doubts.append("the thresholds are not those that the evidence was gathered under")
+        inconclusive.append("the thresholds are not those that the evidence was gathered under")
     if comparison is None:
-        doubts = doubts or ["nothing was measured"]
-    elif not doubts:
-        doubts = _inadequacies(comparison, section)
-        if not doubts:
-            _improvement(comparison, section, merits, failures, doubts)
+        inconclusive = inconclusive or ["nothing was measured"]
+    elif not inconclusive:
+        inconclusive = _inadequacies(comparison, section)
+        if not inconclusive:
+            _improvement(comparison, section, passes, failures, inconclusive)
             for guard in comparison.guards:
-                _non_inferiority(guard, section, merits, failures, doubts)
-    if doubts:
-        verdict, reasons = Verdict.INCONCLUSIVE, [*doubts, *failures]
+                _non_inferiority(guard, section, passes, failures, inconclusive)
+    if inconclusive:
+        verdict, reasons = Verdict.INCONCLUSIVE, [*inconclusive, *failures]
     elif failures:
         verdict, reasons = Verdict.FAIL, failures
     else:
-        verdict, reasons = Verdict.PASS, merits
+        verdict, reasons = Verdict.PASS, passes
     return GateVerdict(
         iteration=report.iteration,
         verdict=verdict,
@@ -107,27 +107,27 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     )
 
 
-def problems(suite: Suite, champion: Arm, candidate: Arm, section: Evaluation) -> list[str]:
+def problems(suite: Suite, champion: EvalArm, candidate: EvalArm, section: Evaluation) -> list[str]:
     """Why these two runs cannot be compared; empty when they can."""
-    found = _level_problems(section)
+    reasons = _level_problems(section)
     ids = [item.id for item in suite.items]
     if len(ids) != section.items:
-        found.append(f"the suite has {len(ids)} items, the recipe asks for {section.items}")
+        reasons.append(f"the suite has {len(ids)} items, the recipe asks for {section.items}")
     if len(ids) < MIN_ITEMS:
-        found.append(f"{len(ids)} items are too few (at least {MIN_ITEMS})")
+        reasons.append(f"{len(ids)} items are too few (at least {MIN_ITEMS})")
     clusters = len({item.cluster for item in suite.items})
     if clusters < MIN_CLUSTERS:
-        found.append(f"{clusters} clusters are too few (at least {MIN_CLUSTERS})")
-    found += _id_problems("the suite", ids, ids)
-    found += _protocol_problems(champion.protocol, candidate.protocol)
+        reasons.append(f"{clusters} clusters are too few (at least {MIN_CLUSTERS})")
+    reasons += _id_problems("the suite", ids, ids)
+    reasons += _protocol_problems(champion.protocol, candidate.protocol)
     for name, arm in (("champion", champion), ("candidate", candidate)):
         if arm.protocol.suite_digest != suite.digest():
-            found.append(f"{name}: the items are not those that it answered (suite digest)")
+            reasons.append(f"{name}: the items are not those that it answered (suite digest)")
         if arm.protocol.sampling != sampling(section):
-            found.append(f"{name}: it was not sampled as the recipe asks")
-        found += _id_problems(name, [result.id for result in arm.results], ids)
-        found += _sample_problems(name, arm, section.samples_per_item)
-    return found
+            reasons.append(f"{name}: it was not sampled as the recipe asks")
+        reasons += _id_problems(name, [result.id for result in arm.results], ids)
+        reasons += _sample_problems(name, arm, section.samples_per_item)
+    return reasons
 
 
 ALIKE = {
@@ -184,42 +184,42 @@ def _id_problems(name: str, ids: list[str], expected: list[str]) -> list[str]:
     return [f"{name}: {len(which)} {what} item ids, such as {min(which)}" for what, which in named if which]
 
 
-def _sample_problems(name: str, arm: Arm, k: int) -> list[str]:
-    found: list[str] = []
+def _sample_problems(name: str, arm: EvalArm, k: int) -> list[str]:
+    reasons: list[str] = []
     samples = [sample for result in arm.results for sample in result.samples]
     ragged = sum(len(result.samples) != k for result in arm.results)
     if ragged:
-        found.append(f"{name}: {ragged} items without exactly {k} samples")
+        reasons.append(f"{name}: {ragged} items without exactly {k} samples")
     unparsable = sum(sample.outcome is Outcome.unparsable_gold for sample in samples)
     if unparsable:
-        found.append(f"{name}: {unparsable} samples whose reference cannot be read")
+        reasons.append(f"{name}: {unparsable} samples whose reference cannot be read")
     ungraded = sum(map(is_ungraded, samples))
     if ungraded > MAX_UNGRADED_SHARE * len(samples):
-        found.append(f"{name}: {ungraded} of {len(samples)} samples ungraded (at most {MAX_UNGRADED_SHARE:.0%})")
-    return found
+        reasons.append(f"{name}: {ungraded} of {len(samples)} samples ungraded (at most {MAX_UNGRADED_SHARE:.0%})")
+    return reasons
 
 
 def _inadequacies(comparison: Comparison, section: Evaluation) -> list[str]:
-    found = _level_problems(section)
+    reasons = _level_problems(section)
     checked = [comparison.difference, *(guard.difference for guard in comparison.guards)]
     numbers = [comparison.champion.value, comparison.candidate.value]
     numbers += [value for entry in checked for value in entry.model_dump().values()]
     if comparison.mcnemar_p is not None:
         numbers.append(comparison.mcnemar_p)
     if not all(map(math.isfinite, numbers)):
-        found.append("a number is not finite")
+        reasons.append("a number is not finite")
     if comparison.items < MIN_ITEMS or comparison.clusters < MIN_CLUSTERS:
-        found.append(f"{comparison.items} items in {comparison.clusters} clusters are too few")
+        reasons.append(f"{comparison.items} items in {comparison.clusters} clusters are too few")
     if not comparison.difference.standard_error <= section.max_standard_error:
-        found.append(
+        reasons.append(
             f"the standard error of the difference is {comparison.difference.standard_error:.4f}, "
             f"above {section.max_standard_error}: evaluate more items"
         )
-    return found
+    return reasons
 
 
 def _improvement(
-    comparison: Comparison, section: Evaluation, merits: list[str], failures: list[str], doubts: list[str]
+    comparison: Comparison, section: Evaluation, passes: list[str], failures: list[str], inconclusive: list[str]
 ) -> None:
     gain = comparison.difference
     shown = [gain.lower > 0, gain.bootstrap_lower > 0]
@@ -227,15 +227,15 @@ def _improvement(
         shown.append(comparison.mcnemar_p < section.alpha)
     bounds = f"accuracy {gain.value:+.4f}, {_bounds(gain, lambda d: (d.lower, d.bootstrap_lower), 'at least')}"
     if all(shown):
-        merits.append(f"improvement shown: {bounds}")
+        passes.append(f"improvement shown: {bounds}")
     elif any(shown):
-        doubts.append(f"the tests of improvement disagree: {bounds}, McNemar p {comparison.mcnemar_p}")
+        inconclusive.append(f"the tests of improvement disagree: {bounds}, McNemar p {comparison.mcnemar_p}")
     else:
         failures.append(f"improvement not shown: {bounds}")
 
 
 def _non_inferiority(
-    guard: Guard, section: Evaluation, merits: list[str], failures: list[str], doubts: list[str]
+    guard: Guard, section: Evaluation, passes: list[str], failures: list[str], inconclusive: list[str]
 ) -> None:
     rise, margin = guard.difference, section.guard_margin
     safe = (rise.upper < margin, rise.bootstrap_upper < margin)
@@ -243,13 +243,13 @@ def _non_inferiority(
     half = rise.upper - rise.value
     powered = half * (1 - normal_quantile(GUARD_POWER) / normal_quantile(section.alpha)) <= margin
     if all(safe):
-        merits.append(f"guard held: {bounds}, margin {margin}")
+        passes.append(f"guard held: {bounds}, margin {margin}")
     elif min(rise.lower, rise.bootstrap_lower) > margin or (powered and not any(safe)):
         failures.append(f"guard failed: {bounds}, margin {margin}")
     elif not powered:
-        doubts.append(f"too little evidence for a guard: {bounds}, margin {margin}: evaluate more items")
+        inconclusive.append(f"too little evidence for a guard: {bounds}, margin {margin}: evaluate more items")
     else:
-        doubts.append(f"the tests of a guard disagree: {bounds}, margin {margin}")
+        inconclusive.append(f"the tests of a guard disagree: {bounds}, margin {margin}")
 
 
 def _bounds(entry: Difference, pick: Callable[[Difference], tuple[float, float]], word: str) -> str:

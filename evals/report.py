@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from evals.comparison import Comparison, Difference, EvalReport, Interval
+from evals.comparison import Comparison, ConfidenceInterval, Difference, EvalReport
 from evals.gate import GateVerdict
 
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
@@ -20,20 +20,21 @@ BEFORE, AFTER, NEUTRAL = "#0072B2", "#D55E00", "#555555"  # Okabe and Ito: disti
 def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     """The report as Markdown: the verdict if there is one, the gated metrics, then the slices."""
     lines = [f"**{verdict.verdict}**", "", *(f"- {reason}" for reason in verdict.reasons), ""] if verdict else []
-    found = report.measurement.comparison
-    if found is None:
+    compared = report.measurement.comparison
+    if compared is None:
         return "\n".join([*lines, "No comparison:", "", *(f"- {problem}" for problem in report.measurement.problems)])
     margin = report.section.guard_margin
-    rates = f"{_interval(found.champion)} | {_interval(found.candidate)} | {_change(found.difference)}"
+    rates = f"{_interval(compared.champion)} | {_interval(compared.candidate)} | {_change(compared.difference)}"
     lines += [
-        f"{found.items} items in {found.clusters} clusters, {found.samples_per_item} samples of each; 95% intervals. "
-        f"Ungraded samples: champion {found.ungraded_champion}, candidate {found.ungraded_candidate}.",
+        f"{compared.items} items in {compared.clusters} clusters, {compared.samples_per_item} samples of each; "
+        f"95% intervals. Ungraded samples: champion {compared.ungraded_champion}, "
+        f"candidate {compared.ungraded_candidate}.",
         "",
         "| metric | champion | candidate | difference | required |",
         "|---|---|---|---|---|",
-        f"| accuracy | {rates} | lower bound {found.difference.lower:+z.1%} > 0 |",
+        f"| accuracy | {rates} | lower bound {compared.difference.lower:+z.1%} > 0 |",
     ]
-    for guard in found.guards:
+    for guard in compared.guards:
         required = f"upper bound {guard.difference.upper:+z.1%} < {margin:+z.1%}"
         rates = f"{guard.champion:.1%} | {guard.candidate:.1%} | {_change(guard.difference)}"
         lines.append(f"| {guard.name} | {rates} | {required} |")
@@ -44,7 +45,7 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
         "| slice | items | champion | candidate | difference | p |",
         "|---|---|---|---|---|---|",
     ]
-    for row in found.slices:
+    for row in compared.slices:
         rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_change(row.difference)}"
         p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
         lines.append(f"| {row.name} | {row.items} | {rates} | {p} |")
@@ -58,30 +59,30 @@ def picture(report: EvalReport) -> bytes:
 
     figure = Figure(figsize=(8.6, 3.4), dpi=90, layout="constrained")
     FigureCanvasAgg(figure)
-    found = report.measurement.comparison
-    if found is None:
+    compared = report.measurement.comparison
+    if compared is None:
         text = "No comparison\n" + "\n".join(report.measurement.problems)
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
     else:
         left, right = figure.subplots(1, 2, width_ratios=(3, 4))
-        _draw_accuracy(left, found)
-        _draw_differences(right, found, report.section.guard_margin)
-        samples = f"{found.items} items, {found.samples_per_item} samples of each"
+        _draw_accuracy(left, compared)
+        _draw_differences(right, compared, report.section.guard_margin)
+        samples = f"{compared.items} items, {compared.samples_per_item} samples of each"
         figure.suptitle(f"Candidate against champion: {samples}, 95% intervals", fontsize=10, color=NEUTRAL)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
-def _draw_accuracy(axes: Axes, found: Comparison) -> None:
-    _point(axes, 0, found.champion, BEFORE, "o", ".1f")
-    _point(axes, 1, found.candidate, AFTER, "s", ".1f")
+def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
+    _point(axes, 0, comparison.champion, BEFORE, "o", ".1f")
+    _point(axes, 1, comparison.candidate, AFTER, "s", ".1f")
     _finish(axes, ["champion", "candidate"], "accuracy (%)")
 
 
-def _draw_differences(axes: Axes, found: Comparison, margin: float) -> None:
-    rows = [("accuracy\nmust lie right of", found.difference, 0.0)]
-    rows += [(f"{guard.name}\nmust lie left of", guard.difference, margin) for guard in found.guards]
+def _draw_differences(axes: Axes, comparison: Comparison, margin: float) -> None:
+    rows = [("accuracy\nmust lie right of", comparison.difference, 0.0)]
+    rows += [(f"{guard.name}\nmust lie left of", guard.difference, margin) for guard in comparison.guards]
     axes.axvline(0, color="#CCCCCC", linewidth=1, zorder=0)
     for row, (_, entry, line) in enumerate(rows):
         axes.plot([100 * line] * 2, [row - 0.35, row + 0.35], color="black", linestyle="--", linewidth=1.3, zorder=1)
@@ -90,7 +91,7 @@ def _draw_differences(axes: Axes, found: Comparison, margin: float) -> None:
     _finish(axes, names, "candidate minus champion (points; thick: the gate's one-sided bounds)")
 
 
-def _point(axes: Axes, row: int, entry: Interval | Difference, colour: str, marker: str, style: str) -> None:
+def _point(axes: Axes, row: int, entry: ConfidenceInterval | Difference, colour: str, marker: str, style: str) -> None:
     value, low, high = 100 * entry.value, 100 * entry.low, 100 * entry.high
     width = [[max(0.0, value - low)], [max(0.0, high - value)]]
     axes.errorbar([value], [row], xerr=width, color=colour, marker=marker, capsize=4, linewidth=1.5)
@@ -119,9 +120,9 @@ def _finish(axes: Axes, names: list[str], label: str) -> None:
     axes.margins(x=0.3)
 
 
-def _interval(entry: Interval) -> str:
+def _interval(entry: ConfidenceInterval) -> str:
     return f"{entry.value:.1%} [{entry.low:.1%}, {entry.high:.1%}]"
 
 
-def _change(entry: Interval | Difference) -> str:
+def _change(entry: ConfidenceInterval | Difference) -> str:
     return f"{entry.value:+z.1%} [{entry.low:+z.1%}, {entry.high:+z.1%}]"

@@ -36,7 +36,7 @@ class Protocol(Record):
         return digest_json(self)
 
 
-class Sample(Record):
+class EvalSample(Record):
     """One graded completion. `finished` is False when it was cut at the token limit."""
 
     text: str
@@ -50,10 +50,10 @@ class ItemResult(Record):
     """All samples of one item, in the order in which they were drawn."""
 
     id: str
-    samples: tuple[Sample, ...]
+    samples: tuple[EvalSample, ...]
 
 
-class Arm(Record):
+class EvalArm(Record):
     """One model's run over a suite."""
 
     model: ModelRef
@@ -71,7 +71,7 @@ def sampling(section: Evaluation) -> Sampling:
     )
 
 
-def run(model: ModelRef, suite: Suite, plan: Sampling, serve: Server, grader: Grader) -> Arm:
+def run(model: ModelRef, suite: Suite, plan: Sampling, serve: Server, grader: Grader) -> EvalArm:
     """Sample `plan.samples` completions of every item and grade them.
 
     Raises ValueError when the server or the grader answers with another number of results than it was asked for:
@@ -94,7 +94,9 @@ def run(model: ModelRef, suite: Suite, plan: Sampling, serve: Server, grader: Gr
         ItemResult(
             id=item.id,
             samples=tuple(
-                Sample(text=c.text, tokens=c.tokens, finished=c.finished, outcome=grade.outcome, answer=grade.answer)
+                EvalSample(
+                    text=c.text, tokens=c.tokens, finished=c.finished, outcome=grade.outcome, answer=grade.answer
+                )
                 for c, grade in zip(completions, graded, strict=False)  # `graded` runs on to the next item
             ),
         )
@@ -108,7 +110,7 @@ def run(model: ModelRef, suite: Suite, plan: Sampling, serve: Server, grader: Gr
         verifier=VERSION,
         decoding=served.decoding,
     )
-    return Arm(model=model, protocol=protocol, results=tuple(results))
+    return EvalArm(model=model, protocol=protocol, results=tuple(results))
 
 
 def template_digest(model: ModelRef) -> str:

@@ -6,7 +6,7 @@ from assets.registry import advance
 from assets.resources import Deployment
 from jobs.preference_tuning import executor
 from jobs.rollout import outcome_lines, take
-from pipeline.registry.decision import Decision
+from pipeline.registry.decision import RolloutDecision
 from pipeline.registry.record import Phase
 
 
@@ -37,7 +37,7 @@ def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> No
     config = context.op_config
     if not config["rollout"].strip():
         raise dg.Failure("The decision names no rollout. Give the id that is shown.", allow_retries=False)
-    decision = Decision(**config)
+    decision = RolloutDecision(**config)
     done = take(deployment, decision)
     text = "\n".join(outcome_lines(decision, done))
     if done.refused or (decision.action == "abort" and done.state.phase is Phase.ROLLING_BACK):

@@ -18,7 +18,7 @@ from dagster._core.events import DagsterEventType, EngineEventData
 from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._utils.error import SerializableErrorInfo
 
-from jobs.launcher import bury_if_dead, bury_the_dead
+from jobs.launcher import reap_dead_runs, reap_if_dead
 
 HEARTBEAT_S = 60
 """A daemon writes a heartbeat every 30 s; with two of them missing it counts as gone."""
@@ -35,7 +35,7 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
 
     def submit_run(self, context: SubmitRunContext) -> dg.DagsterRun:
         instance, run = self._instance, context.dagster_run
-        bury_the_dead(instance)
+        reap_dead_runs(instance)
         if run.status is dg.DagsterRunStatus.NOT_STARTED:  # else it is at work already, and is only followed
             if daemon_is_alive(instance):
                 super().submit_run(context)
@@ -43,7 +43,7 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
                 instance.launch_run(run.run_id, context.workspace)
         command = click.get_current_context(silent=True)
         if is_launch_command(command):
-            follower = Follower(self, context, run)
+            follower = RunFollower(self, context, run)
             follower.follow()
             # Not here: to the instance, whatever is raised in this method is a failure of the run.
             command.call_on_close(lambda: sys.exit(follower.conclude()))
@@ -67,7 +67,7 @@ def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
     return heartbeat is not None and time.time() - heartbeat.timestamp < HEARTBEAT_S
 
 
-class Follower:
+class RunFollower:
     """Prints what a run does until it has ended; SIGINT or SIGTERM cancels it, a second one kills it."""
 
     def __init__(self, coordinator: FollowingRunCoordinator, context: SubmitRunContext, run: dg.DagsterRun):
@@ -150,7 +150,7 @@ class Follower:
         elif len(self.signals) > 1 or (self.canceled_at and time.time() > self.canceled_at + PATIENCE_S):
             self.launcher.kill(run.run_id)
         if run.status is not dg.DagsterRunStatus.QUEUED:
-            bury_if_dead(self.instance, run.run_id)
+            reap_if_dead(self.instance, run.run_id)
         elif not self.canceled_at and not daemon_is_alive(self.instance):
             self._say("run", "the daemon that was to take it is gone: launched without it")
             self.instance.launch_run(run.run_id, self.workspace)
@@ -186,8 +186,8 @@ class Follower:
                 self.failed.setdefault(step, _brief(data.error))  # a crash has explained itself before
                 self._say(step, f"FAILED after {took:.1f} s: {self.failed[step]}", entry.timestamp)
             case DagsterEventType.ASSET_CHECK_EVALUATION if not data.passed:
-                said = data.description or "not passed"
-                self._say(step, f"check {data.check_name} ({data.severity.value}): {said}", entry.timestamp)
+                detail = data.description or "not passed"
+                self._say(step, f"check {data.check_name} ({data.severity.value}): {detail}", entry.timestamp)
             case DagsterEventType.ENGINE_EVENT if isinstance(data, EngineEventData) and "pool" in data.metadata:
                 self._say(step, event.message or "", entry.timestamp)
             case DagsterEventType.ENGINE_EVENT if isinstance(data, EngineEventData) and data.error:

@@ -20,7 +20,7 @@ ROLLOUT = "dagster job launch -j canary_rollout"
 STATUS = "python -m jobs.rollout status"
 
 
-class Ending(NamedTuple):
+class IterationEnding(NamedTuple):
     """`next` is a command that works as typed, `purpose` what it is for."""
 
     text: str
@@ -28,26 +28,26 @@ class Ending(NamedTuple):
     purpose: str
 
 
-def ending(settings: Deployment, iteration: Iteration) -> Ending:
+def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
     """How the iteration ended, or where it stands."""
     store, recipe = settings.store(), settings.recipe()
     ended = outcome(store, iteration)
     if ended is None:
         missing = [stage for stage in RECORDS if _read(store, iteration, stage) is None]
         stage = missing[0] if missing else "canary"
-        return Ending(f"in progress at stage {stage}", command(settings), "goes on where it stands")
+        return IterationEnding(f"in progress at stage {stage}", command(settings), "goes on where it stands")
     match ended.ending:
         case "not trained":
             again = command(settings, "selection.method=grpo")
-            return Ending(f"not now: {ended.detail}", again, f"trains on these traces all the same; {_LATER}")
+            return IterationEnding(f"not now: {ended.detail}", again, f"trains on these traces all the same; {_LATER}")
         case "stopped":
             again = command(settings, f"training.seed={recipe.training.seed + 1}")
             text = f"stopped by the sentinel: {ended.detail}"
-            return Ending(text, again, f"trains anew, with another seed; {_LATER}")
+            return IterationEnding(text, again, f"trains anew, with another seed; {_LATER}")
         case "refused":
             again = command(settings, f"training.seed={recipe.training.seed + 1}")
             text = f"refused by the gate{_figures(store, iteration)}: {ended.detail}"
-            return Ending(text, again, f"trains another candidate on these traces; {_LATER}")
+            return IterationEnding(text, again, f"trains another candidate on these traces; {_LATER}")
         case "held":
             trained = _read(store, iteration, "policy_checkpoint")
             reasons = why(trained.health) if isinstance(trained, TrainingResult) else ended.detail
@@ -55,7 +55,7 @@ def ending(settings: Deployment, iteration: Iteration) -> Ending:
             launch = f"dagster job launch -j preference_tuning -o canary --tags {tags}"
             accept = command(settings, f'rollout.accept_hold="{iteration.id}"', launch=launch)
             text = f"held{_figures(store, iteration)}: {reasons}"
-            return Ending(text, accept, "rolls the candidate out all the same, once you have looked at it")
+            return IterationEnding(text, accept, "rolls the candidate out all the same, once you have looked at it")
         case "rollout":
             return _rolled_out(settings, iteration)
 
@@ -87,20 +87,24 @@ def candidate(state: RolloutState, iteration: Iteration, version: ModelVersion |
 _LATER = f"with newer traces: {RUN}"
 
 
-def _rolled_out(settings: Deployment, iteration: Iteration) -> Ending:
+def _rolled_out(settings: Deployment, iteration: Iteration) -> IterationEnding:
     store, again = settings.store(), command(settings)
     state = read_state(store, iteration.model_name)
     version, figures = _read(store, iteration, "model_version"), _figures(store, iteration)
     assert isinstance(version, ModelVersion), "a rollout is of a version"
     if state.champion is not None and state.champion.iteration == iteration.id:
-        return Ending(f"promoted version {version.version}{figures}", again, "starts the next iteration from it")
+        return IterationEnding(
+            f"promoted version {version.version}{figures}", again, "starts the next iteration from it"
+        )
     stands = candidate(state, iteration, version)
     if state.proposal is None or state.proposal.version.iteration != iteration.id or not state.active:
-        return Ending(f"not promoted{figures}: {stands}", again, "looks for newer traces")
+        return IterationEnding(f"not promoted{figures}: {stands}", again, "looks for newer traces")
     if state.phase is Phase.HELD:
-        return Ending(f"rollout held{figures}: {stands}", command(settings, launch=STATUS), "says what it waits for")
+        return IterationEnding(
+            f"rollout held{figures}: {stands}", command(settings, launch=STATUS), "says what it waits for"
+        )
     onward = command(settings, launch=ROLLOUT)
-    return Ending(f"in rollout{figures}: {stands}", onward, "takes it as far as its policy allows now")
+    return IterationEnding(f"in rollout{figures}: {stands}", onward, "takes it as far as its policy allows now")
 
 
 def _figures(store: Store, iteration: Iteration) -> str:

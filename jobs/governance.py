@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from assets.resources import Deployment, deployment
 from pipeline import audit, erasure
 from pipeline.erasure import derived
-from pipeline.erasure.proof import Proof, proof_name, proofs
+from pipeline.erasure.proof import ErasureProof, proof_name, proofs
 from pipeline.registry.blocks import blocks
 from pipeline.registry.record import Phase, read_state
 from pipeline.registry.rollout import roll_back
@@ -20,10 +20,10 @@ from pipeline.registry.router import LocalRouter
 from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
 from pipeline.storage import digest_json
-from pipeline.traces.erased import forgetting, publishing
+from pipeline.traces.erased import exclusive_lock, shared_lock
 from pipeline.traces.lake import open_lake
 from pipeline.traces.lake.upkeep import Upkeep, upkeep
-from pipeline.traces.members import ended, keep_members
+from pipeline.traces.members import ended, record_dataset_users
 from pipeline.traces.retention import Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
 
@@ -42,8 +42,8 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m jobs.governance", description=__doc__)
-    commands = found.add_subparsers(dest="command", required=True)
+    arg_parser = argparse.ArgumentParser(prog="python -m jobs.governance", description=__doc__)
+    commands = arg_parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, run: Callable[[Deployment, argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help)
@@ -58,10 +58,10 @@ def parser() -> argparse.ArgumentParser:
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
-    return found
+    return arg_parser
 
 
-def forget_user(settings: Deployment, user_id: str, since: datetime | None, log: Log) -> Proof:
+def forget_user(settings: Deployment, user_id: str, since: datetime | None, log: Log) -> ErasureProof:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     now = datetime.now(UTC)
@@ -82,42 +82,42 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
     """
     store, traces = settings.store(), settings.recipe().traces
     address = Address(traces.source, settings.source_uri())
-    with forgetting(store):
+    with exclusive_lock(store):
         try:
             return retain(store, settings.lake(), traces, address, datetime.now(UTC), log)
         finally:  # by what is gone, not by what this call did: one before it may have been killed here
             days = retired(store)
-            told = [*derived.clear(store, ended(store, days)), *reviews.drop_days(store, days)]
+            removed = [*derived.clear(store, ended(store, days)), *reviews.drop_days(store, days)]
             findings.drop_days(store, days)
-            for name in told:
+            for name in removed:
                 log(f"retention: {name} is gone")
 
 
 def keep_up(settings: Deployment, log: Log) -> Upkeep:
     """The table's upkeep; nobody is forgotten meanwhile, and who was in an expired dataset stays known."""
     store, config = settings.store(), settings.lake()
-    with publishing(store):
+    with shared_lock(store):
         with open_lake(config) as lake:
-            keep_members(store, lake)
+            record_dataset_users(store, lake)
         return upkeep(config, settings.recipe().traces.lake.keep_snapshots_days, datetime.now(UTC), log)
 
 
-def told(proof: Proof, path: str) -> Iterator[str]:
+def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
     """The proof for a person."""
-    made = proof.affected
+    artifacts = proof.affected
     from_then = f" from {proof.since:%Y-%m-%d %H:%M} UTC on" if proof.since else ""
-    if not proof.found:
+    if not proof.has_matches:
         yield "Nothing was found of this user. The user is on the list: rows that come are rejected."
     else:
         yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased{from_then}."
         yield f"{proof.swept_files:,} files of {proof.swept_bytes:,} bytes were swept from the warehouse."
     for title, names in (
-        ("Datasets that held the user (materialise the traces again)", made.datasets),
-        ("  of these, without evidence and counted as affected", made.undetermined),
-        ("Iterations that learned from them", made.iterations),
-        ("Checkpoints", made.checkpoints),
-        ("Model versions, blocked from promotion", made.versions),
-        ("Trained on top of these, not blocked", made.inherited),
+        ("Datasets that held the user (materialise the traces again)", artifacts.datasets),
+        ("  of these, without evidence and counted as affected", artifacts.undetermined),
+        ("Iterations that learned from them", artifacts.iterations),
+        ("Checkpoints", artifacts.checkpoints),
+        ("Model versions, blocked from promotion", artifacts.versions),
+        ("Trained on top of these, not blocked", artifacts.inherited),
         ("Removed", proof.removed),
         ("STILL HOLD THE USER, and are not the pipeline's own: remove them by hand", proof.remains),
     ):
@@ -134,16 +134,16 @@ def told(proof: Proof, path: str) -> Iterator[str]:
 def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
     user = sys.stdin.readline().rstrip("\n") if asked.user == "-" else asked.user
     proof = forget_user(settings, user, asked.since, _say)
-    print("\n".join(told(proof, str(settings.store().path(proof_name(proof.id))))))
+    print("\n".join(report_lines(proof, str(settings.store().path(proof_name(proof.id))))))
     return 1 if proof.remains else 0
 
 
 def _verify(settings: Deployment, asked: argparse.Namespace) -> int:
     store = settings.store()
-    found = audit.verify(store, asked.known)
-    if found.flaw:
-        where = f"line {found.line}: " if found.line else ""
-        print(f"{store.path(audit.LOG)}: {where}{found.flaw}. Whatever it says from there on is not to be relied on.")
+    result = audit.verify(store, asked.known)
+    if result.flaw:
+        where = f"line {result.line}: " if result.line else ""
+        print(f"{store.path(audit.LOG)}: {where}{result.flaw}. Whatever it says from there on is not to be relied on.")
         return 1
     written = {e.subject: e.detail.get("proof") for e in audit.entries(store) if e.kind == "erasure"}
     forged = [proof.id for proof in proofs(store) if written.get(proof.id) != digest_json(proof)]
@@ -152,7 +152,7 @@ def _verify(settings: Deployment, asked: argparse.Namespace) -> int:
         print(f"{store.path(proof_name(id))} is not the proof that the log speaks of. Run the erasure again.")
     for id in lost:
         print(f"{store.path(proof_name(id))} is gone. Restore it from a backup.")
-    print(f"{found.entries:,} entries, every one as it was written. Note the head elsewhere: {found.head}")
+    print(f"{result.entries:,} entries, every one as it was written. Note the head elsewhere: {result.head}")
     return 1 if forged or lost else 0
 
 
@@ -172,12 +172,12 @@ def _upkeep(settings: Deployment, asked: argparse.Namespace) -> int:
 
 
 def _blocks(settings: Deployment, asked: argparse.Namespace) -> int:
-    found = blocks(settings.store())
-    for each in found:
+    active_blocks = blocks(settings.store())
+    for each in active_blocks:
         print(f"erasure {each.proof}: iterations {', '.join(each.iterations)}")
         for digest in each.digests:
             print(f"  {digest}")
-    if not found:
+    if not active_blocks:
         print("No model is blocked.")
     return 0
 

@@ -19,7 +19,7 @@ from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 
 from assets.environment import ITERATION_TAG, chosen
 from jobs.coordinator import daemon_is_alive, is_launch_command
-from jobs.launcher import bury_the_dead
+from jobs.launcher import reap_dead_runs
 from pipeline.iteration import LATEST, Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
@@ -91,7 +91,7 @@ class RecipeInstance(dg.DagsterInstance):
 
     def _others(self, run: Mapping[str, Any]) -> list[dg.DagsterRun]:
         """The runs of the same job on the same data root that somebody works on, or that a daemon will take."""
-        bury_the_dead(self)
+        reap_dead_runs(self)
         tags = {DATA_ROOT_TAG: run["tags"][DATA_ROOT_TAG]} if DATA_ROOT_TAG in run["tags"] else {}
         wanted = dg.RunsFilter(job_name=run["job_name"], tags=tags, statuses=ACTIVE_RUN_STATUSES)
         queue = daemon_is_alive(self)

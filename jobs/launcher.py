@@ -114,10 +114,10 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
         return f"The worker of the run crashed or was killed. Its output: {self.output(run.run_id)}"
 
 
-def bury_the_dead(instance: dg.DagsterInstance) -> None:
+def reap_dead_runs(instance: dg.DagsterInstance) -> None:
     """End the runs whose worker is dead, and give back the pool slots of runs that are over or forgotten."""
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE_RUN_STATUSES)):
-        bury_if_dead(instance, run.run_id)
+        reap_if_dead(instance, run.run_id)
     log = instance.event_log_storage
     pools = [log.get_concurrency_info(key) for key in log.get_concurrency_keys()]
     for run_id in {step.run_id for pool in pools for step in (*pool.claimed_slots, *pool.pending_steps)}:
@@ -127,7 +127,7 @@ def bury_the_dead(instance: dg.DagsterInstance) -> None:
             log.free_concurrency_slots_for_run(run_id)
 
 
-def bury_if_dead(instance: dg.DagsterInstance, run_id: str) -> None:
+def reap_if_dead(instance: dg.DagsterInstance, run_id: str) -> None:
     """Mark the run failed, or canceled if that was asked for, when its worker is dead and has not said how it ended."""
     run = instance.get_run_by_id(run_id)
     if run is None or instance.run_launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING:

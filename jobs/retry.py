@@ -25,7 +25,7 @@ from pipeline.iteration import Iteration
 from pipeline.pinning import NAME as RECIPE
 from pipeline.registry.record import ModelVersion, RolloutState, read_state
 from pipeline.storage import Store
-from pipeline.traces.erased import forgetting
+from pipeline.traces.erased import exclusive_lock
 
 BESIDE = {
     "traces": (RECIPE,),
@@ -86,7 +86,7 @@ def remove(store: Store, iteration: Iteration, stage: str, names: Sequence[str])
     """Delete them, in their order, while nobody publishes; the audit log says that it was done."""
     if not names:
         return
-    with forgetting(store):
+    with exclusive_lock(store):
         for path in map(store.path, names):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     audit.record(store, "retry", iteration.id, {"stage": stage, "removed": list(names)}, datetime.now(UTC))

@@ -17,13 +17,13 @@ from jobs.preference_tuning import executor
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards import reviews, trust
 from pipeline.rewards.records import RewardLabels
-from pipeline.traces.erased import publishing
+from pipeline.traces.erased import shared_lock
 
 
 def main(arguments: list[str]) -> int:
-    found = argparse.ArgumentParser(prog="python -m jobs.reviews", description=__doc__)
-    found.add_argument("command", choices=["write", "status"])
-    asked = found.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m jobs.reviews", description=__doc__)
+    parser.add_argument("command", choices=["write", "status"])
+    asked = parser.parse_args(arguments)
     try:
         return {"write": _write, "status": _status}[asked.command](deployment())
     except (ValueError, OSError) as error:
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 def write_sample(settings: Deployment, now: datetime) -> str:
     """Publish the week's sheet, unless there is one; says where it is. Nobody is forgotten meanwhile."""
     recipe, store, week = settings.recipe_of(settings.latest()), settings.store(), reviews.week_of(now)
-    with publishing(store):
+    with shared_lock(store):
         labels = _labels(settings)
         sheet = reviews.write(
             store,
@@ -71,18 +71,18 @@ weekly_review = dg.ScheduleDefinition(
 )
 
 
-def told(settings: Deployment, found: reviews.Survey) -> Iterator[str]:
+def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterator[str]:
     """The state of the reviews for a person."""
-    for week, rows in sorted(found.asked.items()):
-        scored = [review for review in found.reviewed if review.week == week]
+    for week, rows in sorted(survey_result.asked.items()):
+        scored = [review for review in survey_result.reviewed if review.week == week]
         random = sum(review.stratum == "random" for review in scored)
         yield f"{week}: {len(scored)} of {rows.total()} rows scored, {random} of the {rows['random']} random ones"
-    if not found.asked:
+    if not survey_result.asked:
         yield "No sample has been drawn. Draw one: python -m jobs.reviews write"
         return
     labels, floor = _labels(settings), settings.recipe().rewards.review.min_rank_correlation
-    table = reviews.labels_of(labels.dataset, found.reviewed)
-    agreement = trust.human_agreement(table, found.reviewed)
+    table = reviews.labels_of(labels.dataset, survey_result.reviewed)
+    agreement = trust.human_agreement(table, survey_result.reviewed)
     yield f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews of the random stratum:"
     yield f"  Spearman's rho {agreement.rank_correlation}; its lower bound has to reach {floor:.2f}"
     yield f"  on the other side of 0.5 {agreement.noise}"
@@ -94,9 +94,9 @@ def _write(settings: Deployment) -> int:
 
 
 def _status(settings: Deployment) -> int:
-    found = reviews.survey(settings.store())
-    print("\n".join([*told(settings, found), *found.problems]))
-    return 1 if found.problems else 0
+    survey_result = reviews.survey(settings.store())
+    print("\n".join([*report_lines(settings, survey_result), *survey_result.problems]))
+    return 1 if survey_result.problems else 0
 
 
 def _labels(settings: Deployment) -> RewardLabels:

@@ -14,10 +14,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from assets.resources import Deployment, deployment
-from pipeline.registry.decision import Decided, Decision, decide
+from pipeline.registry.decision import DecisionResult, RolloutDecision, decide
 from pipeline.registry.record import TERMINAL, Phase, read_events
 from pipeline.registry.router import LocalRouter
-from pipeline.registry.status import Arm, Status, status
+from pipeline.registry.status import ArmStatus, RolloutStatus, status
 from pipeline.registry.versions import project
 
 COMMAND = "python -m jobs.rollout"
@@ -37,19 +37,19 @@ def main(arguments: list[str]) -> int:
         return FAILED
 
 
-def read_status(settings: Deployment) -> Status:
+def read_status(settings: Deployment) -> RolloutStatus:
     """The latest rollout of the deployment's model."""
     store, name = settings.store(), settings.recipe().base_model.name
     return status(name, settings.champion(), read_events(store, name), LocalRouter(store, name).read())
 
 
-def take(settings: Deployment, decision: Decision) -> Decided:
+def take(settings: Deployment, decision: RolloutDecision) -> DecisionResult:
     """Carry a person's decision out on this deployment."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     return decide(store, name, LocalRouter(store, name), lambda state: project(uri, state), decision, time.time())
 
 
-def outcome_lines(decision: Decision, done: Decided) -> Iterator[str]:
+def outcome_lines(decision: RolloutDecision, done: DecisionResult) -> Iterator[str]:
     """What a decision led to, and what to do next."""
     state = done.state
     for error in done.errors:
@@ -67,7 +67,7 @@ def outcome_lines(decision: Decision, done: Decided) -> Iterator[str]:
         yield f"  the next candidate: {NEXT}"
 
 
-def lines(report: Status, now: float) -> Iterator[str]:
+def lines(report: RolloutStatus, now: float) -> Iterator[str]:
     """The status for a person."""
     serving = f"version {report.serving_version}" if report.serving_version else "the base model"
     yield _field("model", report.model)
@@ -107,7 +107,7 @@ def _field(name: str, value: str) -> str:
     return f"{name:<15}{value}".rstrip()
 
 
-def _did(arm: Arm) -> str:
+def _did(arm: ArmStatus) -> str:
     if arm.quality.value is None or arm.quality.low is None or arm.quality.high is None:
         return f"{arm.requests:,.0f} requests, none graded, {arm.errors:,.0f} errors"
     interval = f"95% interval {arm.quality.low:.1%} to {arm.quality.high:.1%}"
@@ -155,7 +155,7 @@ def _status(settings: Deployment, asked: argparse.Namespace) -> int:
 
 
 def _decide(settings: Deployment, asked: argparse.Namespace) -> int:
-    decision = Decision(action=asked.command, reason=asked.reason, by=asked.by, rollout=asked.rollout)
+    decision = RolloutDecision(action=asked.command, reason=asked.reason, by=asked.by, rollout=asked.rollout)
     done = take(settings, decision)
     print("\n".join(outcome_lines(decision, done)))
     if done.refused:

@@ -25,7 +25,7 @@ GRACE_S = 20.0
 TAIL = 20
 
 
-class Server:
+class UiServer:
     """One of the two, in a session of its own; its output goes on to the terminal."""
 
     def __init__(self, name: str, command: list[str]):
@@ -59,12 +59,12 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
             signal.signal(number, signal.default_int_handler)
-    servers: list[Server] = []
+    servers: list[UiServer] = []
     guard = 0
     try:
         guard, guarded = _start_guard()
         for name, command in _commands().items():
-            servers.append(Server(name, command))
+            servers.append(UiServer(name, command))
             os.write(guarded, f"{servers[-1].process.pid}\n".encode())
         places = "    ".join(f"{name.capitalize()} http://{HOST}:{port}" for name, port in PORTS.items())
         print(f"{places}    Ctrl-C ends both", flush=True)

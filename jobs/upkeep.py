@@ -10,7 +10,7 @@ from datetime import datetime
 import dagster as dg
 
 from assets.resources import Deployment
-from jobs.governance import drop_overdue, forget_user, keep_up, told
+from jobs.governance import drop_overdue, forget_user, keep_up, report_lines
 from jobs.preference_tuning import executor
 from pipeline.erasure.proof import proof_name
 
@@ -30,7 +30,7 @@ def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
         datetime.fromisoformat(since) if since else None,
         context.log.info,
     )
-    context.log.info("\n".join(told(proof, str(deployment.store().path(proof_name(proof.id))))))
+    context.log.info("\n".join(report_lines(proof, str(deployment.store().path(proof_name(proof.id))))))
     if proof.remains:
         raise dg.Failure(f"{len(proof.remains)} files still hold the user: see the log.", allow_retries=False)
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from k8s.gang import Gang, example
-from k8s.lint import GANG_RULES, RULES, Finding, lint_gang, lint_objects
+from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
 from k8s.lint.manifests import Manifests
 from k8s.render import render
 from pipeline.recipe import Recipe, load
@@ -102,7 +102,7 @@ def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
     if files and not Manifests(manifests).objects:
         raise ValueError(f"No object in {', '.join(files)}: give manifests, such as `kubectl kustomize` writes.")
     given = lint_objects(manifests)
-    found = list(given)
+    all_findings = list(given)
     for file in recipes:
         recipe = load(file)
         if recipe.compute.kubernetes is None:
@@ -112,11 +112,11 @@ def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
         # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
         findings = [f for f in lint_gang(gang, [*render(gang), *manifests]) if f not in given]
         print(_report(f"{file}: {_about(gang)}", findings))
-        found += findings
+        all_findings += findings
     if files:
         print(_report(f"{', '.join(files)}: {len(manifests)} objects", given))
-    errors = sum(finding.severity == "error" for finding in found)
-    print(f"errors: {errors}, warnings: {len(found) - errors}, rules: {len(RULES) + len(GANG_RULES)}")
+    errors = sum(finding.severity == "error" for finding in all_findings)
+    print(f"errors: {errors}, warnings: {len(all_findings) - errors}, rules: {len(RULES) + len(GANG_RULES)}")
     return 1 if errors else 0
 
 
@@ -138,7 +138,7 @@ def _about(gang: Gang) -> str:
     return f"{settings.backend}, {nodes}, {gang.processes} processes each"
 
 
-def _report(title: str, findings: Iterable[Finding]) -> str:
+def _report(title: str, findings: Iterable[Violation]) -> str:
     lines = [title]
     for (rule, severity), group in groupby(findings, key=lambda f: (f.rule, f.severity)):
         same = list(group)

@@ -12,14 +12,14 @@ from k8s.ledger import LaunchAttempt
 from pipeline.storage import Record, Store
 
 
-class Ending(Record):
+class AttemptEnding(Record):
     """How an attempt ended."""
 
     cause: Cause
     why: str
 
 
-class Attempts:
+class GangAttempts:
     """The attempts at the plan of one iteration."""
 
     def __init__(self, store: Store, iteration: str) -> None:
@@ -29,8 +29,8 @@ class Attempts:
         """In their order."""
         folder = self._store.path(self._folder)
         names = sorted(path.name for path in folder.glob("attempt-*.json"))
-        found = [self._store.read(f"{self._folder}/{name}", LaunchAttempt) for name in names]
-        return [attempt for attempt in found if attempt is not None]
+        records = [self._store.read(f"{self._folder}/{name}", LaunchAttempt) for name in names]
+        return [attempt for attempt in records if attempt is not None]
 
     def current(self, at: float, name: Callable[[int], str]) -> LaunchAttempt:
         """The newest attempt if it is not over, else a new one. Of two launchers that open one at once, one wins."""
@@ -55,15 +55,15 @@ class Attempts:
 
     def ending(self, number: int) -> Verdict | None:
         """What is settled about that attempt's end."""
-        found = self._store.read(self._ending(number), Ending)
-        return Verdict(found.cause, found.why) if found else None
+        record = self._store.read(self._ending(number), AttemptEnding)
+        return Verdict(record.cause, record.why) if record else None
 
     def end(self, number: int, verdict: Verdict) -> Verdict:
         """Settle how that attempt ended, before anything of it is cleared away.
 
         Of two launchers that follow it, the first one's word stands: to the other, the clearing is a deletion.
         """
-        self._store.create(self._ending(number), Ending(cause=verdict.cause, why=verdict.why))
+        self._store.create(self._ending(number), AttemptEnding(cause=verdict.cause, why=verdict.why))
         return self.ending(number) or verdict
 
     def close(self, attempt: LaunchAttempt) -> bool:

@@ -29,7 +29,7 @@ OVER: frozenset[Cause] = frozenset(
 """Causes after which nothing more will happen by itself."""
 NOT_STARTED: frozenset[Cause] = frozenset(("queued", "no_capacity", "starting", "restarting", "image", "volume"))
 """Causes that the recipe's `start_timeout_s` is for."""
-UNMENDED: frozenset[Cause] = frozenset(("image", "volume"))
+NO_PROGRESS: frozenset[Cause] = frozenset(("image", "volume"))
 """Of those, what time alone seldom mends."""
 UNPULLABLE = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
@@ -40,64 +40,64 @@ _EXIT = re.compile(r"exit code (\d+)")
 _DISRUPTED = re.compile(r"has condition DisruptionTarget|PodEvicted|[Pp]re-?empt|node .{0,80}(?:lost|shut|deleted)")
 
 
-class Verdict(NamedTuple):
+class Classification(NamedTuple):
     cause: Cause
     why: str
     """For people."""
 
 
-def classify(observed: Observed) -> Verdict:
+def classify(observed: Observed) -> Classification:
     """The verdict on one look."""
     if observed.state == "succeeded":
-        return Verdict("succeeded", "every pod ended with exit code 0")
+        return Classification("succeeded", "every pod ended with exit code 0")
     if observed.state == "absent":
-        return Verdict("deleted", "the object is gone")
+        return Classification("deleted", "the object is gone")
     if observed.state == "leaving":
-        return Verdict("leaving", "it is being deleted")
+        return Classification("leaving", "it is being deleted")
     if observed.state == "failed":
         return _failure(observed)
     if observed.state == "suspended":
-        return Verdict("queued", observed.said or "it waits for quota")
+        return Classification("queued", observed.detail or "it waits for quota")
     refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
     if refused is not None:
-        return Verdict("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
+        return Classification("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
     homeless = _first(observed, lambda pod: bool(_NO_CLAIM.search(pod.message)))
     if homeless is not None:
-        return Verdict("volume", f"pod {homeless.name}: {homeless.message}")
+        return Classification("volume", f"pod {homeless.name}: {homeless.message}")
     unplaced = _first(observed, lambda pod: pod.waiting == "Unschedulable")
     if unplaced is not None:
-        return Verdict("no_capacity", f"pod {unplaced.name} finds no node: {unplaced.message}")
+        return Classification("no_capacity", f"pod {unplaced.name} finds no node: {unplaced.message}")
     if observed.state == "restarting":
-        return Verdict("restarting", f"the gang starts again (restart {observed.restarts})")
+        return Classification("restarting", f"the gang starts again (restart {observed.restarts})")
     if observed.state == "running":
-        return Verdict("running", f"{_pods(sum(pod.phase == 'Running' for pod in observed.pods))} running")
-    return Verdict("starting", _starting(observed))
+        return Classification("running", f"{_pods(sum(pod.phase == 'Running' for pod in observed.pods))} running")
+    return Classification("starting", _starting(observed))
 
 
-def _failure(observed: Observed) -> Verdict:
-    quoted = {int(code) for code in _EXIT.findall(observed.said)}
+def _failure(observed: Observed) -> Classification:
+    quoted = {int(code) for code in _EXIT.findall(observed.detail)}
     # The pod that submits to Ray ends with 1 whatever the trainer ended with, which is quoted then.
     trainers = {pod.exit_code for pod in observed.pods if pod.container == CONTAINER} - {None, 0}
     codes = trainers or quoted or {pod.exit_code for pod in observed.pods} - {None, 0}
-    said = observed.said or "nothing was said of it"
+    detail = observed.detail or "nothing was said of it"
     if NEVER_RETRY in codes | quoted:
-        return Verdict("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
+        return Classification("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
     starved = _first(observed, lambda pod: pod.ended == "OOMKilled")
     if starved is not None:
-        return Verdict("out_of_memory", f"pod {starved.name} took more memory than its limit")
+        return Classification("out_of_memory", f"pod {starved.name} took more memory than its limit")
     refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
     if refused is not None:
-        return Verdict("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
-    if "DeadlineExceeded" in said or _first(observed, lambda pod: pod.ended == "DeadlineExceeded"):
-        return Verdict("timed_out", said)
+        return Classification("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
+    if "DeadlineExceeded" in detail or _first(observed, lambda pod: pod.ended == "DeadlineExceeded"):
+        return Classification("timed_out", detail)
     disrupted = _first(observed, lambda pod: bool(pod.disrupted))
     if disrupted is not None:
-        return Verdict("preempted", f"pod {disrupted.name} was taken away ({disrupted.disrupted})")
-    if codes == {PREEMPTED} or (not codes and _DISRUPTED.search(said)):  # a crash's peers end with 143 too
-        return Verdict("preempted", said)
+        return Classification("preempted", f"pod {disrupted.name} was taken away ({disrupted.disrupted})")
+    if codes == {PREEMPTED} or (not codes and _DISRUPTED.search(detail)):  # a crash's peers end with 143 too
+        return Classification("preempted", detail)
     failed = _first(observed, lambda pod: pod.exit_code not in (None, 0))
     ended = f"pod {failed.name} ended with exit code {failed.exit_code}; " if failed else ""
-    return Verdict("crashed", ended + said)
+    return Classification("crashed", ended + detail)
 
 
 def _first(observed: Observed, test: Callable[[PodSeen], bool]) -> PodSeen | None:

@@ -29,7 +29,7 @@ ADMISSION = {
 Object = dict[str, Any]
 
 
-class Resource(NamedTuple):
+class ApiResource(NamedTuple):
     """Where a kind lives in the API."""
 
     group: str
@@ -43,17 +43,17 @@ class Resource(NamedTuple):
 
 
 RESOURCES = {
-    "JobSet": Resource("jobset.x-k8s.io", "v1alpha2", "jobsets"),
-    "Job": Resource("batch", "v1", "jobs"),
-    "VolcanoJob": Resource("batch.volcano.sh", "v1alpha1", "jobs"),
-    "RayJob": Resource("ray.io", "v1", "rayjobs"),
-    "Service": Resource("", "v1", "services"),
-    "Pod": Resource("", "v1", "pods"),
-    "Workload": Resource("kueue.x-k8s.io", "v1beta2", "workloads"),
+    "JobSet": ApiResource("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+    "Job": ApiResource("batch", "v1", "jobs"),
+    "VolcanoJob": ApiResource("batch.volcano.sh", "v1alpha1", "jobs"),
+    "RayJob": ApiResource("ray.io", "v1", "rayjobs"),
+    "Service": ApiResource("", "v1", "services"),
+    "Pod": ApiResource("", "v1", "pods"),
+    "Workload": ApiResource("kueue.x-k8s.io", "v1beta2", "workloads"),
 }
 
 
-def resource_of(obj: Mapping[str, Any]) -> Resource:
+def resource_of(obj: Mapping[str, Any]) -> ApiResource:
     """Of an object that the renderers make. Raises ValueError for another kind."""
     volcano = obj["kind"] == "Job" and obj["apiVersion"].startswith("batch.volcano.sh/")
     kind = "VolcanoJob" if volcano else obj["kind"]
@@ -75,7 +75,7 @@ class Unreachable(RuntimeError):
     """No usable answer after every try: nobody listens, the answer never came, or it was 429 or 5xx throughout."""
 
 
-class Client:
+class KubernetesClient:
     """One connection to one cluster. Every method raises Refused or Unreachable; `requests` counts what it costs."""
 
     def __init__(self, http: Any, transient: type[Exception], pauses_s: tuple[float, ...] = PAUSES_S) -> None:
@@ -85,7 +85,7 @@ class Client:
         self.answered = False
         """Whether the server ever gave an answer of any kind."""
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    def get(self, resource: ApiResource, namespace: str, name: str) -> Object | None:
         """The object; None when there is none of that name. A kind that is not installed is Refused (404)."""
         try:
             return self._ask("GET", resource.path(namespace, name)).json()
@@ -94,7 +94,7 @@ class Client:
                 return None
             raise
 
-    def list(self, resource: Resource, namespace: str, labels: str) -> list[Object]:
+    def list(self, resource: ApiResource, namespace: str, labels: str) -> list[Object]:
         """Every object that the label selector takes."""
         return self._ask("GET", resource.path(namespace), params={"labelSelector": labels}).json()["items"]
 
@@ -106,7 +106,7 @@ class Client:
         headers = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
         return self._ask("PATCH", path, params=params, json=obj, headers=headers).json()
 
-    def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> None:
+    def delete(self, resource: ApiResource, namespace: str, name: str, uid: str = "") -> None:
         """Delete in the foreground: the object goes after its pods. Nothing to delete is fine; `uid`: only that one."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
         if uid:
@@ -161,7 +161,7 @@ class Client:
         )
 
 
-def connect(kubeconfig: str = "", timeout_s: float = TIMEOUT_S) -> Client:
+def connect(kubeconfig: str = "", timeout_s: float = TIMEOUT_S) -> KubernetesClient:
     """The cluster of that kubeconfig file; without one, the pod's own, KUBECONFIG's or ~/.kube/config.
 
     `timeout_s`: for each answer. Raises ValueError when no configuration is found or lightkube is not installed.
@@ -173,12 +173,12 @@ def connect(kubeconfig: str = "", timeout_s: float = TIMEOUT_S) -> Client:
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install 'preference-tuning[k8s]'.") from error
     try:
-        found = config.KubeConfig.from_file(kubeconfig) if kubeconfig else config.KubeConfig.from_env()
-        single = found.get()
+        cluster_config = config.KubeConfig.from_file(kubeconfig) if kubeconfig else config.KubeConfig.from_env()
+        single = cluster_config.get()
     except Exception as error:  # the boundary of lightkube's configuration: files of any shape
         raise ValueError(f"There is no usable kubeconfig ({error}). Set KUBECONFIG, or run in a pod.") from error
     http = adapter.Client(single, adapter.ConnectionParams(timeout=transport.Timeout(timeout_s)))
-    return Client(http, transport.TransportError)
+    return KubernetesClient(http, transport.TransportError)
 
 
 def _message(response: Any) -> str:
@@ -207,11 +207,11 @@ def _refusal(response: Any) -> int | None:
 
 def _advice(code: int, method: str, path: str, response: Any) -> str:
     message = _message(response)
-    said = f"{method} {path}: {response.status_code} {message}"
+    summary = f"{method} {path}: {response.status_code} {message}"
     for words, advice in ADMISSION.items():
         if code == 403 and words in message:
-            return said + advice
-    return said + {
+            return summary + advice
+    return summary + {
         401: " Log in to the cluster again: the kubeconfig's credentials are not taken.",
         403: " Give the service account that right: k8s/manifests/bases/rbac lists all that a launch needs.",
         404: " Install what serves it, or create the namespace (k8s/README.md).",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from k8s.instances import instance
 from k8s.simulate import Profile, journal, run, schedule
 from pipeline.recipe import Checkpoints, Compute, Recipe
-from pipeline.selection.cost import Expected
+from pipeline.selection.cost import MethodCost
 from pipeline.storage import Record
 from pipeline.training.goodput import account, device_hours
 
@@ -50,7 +50,7 @@ class Range(Record):
         return Range(low=self.low * other.low, high=self.high * other.high)
 
 
-class Part(Record):
+class CostItem(Record):
     """One item of the bill."""
 
     name: str
@@ -69,7 +69,7 @@ class LaunchEstimate(Record):
     device_hours: Range
     """In which devices are held."""
     usd: Range
-    parts: tuple[Part, ...]
+    parts: tuple[CostItem, ...]
     """They sum to `usd`."""
     ends: bool
     """False: interruptions come so often that the high end is only where the simulation gave up."""
@@ -95,7 +95,7 @@ def estimate_launch(
         low=devices * sorted(course.held for course in shortest)[TENTH],
         high=devices * sorted(course.held for course in longest)[-1 - TENTH],
     )
-    parts = [Part(name="devices", usd=held.times(prices(compute)), basis=_prices_said(compute, devices))]
+    parts = [CostItem(name="devices", usd=held.times(prices(compute)), basis=_prices_text(compute, devices))]
     if storage is not None and storage.storage_gb:
         months = Range(low=max(wall.low, kept_hours) / HOURS_A_MONTH, high=max(wall.high, kept_hours) / HOURS_A_MONTH)
         stored = [("volume", storage.storage_usd_per_gb_month)]
@@ -103,7 +103,7 @@ def estimate_launch(
         for name, price in stored:
             a_month = storage.storage_gb * price
             basis = f"{storage.storage_gb:,.0f} GB at {price:g} USD a GB: {a_month:,.2f} USD a month"
-            parts.append(Part(name=name, usd=months.times(Range(low=a_month, high=a_month)), basis=basis))
+            parts.append(CostItem(name=name, usd=months.times(Range(low=a_month, high=a_month)), basis=basis))
     return LaunchEstimate(
         nodes=compute.nodes,
         devices=devices,
@@ -112,11 +112,11 @@ def estimate_launch(
         usd=Range(low=sum(part.usd.low for part in parts), high=sum(part.usd.high for part in parts)),
         parts=tuple(parts),
         ends=longest[-1 - TENTH].ends,
-        basis=_interruptions_said(Range(low=low, high=high), checkpoints),
+        basis=_interruptions_text(Range(low=low, high=high), checkpoints),
     )
 
 
-def expected_hours(expected: Expected, timeout_s: float) -> tuple[float, float]:
+def expected_hours(expected: MethodCost, timeout_s: float) -> tuple[float, float]:
     """The ends for `estimate_launch` of what the plan expects: no training outlives its time-out."""
     most, factor = timeout_s / 3600, MEASURED_FACTOR if expected.measured else ESTIMATED_FACTOR
     return min(expected.hours / factor, most), min(expected.hours * factor, most)
@@ -182,7 +182,7 @@ def describe(recipe: Recipe, hours: tuple[float, float] | None = None) -> str:
             ("the training", f"{most.usd} USD"),
         ]
         rows += [(f"  {part.name}", f"{part.usd} USD") for part in most.parts]
-    rows.append(("budget", _budget_said(compute, most, an_hour, hours is None)))
+    rows.append(("budget", _budget_text(compute, most, an_hour, hours is None)))
     title = f"{recipe.name}: {compute.nodes} x {where}, {an_hour.devices} x {compute.accelerator.name}"
     return "\n".join([title, *(f"  {name:<14}{text}" for name, text in rows)])
 
@@ -204,28 +204,28 @@ def _courses(hours: float, checkpoints: Checkpoints) -> Sequence[_Course]:
     profile = Profile(work_s=work_s, notice_s=0.0, checkpoints=checkpoints)
     whole_s = run(profile, ()).total_s
     until_s = ENDLESS * whole_s
-    found: list[_Course] = []
+    courses: list[_Course] = []
     for seed in range(SCHEDULES):
         events = journal(profile, schedule(every_s, 1, until_s, seed), until_s)
         spent = account(events)
         stretch, held = spent.total_s / whole_s, device_hours(spent, 1) * 3600 / whole_s
-        found.append(_Course(hours * stretch, hours * held, events[-1].kind == "ended"))
-    return sorted(found)
+        courses.append(_Course(hours * stretch, hours * held, events[-1].kind == "ended"))
+    return sorted(courses)
 
 
-def _prices_said(compute: Compute, devices: int) -> str:
+def _prices_text(compute: Compute, devices: int) -> str:
     capacity = compute.kubernetes.capacity.replace("_", " ") if compute.kubernetes is not None else "local"
     return f"{devices} devices ({capacity}) at {prices(compute)} USD an hour"
 
 
-def _interruptions_said(hours: Range, checkpoints: Checkpoints) -> str:
+def _interruptions_text(hours: Range, checkpoints: Checkpoints) -> str:
     every_s = checkpoints.interruption_every_s
     if every_s is None:
         return f"{hours} hours without interruptions, for training.checkpoints.interruption_every_s is not set"
     return f"{hours} hours without interruptions; one every {every_s:,.0f} s on average, restarts of {RESTART_S:.0f} s"
 
 
-def _budget_said(compute: Compute, most: LaunchEstimate, an_hour: LaunchEstimate, unknown: bool) -> str:
+def _budget_text(compute: Compute, most: LaunchEstimate, an_hour: LaunchEstimate, unknown: bool) -> str:
     budget = compute.budget_usd
     if budget is None:
         return "none is set (compute.budget_usd)"

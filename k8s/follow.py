@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from k8s.attempts import Attempts
+from k8s.attempts import GangAttempts
 from k8s.classify import OVER, Verdict, classify
-from k8s.client import Client, Refused, Unreachable
+from k8s.client import KubernetesClient, Refused, Unreachable
 from k8s.gang import Gang
 from k8s.ledger import LaunchAttempt
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
-from k8s.patience import Patience
+from k8s.patience import Timeouts
 from k8s.progress import FRUITLESS
 from k8s.render import render
 from k8s.render.placement import plan_label
-from k8s.tail import Tail
+from k8s.tail import LogTail
 from pipeline.training.launch import TrainingRefused
 
 AWAY_S = 1800.0
@@ -50,22 +50,22 @@ class Hooks(NamedTuple):
     sleep: Callable[[float], None] = time.sleep
 
 
-class Follower:
+class GangFollower:
     """One attempt. Raises Refused, TrainingRefused for an object of somebody else, RuntimeError without an API."""
 
     def __init__(
         self,
-        client: Client,
+        client: KubernetesClient,
         gang: Gang,
-        attempts: Attempts,
+        attempts: GangAttempts,
         attempt: LaunchAttempt,
         hooks: Hooks,
         worthwhile: Callable[[int], bool],
     ) -> None:
         """`worthwhile`: whether to go on after so many restarts inside the attempt."""
         self._client, self._gang, self._attempts, self._attempt, self._hooks = client, gang, attempts, attempt, hooks
-        self._tail = Tail(client, gang, hooks.log, hooks.line)
-        self._said, self._requests, self._worthwhile = "", client.requests, worthwhile
+        self._tail = LogTail(client, gang, hooks.log, hooks.line)
+        self._last_detail, self._requests, self._worthwhile = "", client.requests, worthwhile
         self._taken = ""
         self.restarts = 0
 
@@ -101,7 +101,7 @@ class Follower:
             self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
 
     def _until_over(self) -> Verdict:
-        patience = Patience(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
+        patience = Timeouts(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
         seen = False
         while True:
             observed = self._look(allowed=seen)
@@ -145,8 +145,8 @@ class Follower:
             return False
         if not self._attempts.open(self._attempt.attempt):
             return False
-        made = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
-        self._make_owned(made["metadata"]["uid"])
+        obj = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
+        self._make_owned(obj["metadata"]["uid"])
         self._hooks.log(
             f"{self._gang.name}: {self._gang.nodes} x {self._gang.settings.instance_type} in namespace "
             f"{self._gang.settings.namespace}, by {self._gang.settings.backend}"
@@ -225,10 +225,10 @@ class Follower:
             )
 
     def _tell(self, verdict: Verdict) -> None:
-        said = f"{verdict.cause.replace('_', ' ')}: {verdict.why}"
-        if said != self._said:
-            self._hooks.log(f"{self._gang.name} {said}")
-        self._said = said
+        message = f"{verdict.cause.replace('_', ' ')}: {verdict.why}"
+        if message != self._last_detail:
+            self._hooks.log(f"{self._gang.name} {message}")
+        self._last_detail = message
 
     def _pause(self) -> None:
         self._hooks.sleep(self._gang.settings.poll_s)

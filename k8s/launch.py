@@ -21,13 +21,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
-from k8s.attempts import Attempts
+from k8s.attempts import GangAttempts
 from k8s.classify import Verdict
-from k8s.client import Client, Refused
-from k8s.follow import Follower, Hooks
+from k8s.client import KubernetesClient, Refused
+from k8s.follow import GangFollower, Hooks
 from k8s.gang import Gang, gang_of
 from k8s.ledger import LaunchAttempt
-from k8s.progress import Progress
+from k8s.progress import GangProgress
 from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
@@ -55,7 +55,7 @@ def launch(
     store: Store,
     plan: TrainingPlan,
     settings: Kubernetes,
-    client: Client,
+    client: KubernetesClient,
     hooks: Hooks,
     pipes: dict[str, str] | None = None,
 ) -> TrainingResult | None:
@@ -65,23 +65,25 @@ def launch(
     """
     if plan.decision.method == "none":
         return None
-    attempts = Attempts(store, plan.iteration)
+    attempts = GangAttempts(store, plan.iteration)
     path = _path(store, plan)
-    progress = Progress(path.parent)
+    progress = GangProgress(path.parent)
     starts = 0
     while True:
-        if (found := finished(store, plan)) is not None:
+        if (training_result := finished(store, plan)) is not None:
             attempts.settle(hooks.now())
-            return found
+            return training_result
         attempt = attempts.current(hooks.now(), lambda number: gang_of(plan, path, settings, number).name)
         gang = gang_of(plan, path, settings, attempt.attempt, pipes)
-        follower = Follower(client, gang, attempts, attempt, hooks, lambda n, base=starts: progress.started(base + n))
+        follower = GangFollower(
+            client, gang, attempts, attempt, hooks, lambda n, base=starts: progress.started(base + n)
+        )
         try:
             verdict = follower.follow()
         except Refused as refusal:
             raise TrainingRefused(f"{refusal} A gang that is there goes on; launch again to follow it.") from refusal
-        if (found := finished(store, plan)) is not None:
-            return found
+        if (training_result := finished(store, plan)) is not None:
+            return training_result
         if verdict.cause == "succeeded":
             raise RuntimeError(f"{gang.name} ended well without {path.with_name('result.json')}: is the claim mounted?")
         if verdict.cause not in AGAIN:
@@ -91,20 +93,20 @@ def launch(
 
 
 def abandon(
-    store: Store, plan: TrainingPlan, settings: Kubernetes, client: Client, hooks: Hooks, why: str
+    store: Store, plan: TrainingPlan, settings: Kubernetes, client: KubernetesClient, hooks: Hooks, why: str
 ) -> LaunchAttempt | None:
     """Delete the gang that earlier launches of a plan left in the cluster; the attempt that it was, if there is one."""
-    attempts = Attempts(store, plan.iteration)
+    attempts = GangAttempts(store, plan.iteration)
     if (attempt := attempts.unfinished()) is not None:
         gang = gang_of(plan, _path(store, plan), settings, attempt.attempt)
-        Follower(client, gang, attempts, attempt, hooks, lambda _: True).abandon(why)
+        GangFollower(client, gang, attempts, attempt, hooks, lambda _: True).abandon(why)
     return attempt
 
 
 def finished(store: Store, plan: TrainingPlan) -> TrainingResult | None:
     """The plan's result, if it is there."""
-    found = store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult)
-    return found if found is not None and found.plan_digest == plan.digest() else None
+    training_result = store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult)
+    return training_result if training_result is not None and training_result.plan_digest == plan.digest() else None
 
 
 def _path(store: Store, plan: TrainingPlan) -> Path:

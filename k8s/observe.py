@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from k8s.client import RESOURCES, Client, Refused, Resource
+from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused
 from k8s.gang import Gang
 from k8s.names import label_value
 from k8s.render.placement import PLAN, plan_label
@@ -48,36 +48,36 @@ class Observed(NamedTuple):
     plan: str = ""
     """Label of the plan that it trains; "" for an object that is none of ours."""
     restarts: int = 0
-    said: str = ""
+    detail: str = ""
     """By the controllers, of why it is in this state."""
     pods: tuple[PodSeen, ...] = ()
 
 
-def resource(gang: Gang) -> Resource:
+def resource(gang: Gang) -> ApiResource:
     """Of the gang's own object."""
     return RESOURCES[KINDS[gang.settings.backend]]
 
 
-def observe(client: Client, gang: Gang) -> Observed:
+def observe(client: KubernetesClient, gang: Gang) -> Observed:
     """One look: the object, its pods, and while it is queued what Kueue says of it. Two or three requests."""
     namespace = gang.settings.namespace
-    found = client.get(resource(gang), namespace, gang.name)
-    if found is None:
+    obj = client.get(resource(gang), namespace, gang.name)
+    if obj is None:
         return Observed("absent")
-    state, restarts, said = READERS[gang.settings.backend](found)
-    plan = found["metadata"].get("labels", {}).get(PLAN, "")
-    if found["metadata"].get("deletionTimestamp"):
+    state, restarts, detail = READERS[gang.settings.backend](obj)
+    plan = obj["metadata"].get("labels", {}).get(PLAN, "")
+    if obj["metadata"].get("deletionTimestamp"):
         state = "leaving"
-    uid = found["metadata"]["uid"]
+    uid = obj["metadata"]["uid"]
     if state == "suspended":
-        return Observed(state, uid, plan, restarts, _queued(client, namespace, uid) or said)
+        return Observed(state, uid, plan, restarts, _queued(client, namespace, uid) or detail)
     pods = pods_of(client, gang)
     if state == "failed":
-        said = "; ".join(filter(None, (said, _child_jobs(client, gang))))
-    return Observed(state, uid, plan, restarts, said, pods)
+        detail = "; ".join(filter(None, (detail, _child_jobs(client, gang))))
+    return Observed(state, uid, plan, restarts, detail, pods)
 
 
-def pods_of(client: Client, gang: Gang, every_attempt: bool = False) -> tuple[PodSeen, ...]:
+def pods_of(client: KubernetesClient, gang: Gang, every_attempt: bool = False) -> tuple[PodSeen, ...]:
     """The pods of this attempt, or of all attempts at the plan."""
     labels = f"{PLAN}={plan_label(gang)}"
     if not every_attempt:
@@ -117,7 +117,7 @@ def _true(obj: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {each["type"]: each for each in conditions if each.get("status") == "True"}
 
 
-def _said(condition: Mapping[str, Any]) -> str:
+def _condition_text(condition: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (condition.get("reason", ""), condition.get("message", ""))))
 
 
@@ -125,11 +125,11 @@ def _jobset(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     status, true = obj.get("status", {}), _true(obj)
     restarts = int(status.get("restarts", 0))
     if "Completed" in true:
-        return "succeeded", restarts, _said(true["Completed"])
+        return "succeeded", restarts, _condition_text(true["Completed"])
     if "Failed" in true:
-        return "failed", restarts, _said(true["Failed"])
+        return "failed", restarts, _condition_text(true["Failed"])
     if obj["spec"].get("suspend"):
-        return "suspended", restarts, _said(true.get("Suspended", {}))
+        return "suspended", restarts, _condition_text(true.get("Suspended", {}))
     counts = status.get("replicatedJobsStatus", [])
     if any(each.get("ready", 0) or each.get("succeeded", 0) for each in counts):
         return "running", restarts, ""
@@ -139,17 +139,17 @@ def _jobset(obj: Mapping[str, Any]) -> tuple[State, int, str]:
 def _job(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     status, true = obj.get("status", {}), _true(obj)
     if "Complete" in true:
-        return "succeeded", 0, _said(true["Complete"])
+        return "succeeded", 0, _condition_text(true["Complete"])
     if "Failed" in true:
-        return "failed", 0, _said(true["Failed"])
+        return "failed", 0, _condition_text(true["Failed"])
     if obj["spec"].get("suspend"):
-        return "suspended", 0, _said(true.get("Suspended", {}))
-    return ("running" if status.get("ready", 0) else "pending"), 0, _said(true.get("FailureTarget", {}))
+        return "suspended", 0, _condition_text(true.get("Suspended", {}))
+    return ("running" if status.get("ready", 0) else "pending"), 0, _condition_text(true.get("FailureTarget", {}))
 
 
 def _vcjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     status = obj.get("status", {})
-    found = status.get("state", {})
+    job_state = status.get("state", {})
     states: dict[str, State] = {
         "Running": "running",
         "Restarting": "restarting",
@@ -161,26 +161,30 @@ def _vcjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
         "Terminating": "running",
         "Terminated": "failed",
     }
-    return states.get(found.get("phase", ""), "pending"), int(status.get("retryCount", 0)), _said(found)
+    return (
+        states.get(job_state.get("phase", ""), "pending"),
+        int(status.get("retryCount", 0)),
+        _condition_text(job_state),
+    )
 
 
 def _rayjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     status = obj.get("status", {})
     job, deployed = status.get("jobStatus", ""), status.get("jobDeploymentStatus", "")
-    said = ": ".join(filter(None, (status.get("reason", ""), status.get("message", ""))))
+    detail = ": ".join(filter(None, (status.get("reason", ""), status.get("message", ""))))
     if job == "SUCCEEDED" and deployed in ("Complete", ""):
-        return "succeeded", 0, said
+        return "succeeded", 0, detail
     if deployed in ("Failed", "ValidationFailed") or job in ("FAILED", "STOPPED"):
-        return "failed", 0, said
+        return "failed", 0, detail
     if obj["spec"].get("suspend") or deployed == "Suspended":
-        return "suspended", 0, said
-    return ("running" if deployed == "Running" and job == "RUNNING" else "pending"), 0, said
+        return "suspended", 0, detail
+    return ("running" if deployed == "Running" and job == "RUNNING" else "pending"), 0, detail
 
 
 READERS = {"jobset": _jobset, "indexed_job": _job, "volcano": _vcjob, "rayjob": _rayjob}
 
 
-def _queued(client: Client, namespace: str, uid: str) -> str:
+def _queued(client: KubernetesClient, namespace: str, uid: str) -> str:
     """Kueue's own words on why the gang is not admitted; nothing where it has none."""
     words: list[str] = []
     try:
@@ -191,11 +195,11 @@ def _queued(client: Client, namespace: str, uid: str) -> str:
         for condition in workload.get("status", {}).get("conditions", []):
             waits = condition["type"] == "QuotaReserved" and condition.get("status") == "False"
             if waits or (condition["type"] == "Evicted" and condition.get("status") == "True"):
-                words.append(_said(condition))
+                words.append(_condition_text(condition))
     return "; ".join(words)
 
 
-def _child_jobs(client: Client, gang: Gang) -> str:
+def _child_jobs(client: KubernetesClient, gang: Gang) -> str:
     """What the Jobs of a failed JobSet died of: their pods may be gone already."""
     if gang.settings.backend != "jobset":
         return ""
@@ -203,4 +207,4 @@ def _child_jobs(client: Client, gang: Gang) -> str:
         jobs = client.list(RESOURCES["Job"], gang.settings.namespace, f"jobset.sigs.k8s.io/jobset-name={gang.name}")
     except Refused:
         return ""
-    return "; ".join(_said(true["Failed"]) for true in map(_true, jobs) if "Failed" in true)
+    return "; ".join(_condition_text(true["Failed"]) for true in map(_true, jobs) if "Failed" in true)

@@ -16,7 +16,7 @@ PATTERNS = ("checkpoints/step-*", "nemo/*/checkpoints/step_*")
 """In a training's folder: ours, and NeMo RL's."""
 
 
-class Progress:
+class GangProgress:
     """Counts the starts since a checkpoint was new in a training's `folder`."""
 
     def __init__(self, folder: Path) -> None:

@@ -1,7 +1,8 @@
 """A training under interruptions, on a virtual clock: what its journal would say, and where its time went.
 
 Owns how a gang is told to go, dies, waits for nodes and starts again. The decisions are the trainer's own code:
-`Cadence` says when to save, `account` draws the account, and SIGTERM is obeyed as pipeline/training/progress.py does.
+`SaveSchedule` says when to save, `account` draws the account, and SIGTERM is obeyed as in
+pipeline/training/progress.py.
 The rule of the schedules: nodes are interrupted independently, each as a Poisson process, and one node's interruption
 is the gang's (the model of Young, doi:10.1145/361147.361115, and Daly, doi:10.1016/j.future.2004.11.016). Departure:
 nobody is interrupted while the gang waits, so times are counted while it holds its nodes. Spot reclaims come in bursts;
@@ -22,9 +23,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from pipeline.recipe import Checkpoints
 from pipeline.storage import Record
-from pipeline.training.checkpoints import Cadence
+from pipeline.training.checkpoints import SaveSchedule
 from pipeline.training.goodput import account
-from pipeline.training.journal import Event, Kind
+from pipeline.training.journal import Kind, TrainingEvent
 from pipeline.training.result import Goodput
 
 Phase = Literal["start", "step", "save", "end"]
@@ -63,7 +64,7 @@ class Profile(Record):
         return max(1, round(self.work_s / self.step_s))
 
 
-class Interval(Record):
+class TimeInterval(Record):
     """How often to save, found by simulation, beside what Young's and Daly's rule says."""
 
     nodes: int
@@ -83,7 +84,7 @@ def run(profile: Profile, interruptions_at: Sequence[float], seed: int = 0) -> G
 
 def journal(
     profile: Profile, interruptions_at: Sequence[float], until_s: float = math.inf, seed: int = 0
-) -> list[Event]:
+) -> list[TrainingEvent]:
     """What the trainer's journal would say, from second 0 on.
 
     `until_s`: stop to look after so many seconds on its nodes, done or not. `seed`: of which notices lead to a save.
@@ -113,7 +114,9 @@ def evenly(profile: Profile, interruptions: int) -> list[float]:
     return [whole * (number + 1) / (interruptions + 1) for number in range(interruptions)]
 
 
-def plan_interval(profile: Profile, nodes: int, per_node_interruption_every_s: float, schedules: int = 3) -> Interval:
+def plan_interval(
+    profile: Profile, nodes: int, per_node_interruption_every_s: float, schedules: int = 3
+) -> TimeInterval:
     """The interval with the highest goodput from a quarter to four times of Young's and Daly's, and theirs.
 
     Nobody is told of an interruption here: a save at SIGTERM is a bonus, the interval is the guarantee. The training is
@@ -121,7 +124,7 @@ def plan_interval(profile: Profile, nodes: int, per_node_interruption_every_s: f
     """
     every_s = per_node_interruption_every_s / nodes
     rule = Checkpoints(interruption_every_s=every_s)
-    cadence = Cadence(rule)
+    cadence = SaveSchedule(rule)
     cadence.saved(profile.save_s)
     rule_s = cadence.interval_s
     assert rule_s is not None, "it has a save and a mean time"
@@ -140,7 +143,7 @@ def plan_interval(profile: Profile, nodes: int, per_node_interruption_every_s: f
     tried = {steps: goodput(Checkpoints(every_steps=steps)) for steps in sorted(candidates)}
     by_rule = goodput(rule.model_copy(update={"every_steps": rule_steps}))
     best_goodput, best_s = max((by_rule, rule_s), *((share, steps * step_s) for steps, share in tried.items()))
-    return Interval(
+    return TimeInterval(
         nodes=nodes,
         interruption_every_s=every_s,
         best_s=best_s,
@@ -161,13 +164,13 @@ class _Gang:
         self._until_s = until_s
         self._at = self._resume = 0
         self._told, self._dies_at = False, math.inf
-        self.events: list[Event] = []
+        self.events: list[TrainingEvent] = []
         self.ran_s = self.waited_s = 0.0
 
     def attempt(self) -> bool:
         """From the start of the processes to their end; whether the training is done."""
         profile, self._at = self._profile, self._resume
-        cadence = Cadence(profile.checkpoints)
+        cadence = SaveSchedule(profile.checkpoints)
         while self._due and self._due[0] <= self.ran_s:
             self._due.popleft()
         self._told, self._dies_at = False, math.inf
@@ -221,4 +224,4 @@ class _Gang:
 
     def _say(self, kind: Kind, why: str = "", **seconds: float) -> None:
         at = self.ran_s + self.waited_s
-        self.events.append(Event(kind=kind, at=at, step=self._at, seconds=seconds, why=why))
+        self.events.append(TrainingEvent(kind=kind, at=at, step=self._at, seconds=seconds, why=why))

@@ -6,20 +6,22 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from k8s.client import Client, Refused, Unreachable
+from k8s.client import KubernetesClient, Refused, Unreachable
 from k8s.gang import Gang
 from k8s.observe import Observed, PodSeen
-from pipeline.training.lines import MARK
+from pipeline.training.lines import PREFIX
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
 KEPT = 30
 """Last lines, for a report."""
 
 
-class Tail:
+class LogTail:
     """Follows whichever pod is the first of the gang now, by the time stamps of its lines."""
 
-    def __init__(self, client: Client, gang: Gang, log: Callable[[str], None], line: Callable[[str], bool]) -> None:
+    def __init__(
+        self, client: KubernetesClient, gang: Gang, log: Callable[[str], None], line: Callable[[str], bool]
+    ) -> None:
         self._client, self._gang, self._log, self._line = client, gang, log, line
         self._pod, self._until = "", ""
         self._last: deque[str] = deque(maxlen=KEPT)
@@ -46,7 +48,7 @@ class Tail:
             if self._line(text):
                 continue
             self._last.append(text)
-            if text.startswith(MARK):
+            if text.startswith(PREFIX):
                 self._log(text)
 
     def last(self) -> str:

@@ -100,9 +100,9 @@ def verify(store: Store, known: str = "") -> Verified:
                 return Verified(entries=n - 1, head=previous, line=n, flaw=flaw)
             previous = str(json.loads(line)["digest"])
             met = met or previous == known
-    found = Verified(entries=n, head=previous)
+    result = Verified(entries=n, head=previous)
     if head is None:
-        return found if not raw else found.model_copy(update={"line": n, "flaw": f"{HEAD} is gone"})
+        return result if not raw else result.model_copy(update={"line": n, "flaw": f"{HEAD} is gone"})
     if n < head.n:
         flaw = f"{head.n - n} lines are gone from the end: the head says {head.n}"
     elif (n, previous) not in ((head.n, head.digest), (head.n + 1, head.following)):
@@ -111,8 +111,8 @@ def verify(store: Store, known: str = "") -> Verified:
         flaw = "there is half a line after the end, and no process was writing one"
     else:
         flaw = "" if met else f"no line has the digest {known}: this is not the log in which it was noted"
-        return found.model_copy(update={"flaw": flaw})
-    return found.model_copy(update={"line": n + 1, "flaw": flaw})
+        return result.model_copy(update={"flaw": flaw})
+    return result.model_copy(update={"line": n + 1, "flaw": flaw})
 
 
 def _flaw(line: bytes, n: int, previous: str) -> str:

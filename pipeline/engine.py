@@ -40,7 +40,7 @@ class Engine(Protocol):
         ...
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """A worker vanished under its task: killed from outside, out of memory, or its machine went away."""
 
 
@@ -106,7 +106,7 @@ class _InOrder:
                     number = running.pop(handle)
                     try:
                         done[number] = self._workers.result(handle)
-                    except Lost as lost:
+                    except WorkerLost as lost:
                         if runs[number] == RUNS:
                             raise ValueError(
                                 f"The worker of task {number + 1} of {len(tasks)} was lost {RUNS} times ({lost}). "
@@ -140,7 +140,7 @@ class _Processes:
         try:
             return handle.result()
         except ProcessExpired as expired:
-            raise Lost(f"it ended with code {expired.exitcode}") from expired
+            raise WorkerLost(f"it ended with code {expired.exitcode}") from expired
 
     def cancel(self, handle: Future[Any]) -> None:
         handle.cancel()
@@ -173,7 +173,7 @@ class _RayTasks:
         except RayTaskError as error:
             raise error.cause from None  # the function's own exception, without the cluster's copy of its traceback
         except RayError as error:
-            raise Lost(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+            raise WorkerLost(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
 
     def cancel(self, handle: Any) -> None:
         import ray

@@ -105,8 +105,8 @@ class Store:
 
     def once(self, name: str, kind: type[R], make: Callable[[], R]) -> R:
         """The record under `name`, made and published if it is not there yet: this is what makes a stage idempotent."""
-        found = self.read(name, kind)
-        return found if found is not None else self._made(name, kind, make())
+        existing = self.read(name, kind)
+        return existing if existing is not None else self._made(name, kind, make())
 
     def _made(self, name: str, kind: type[R], record: R) -> R:
         if self.create(name, record):

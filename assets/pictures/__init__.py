@@ -26,8 +26,8 @@ def shown(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> dg.MarkdownMetadataValue:
     """A table as Dagster metadata."""
     lines = [headers, *rows]
-    told = ["| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines]
-    return dg.MetadataValue.md("\n".join([told[0], "|" + " --- |" * len(headers), *told[1:]]))
+    markdown_rows = ["| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines]
+    return dg.MetadataValue.md("\n".join([markdown_rows[0], "|" + " --- |" * len(headers), *markdown_rows[1:]]))
 
 
 def _cell(value: Any) -> str:

@@ -4,21 +4,21 @@ from io import BytesIO
 from typing import Any
 
 from assets.pictures import GREEN, GREY, ORANGE
-from pipeline.selection.checks import Check
-from pipeline.selection.choose import Decision
+from pipeline.selection.checks import EvidenceCheck
+from pipeline.selection.choose import MethodDecision
 
 NEEDED_BY = {("grpo", "dpo"): "GRPO and DPO", ("grpo",): "GRPO", ("dpo",): "DPO"}
 HOLDS, FAILS, UNKNOWN = ("o", GREEN, "holds"), ("X", ORANGE, "does not hold"), ("D", GREY, "unknown")
 
 
-def evidence_plot(decision: Decision) -> bytes:
+def evidence_plot(decision: MethodDecision) -> bytes:
     """Each piece of evidence as a dot with its interval against its threshold: shares above, counts below. PNG."""
     out = BytesIO()
     draw(decision).savefig(out, format="png", metadata={"Software": None})
     return out.getvalue()
 
 
-def draw(decision: Decision) -> Any:
+def draw(decision: MethodDecision) -> Any:
     """The figure itself. The shaded side of a threshold is where the evidence has to lie."""
     from matplotlib.figure import Figure
 
@@ -30,9 +30,9 @@ def draw(decision: Decision) -> Any:
     _panel(below, counts)
     above.set_xlim(-0.02, 1)
     above.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
-    found = [value for check in counts for value in (check.found.value, check.threshold) if value]
+    values = [value for check in counts for value in (check.estimate.value, check.threshold) if value]
     below.set_xscale("symlog", linthresh=1)
-    below.set_xlim(-0.2, 4 * max([10.0, *found]))
+    below.set_xlim(-0.2, 4 * max([10.0, *values]))
     below.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     below.set_xlabel("counts (log scale)")
     verdict = {"grpo": "train with GRPO", "dpo": "train with DPO", "none": "do not train now"}[decision.method]
@@ -42,7 +42,7 @@ def draw(decision: Decision) -> Any:
     return figure
 
 
-def _panel(axes: Any, checks: list[Check]) -> None:
+def _panel(axes: Any, checks: list[EvidenceCheck]) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_yticks(range(len(checks)), [f"{check.name}\n({NEEDED_BY[check.needed_by]})" for check in checks])
@@ -52,10 +52,12 @@ def _panel(axes: Any, checks: list[Check]) -> None:
         edge = -1.0 if check.sign == "<=" else 1e12
         axes.fill_betweenx([row - 0.36, row + 0.36], check.threshold, edge, color=GREEN, alpha=0.1, linewidth=0)
         axes.plot([check.threshold] * 2, [row - 0.36, row + 0.36], color="black", linewidth=1.5)
-        marker, colour, _ = UNKNOWN if check.found.value is None else HOLDS if check.holds else FAILS
-        at = check.threshold if check.found.value is None else check.found.value
-        if check.found.low is not None and check.found.high is not None and not check.census:
-            axes.plot([check.found.low, check.found.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+        marker, colour, _ = UNKNOWN if check.estimate.value is None else HOLDS if check.holds else FAILS
+        at = check.threshold if check.estimate.value is None else check.estimate.value
+        if check.estimate.low is not None and check.estimate.high is not None and not check.exact:
+            axes.plot(
+                [check.estimate.low, check.estimate.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt"
+            )
         axes.plot(
             [at], [row], marker=marker, color=colour, markersize=9, linestyle="none", gid=check.key, clip_on=False
         )

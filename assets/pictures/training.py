@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from assets.pictures import BLUE, GREEN, GREY, ORANGE, figure_png
-from pipeline.training.result import CAUSES, Finding, Goodput
+from pipeline.training.result import CAUSES, Goodput, HealthFinding
 
 Rows = Sequence[Mapping[str, float]]
 Points = tuple[list[float], list[float]]
@@ -23,7 +23,7 @@ MAX_BARS = 120
 """Bars in a picture; more steps than that share them."""
 
 
-class Line(NamedTuple):
+class PlotLine(NamedTuple):
     """A metric of a panel: held-out figures are dots joined by a line, the step's own a running mean over faint raw."""
 
     key: str
@@ -31,36 +31,38 @@ class Line(NamedTuple):
     colour: str
 
 
-class Panel(NamedTuple):
+class PlotPanel(NamedTuple):
     title: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
 
 
 STEP, HELD_OUT = BLUE, BLACK
 PROGRESS = (
-    Line("reward", "reward", BLUE),
-    Line("accuracy", "accuracy", ORANGE),
-    Line("rewards/accuracies", "pairs ranked right", GREEN),
-    Line("held_out/accuracy", "held-out accuracy", HELD_OUT),
+    PlotLine("reward", "reward", BLUE),
+    PlotLine("accuracy", "accuracy", ORANGE),
+    PlotLine("rewards/accuracies", "pairs ranked right", GREEN),
+    PlotLine("held_out/accuracy", "held-out accuracy", HELD_OUT),
 )
 HEALTH = (
-    Panel("KL to the base", "nats a token", (Line("kl", "step", STEP), Line("held_out/kl", "held out", HELD_OUT))),
-    Panel("entropy", "nats a token", (Line("entropy", "step", STEP),)),
-    Panel(
+    PlotPanel(
+        "KL to the base", "nats a token", (PlotLine("kl", "step", STEP), PlotLine("held_out/kl", "held out", HELD_OUT))
+    ),
+    PlotPanel("entropy", "nats a token", (PlotLine("entropy", "step", STEP),)),
+    PlotPanel(
         "completion length",
         "tokens",
-        (Line("completions/mean_length", "step", STEP), Line("held_out/length", "held out", HELD_OUT)),
+        (PlotLine("completions/mean_length", "step", STEP), PlotLine("held_out/length", "held out", HELD_OUT)),
     ),
-    Panel("gradient norm", "before clipping", (Line("grad_norm", "step", STEP),)),
-    Panel("flat groups", "share", (Line("frac_reward_zero_std", "step", STEP),)),
-    Panel(
+    PlotPanel("gradient norm", "before clipping", (PlotLine("grad_norm", "step", STEP),)),
+    PlotPanel("flat groups", "share", (PlotLine("frac_reward_zero_std", "step", STEP),)),
+    PlotPanel(
         "truncated",
         "share",
-        (Line("completions/clipped_ratio", "step", STEP), Line("held_out/truncated", "held out", HELD_OUT)),
+        (PlotLine("completions/clipped_ratio", "step", STEP), PlotLine("held_out/truncated", "held out", HELD_OUT)),
     ),
-    Panel("margin of the pairs", "nats", (Line("rewards/margins", "step", STEP),)),
-    Panel("distinct bigrams", "share", (Line("held_out/distinct_2", "held out", HELD_OUT),)),
+    PlotPanel("margin of the pairs", "nats", (PlotLine("rewards/margins", "step", STEP),)),
+    PlotPanel("distinct bigrams", "share", (PlotLine("held_out/distinct_2", "held out", HELD_OUT),)),
 )
 MAX_PANELS = 6
 
@@ -82,7 +84,7 @@ def training_curve(metrics: Rows) -> bytes:
     return figure_png(draw)
 
 
-def health_panels(metrics: Rows, findings: Sequence[Finding] = ()) -> bytes:
+def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> bytes:
     """Small multiples of what the sentinel looks at; dashed lines where it spoke."""
     panels = [panel for panel in HEALTH if any(_points(metrics, line.key)[0] for line in panel.lines)][:MAX_PANELS]
     if not panels:
@@ -150,8 +152,8 @@ def goodput_bar(goodput: Goodput) -> bytes:
         axes = _axes(figure.subplots())
         left = 0.0
         for name, seconds in spent.items():
-            told = f"{name}  {_duration(seconds)} ({seconds / goodput.total_s:.1%})"
-            axes.barh([0], [seconds], left=left, color=colours.get(name, BLACK), label=told, height=0.8)
+            legend_label = f"{name}  {_duration(seconds)} ({seconds / goodput.total_s:.1%})"
+            axes.barh([0], [seconds], left=left, color=colours.get(name, BLACK), label=legend_label, height=0.8)
             left += seconds
         axes.set_xlim(0, goodput.total_s)
         axes.set_yticks([])
@@ -166,11 +168,11 @@ def goodput_bar(goodput: Goodput) -> bytes:
 
 
 def _points(metrics: Rows, key: str) -> Points:
-    found = [(row["step"], row[key]) for row in metrics if key in row and math.isfinite(row[key])]
-    return [step for step, _ in found], [value for _, value in found]
+    points = [(row["step"], row[key]) for row in metrics if key in row and math.isfinite(row[key])]
+    return [step for step, _ in points], [value for _, value in points]
 
 
-def _plot(axes: Any, line: Line, points: Points) -> None:
+def _plot(axes: Any, line: PlotLine, points: Points) -> None:
     steps, values = points
     if not steps:
         return
@@ -189,7 +191,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _unit_range(metrics: Rows, lines: Sequence[Line]) -> tuple[float, float]:
+def _unit_range(metrics: Rows, lines: Sequence[PlotLine]) -> tuple[float, float]:
     """0 to 1, and further where a reward is."""
     values = [value for line in lines for value in _points(metrics, line.key)[1]]
     return min(0.0, 1.05 * min(values)), max(1.02, 1.05 * max(values))
@@ -202,11 +204,11 @@ def _part(row: Mapping[str, float], name: str) -> float:
     return max(0.0, row["seconds/step"] - named)
 
 
-def _spoke(findings: Sequence[Finding]) -> list[tuple[int, str]]:
+def _spoke(findings: Sequence[HealthFinding]) -> list[tuple[int, str]]:
     return [(finding.step, VERDICTS[finding.verdict]) for finding in findings]
 
 
-def _keys(findings: Sequence[Finding]) -> list[Any]:
+def _keys(findings: Sequence[HealthFinding]) -> list[Any]:
     from matplotlib.lines import Line2D
 
     keys = [Line2D([], [], color=STEP, label="step"), Line2D([], [], color=HELD_OUT, marker="o", label="held out")]

@@ -29,9 +29,11 @@ def fetch(uri: str, digest: str, folder: Path) -> None:
         files.get_file(name, str(target))
     if not folder.is_dir():
         raise ValueError(f"There is nothing at {uri}. Name the folder of an exported model.")
-    found = digest_dir(folder)
-    if found != digest:
-        raise ValueError(f"{uri} has the digest {found}, not {digest}. Name the digest that its model version records.")
+    actual_digest = digest_dir(folder)
+    if actual_digest != digest:
+        raise ValueError(
+            f"{uri} has the digest {actual_digest}, not {digest}. Name the digest that its model version records."
+        )
 
 
 if __name__ == "__main__":

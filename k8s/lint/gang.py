@@ -27,11 +27,11 @@ def _workload(gang: Gang, seen: Manifests) -> Workload | None:
 @gang_rule("error", fix="Make nodes x processes of the recipe what the manifests start.")
 def gang_size(gang: Gang, seen: Manifests) -> Hits:
     """torch.distributed waits until world_size processes have met: with a pod less it waits for ever."""
-    if (made := _workload(gang, seen)) is None:
+    if (workload := _workload(gang, seen)) is None:
         return
-    if made.size != gang.nodes:
-        yield made.where, f"{made.size} pods, the recipe has compute.nodes {gang.nodes}"
-    for pods in made.pods if gang.instance.gpus else []:
+    if workload.size != gang.nodes:
+        yield workload.where, f"{workload.size} pods, the recipe has compute.nodes {gang.nodes}"
+    for pods in workload.pods if gang.instance.gpus else []:
         if pods.gpus != gang.processes:
             yield f"{pods.where}.containers", f"{pods.gpus} GPUs, the recipe has compute.processes {gang.processes}"
 
@@ -73,7 +73,7 @@ def grace_of_recipe(gang: Gang, seen: Manifests) -> Hits:
         yield "recipe training.grace_s", f"{gang.grace_s} s, a save of an 8B model took {SAVE_S} s"
     if gang.settings.capacity != "on_demand" and gang.grace_s > longest:
         yield "recipe training.grace_s", f"{gang.grace_s} s of a spot notice of {notice} s"
-    for pods in made.pods if (made := _workload(gang, seen)) else []:
+    for pods in workload.pods if (workload := _workload(gang, seen)) else []:
         if (grace := whole(pods.spec, "terminationGracePeriodSeconds")) != gang.grace_s:
             yield f"{pods.where}.terminationGracePeriodSeconds", f"{grace}, the recipe has {gang.grace_s}"
 
@@ -93,11 +93,14 @@ def _short_notice(gang: Gang) -> bool:
 @gang_rule("error", fix="Let the deadline be the recipe's training.timeout_s, or more.")
 def deadline_under_timeout(gang: Gang, seen: Manifests) -> Hits:
     """Kubernetes ends the training before its own time-out does, and it looks like a failure of the cluster."""
-    if (made := _workload(gang, seen)) is None:
+    if (workload := _workload(gang, seen)) is None:
         return
-    for holder in [made.spec, *(p.spec for p in made.pods), *(job.spec for job in made.jobs)]:
+    for holder in [workload.spec, *(p.spec for p in workload.pods), *(job.spec for job in workload.jobs)]:
         if 0 < (deadline := whole(holder, "activeDeadlineSeconds")) < gang.timeout_s:
-            yield made.where, f"activeDeadlineSeconds {deadline}, the recipe has training.timeout_s {gang.timeout_s}"
+            yield (
+                workload.where,
+                f"activeDeadlineSeconds {deadline}, the recipe has training.timeout_s {gang.timeout_s}",
+            )
 
 
 @gang_rule("error", fix="Label objects and pods with the iteration, the plan's digest and the attempt.")
@@ -108,7 +111,7 @@ def gang_labels(gang: Gang, seen: Manifests) -> Hits:
         "preference-tuning/plan": gang.plan_digest[:40],
         "preference-tuning/attempt": str(gang.attempt),
     }
-    for pods in made.pods if (made := _workload(gang, seen)) else []:
+    for pods in workload.pods if (workload := _workload(gang, seen)) else []:
         for key, value in wanted.items():
             if pods.labels.get(key) != value:
                 yield f"{pods.where} (template.metadata.labels)", f"{key}: {pods.labels.get(key)}, not {value}"
@@ -132,9 +135,9 @@ def reserved_env(gang: Gang, seen: Manifests) -> Hits:
 @gang_rule("warning", fix="Keep Pipes' files below the mount, and pass its variables to the pods.")
 def pipes_out_of_reach(gang: Gang, seen: Manifests) -> Hits:
     """The run's progress is not seen in Dagster. The result is not touched: it is read from result.json."""
-    if not gang.pipes or (made := _workload(gang, seen)) is None:
+    if not gang.pipes or (workload := _workload(gang, seen)) is None:
         return
-    for pods in made.pods:
+    for pods in workload.pods:
         there = {text(row, "name") for c in pods.containers for row in rows(c.node, "env")}
         if missing := sorted(gang.pipes.keys() - there):
             yield f"{pods.where}.containers", f"no {', '.join(missing)}"

@@ -19,9 +19,12 @@ LEAVING = frozenset(
 
 
 def _requires(pool: Node, key: str) -> list[str]:
-    found = rows(pool, "spec", "template", "spec", "requirements")
+    constraints = rows(pool, "spec", "template", "spec", "requirements")
     return [
-        v for row in found if text(row, "key") == key and text(row, "operator") == "In" for v in texts(row, "values")
+        v
+        for row in constraints
+        if text(row, "key") == key and text(row, "operator") == "In"
+        for v in texts(row, "values")
     ]
 
 
@@ -50,10 +53,10 @@ def node_class_ref(seen: Manifests) -> Hits:
     """Karpenter's v1 refuses a reference without group, kind and name, and does not find a class of another group: the
     pool never makes a node."""
     for pool in seen.of("NodePool", "karpenter.sh/"):
-        found = sub(pool, "spec", "template", "spec", "nodeClassRef")
-        if missing := [key for key in ("group", "kind", "name") if not text(found, key)]:
+        class_ref = sub(pool, "spec", "template", "spec", "nodeClassRef")
+        if missing := [key for key in ("group", "kind", "name") if not text(class_ref, key)]:
             yield where(pool, "spec.template.spec.nodeClassRef"), f"no {', no '.join(missing)}"
-        elif text(found, "kind") == "EC2NodeClass" and (group := text(found, "group")) != "karpenter.k8s.aws":
+        elif text(class_ref, "kind") == "EC2NodeClass" and (group := text(class_ref, "group")) != "karpenter.k8s.aws":
             yield where(pool, "spec.template.spec.nodeClassRef.group"), group
 
 
@@ -62,22 +65,22 @@ def node_class_missing(seen: Manifests) -> Hits:
     """A pool whose class is not there is not ready, and its pods wait without a node."""
     there = {text(c, "metadata", "name") for c in seen.of("EC2NodeClass")}
     for pool in seen.of("NodePool", "karpenter.sh/"):
-        found = sub(pool, "spec", "template", "spec", "nodeClassRef")
-        if text(found, "kind") in {"", "EC2NodeClass"} and (name := text(found, "name")) not in there:
+        class_ref = sub(pool, "spec", "template", "spec", "nodeClassRef")
+        if text(class_ref, "kind") in {"", "EC2NodeClass"} and (name := text(class_ref, "name")) not in there:
             yield where(pool, "spec.template.spec.nodeClassRef.name"), f"{name!r}, there are {sorted(there) or 'none'}"
 
 
 @rule("error", fix="Add role (or instanceProfile), amiSelectorTerms, subnetSelectorTerms, securityGroupSelectorTerms.")
 def node_class_incomplete(seen: Manifests) -> Hits:
     """Without them the class is not ready: Karpenter cannot launch an instance from it."""
-    for found in seen.of("EC2NodeClass"):
-        spec = sub(found, "spec")
+    for node_class in seen.of("EC2NodeClass"):
+        spec = sub(node_class, "spec")
         terms = ("amiSelectorTerms", "subnetSelectorTerms", "securityGroupSelectorTerms")
         missing = [key for key in terms if not rows(spec, key)]
         if not text(spec, "role") and not text(spec, "instanceProfile"):
             missing.append("role")
         if missing:
-            yield where(found, "spec"), f"no {', no '.join(missing)}"
+            yield where(node_class, "spec"), f"no {', no '.join(missing)}"
 
 
 @rule("error", fix="Set instanceStorePolicy: RAID0.")
@@ -85,9 +88,12 @@ def instance_store(seen: Manifests) -> Hits:
     """Without it pods live on a root disk of 17 Gi allocatable, which the trainer's image alone fills, beside idle NVMe
     disks."""
     pools = {text(p, "spec", "template", "spec", "nodeClassRef", "name") for p in gpu_pools(seen)}
-    for found in seen.of("EC2NodeClass"):
-        if text(found, "metadata", "name") in pools and text(found, "spec", "instanceStorePolicy") != "RAID0":
-            yield where(found, "spec.instanceStorePolicy"), text(found, "spec", "instanceStorePolicy") or "not set"
+    for node_class in seen.of("EC2NodeClass"):
+        if text(node_class, "metadata", "name") in pools and text(node_class, "spec", "instanceStorePolicy") != "RAID0":
+            yield (
+                where(node_class, "spec.instanceStorePolicy"),
+                text(node_class, "spec", "instanceStorePolicy") or "not set",
+            )
 
 
 @rule("error", fix="Set consolidationPolicy: WhenEmpty and a consolidateAfter.")

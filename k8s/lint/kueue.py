@@ -80,8 +80,8 @@ def quota_too_small(seen: Manifests) -> Hits:
             for resource, asked in _asked(cluster, together).items():
                 most = max((_quota(_flavours(cluster)[i], resource) for i in chosen), default=0.0)
                 if asked > most:
-                    found = f"{resource}: {most:g}, {workload.where} asks {asked:g}"
-                    yield where(cluster, "spec.resourceGroups"), found
+                    message = f"{resource}: {most:g}, {workload.where} asks {asked:g}"
+                    yield where(cluster, "spec.resourceGroups"), message
 
 
 @rule("error", fix="Take stopPolicy away, and let namespaceSelector match the namespace of the gang.")
@@ -148,9 +148,9 @@ def _excludes(selector: object, space: str, known: dict[str, str] | None) -> boo
     for key, operator, values in wanted:
         if key not in there and known is None:
             continue
-        found = there.get(key)
-        ends = {"In": found in values, "NotIn": found not in values, "Exists": found is not None}
-        if not ends.get(operator, found is None):
+        label_value = there.get(key)
+        ends = {"In": label_value in values, "NotIn": label_value not in values, "Exists": label_value is not None}
+        if not ends.get(operator, label_value is None):
             return True
     return False
 

@@ -69,8 +69,8 @@ def pod_name_too_long(seen: Manifests) -> Hits:
 @rule("error", fix="Keys: [prefix/]name; values: at most 63 letters, digits, - _ . (k8s.names.label_value).")
 def label_invalid(seen: Manifests) -> Hits:
     """The API server refuses the object, or, in a pod template of an operator's kind, takes it and makes no pod."""
-    for place, found in _all_labels(seen):
-        for key, value in found.items():
+    for place, object_labels in _all_labels(seen):
+        for key, value in object_labels.items():
             if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
                 yield place, repr(f"{key}: {value}"[:100])
 

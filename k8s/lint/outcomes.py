@@ -14,30 +14,30 @@ from k8s.lint.pods import Job
 from k8s.lint.tree import Node, rows, sub, text, texts, whole
 
 
-class End(NamedTuple):
+class PodExit(NamedTuple):
     """Of a trainer's pod: `evicted` is the condition DisruptionTarget."""
 
     code: int
     evicted: bool = False
 
 
-EVICTED = End(143, evicted=True)
-NOTICED = End(143)
+EVICTED = PodExit(143, evicted=True)
+NOTICED = PodExit(143)
 """The trainer saw the interruption notice before the eviction came."""
-REFUSED = End(64)
-CRASHED = End(1)
+REFUSED = PodExit(64)
+CRASHED = PodExit(1)
 
 REPLACED = "the pod alone is replaced"
 
 
-class Failure(NamedTuple):
+class PodFailure(NamedTuple):
     """Of a Job: its reason and message, which a JobSet's failure policy matches."""
 
     reason: str
     message: str
 
 
-def failure(job: Job, end: End) -> Failure | None:
+def failure(job: Job, end: PodExit) -> PodFailure | None:
     """How the Job fails at the first such end; None: it replaces the pod and goes on."""
     names = {c.name for c in job.pods.containers}
     for i, row in enumerate(rows(job.spec, "podFailurePolicy", "rules")):
@@ -45,21 +45,21 @@ def failure(job: Job, end: End) -> Failure | None:
         if not why:
             continue
         if action == "FailJob":
-            return Failure("PodFailurePolicy", f"{why} matching FailJob rule at index {i}")
+            return PodFailure("PodFailurePolicy", f"{why} matching FailJob rule at index {i}")
         if action == "FailIndex":
-            return Failure("FailedIndexes", "Job has failed indexes")
+            return PodFailure("FailedIndexes", "Job has failed indexes")
         if action == "Ignore":
             return None
         break
     per_index = job.spec.get("backoffLimitPerIndex")
     if per_index is not None:
-        return Failure("FailedIndexes", "Job has failed indexes") if per_index == 0 else None
+        return PodFailure("FailedIndexes", "Job has failed indexes") if per_index == 0 else None
     if whole(job.spec, "backoffLimit", default=6) == 0:
-        return Failure("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        return PodFailure("BackoffLimitExceeded", "Job has reached the specified backoff limit")
     return None
 
 
-def jobset_action(jobset: Node, job: Job, end: End) -> str:
+def jobset_action(jobset: Node, job: Job, end: PodExit) -> str:
     """FailJobSet, RestartJobSet, RestartJobSetAndIgnoreMaxRestarts, ... or REPLACED."""
     failed = failure(job, end)
     if failed is None:
@@ -77,7 +77,7 @@ def jobset_action(jobset: Node, job: Job, end: End) -> str:
     return "RestartJobSet" if policy else "FailJobSet"
 
 
-def volcano_action(job: Node, task: Node, end: End) -> str:
+def volcano_action(job: Node, task: Node, end: PodExit) -> str:
     """The action of the first policy that matches, the task's own before the job's; SyncJob where none does."""
     event = "PodEvicted" if end.evicted else "PodFailed"
     for row in [*rows(task, "policies"), *rows(job, "spec", "policies")]:
@@ -87,7 +87,7 @@ def volcano_action(job: Node, task: Node, end: End) -> str:
     return "SyncJob"
 
 
-def _matches(row: Node, end: End, containers: Collection[str]) -> str:
+def _matches(row: Node, end: PodExit, containers: Collection[str]) -> str:
     codes = sub(row, "onExitCodes")
     listed = codes.get("values")
     if isinstance(listed, list) and text(codes, "containerName") in {"", *containers}:

@@ -54,8 +54,8 @@ class Container:
     def asks(self, resource: str, side: str = "limits") -> float:
         """In the resource's base unit. Kubernetes takes a missing request for the limit."""
         resources = sub(self.node, "resources")
-        found = sub(resources, side).get(resource)
-        return quantity(sub(resources, "limits").get(resource) if found is None and side == "requests" else found)
+        amount = sub(resources, side).get(resource)
+        return quantity(sub(resources, "limits").get(resource) if amount is None and side == "requests" else amount)
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Pods:
 
     @cached_property
     def containers(self) -> list[Container]:
-        found = [
+        pod_containers = [
             Container(f"{self.where}.{key}[{i}]", row)
             for key in ("initContainers", "containers")
             for i, row in enumerate(rows(self.spec, key))
         ]
         model = sub(self.spec, "model")  # KServe's predictor
-        return [*found, Container(f"{self.where}.model", model)] if model else found
+        return [*pod_containers, Container(f"{self.where}.model", model)] if model else pod_containers
 
     @cached_property
     def labels(self) -> dict[str, str]:

@@ -55,15 +55,15 @@ def _unmet(pool: Node, chosen: dict[str, list[str]]) -> str:
     own = labels(pool, "spec", "template", "metadata", "labels")
     requirements = rows(pool, "spec", "template", "spec", "requirements")
     for key, wanted in chosen.items():
-        found = [own[key]] if key in own else None
-        met = found is None or own[key] in wanted
+        pool_values = [own[key]] if key in own else None
+        met = pool_values is None or own[key] in wanted
         for row in (r for r in requirements if text(r, "key") == key):
-            found, operator = texts(row, "values"), text(row, "operator")
-            met &= {"In": bool({*found} & {*wanted}), "NotIn": not {*wanted} <= {*found}}.get(
+            pool_values, operator = texts(row, "values"), text(row, "operator")
+            met &= {"In": bool({*pool_values} & {*wanted}), "NotIn": not {*wanted} <= {*pool_values}}.get(
                 operator, operator != "DoesNotExist"
             )
-        if found is None and not key.partition("/")[0].endswith(OWN_LABELS):
+        if pool_values is None and not key.partition("/")[0].endswith(OWN_LABELS):
             met = False
         if not met:
-            return f"{key} {', '.join(wanted)}, the pool has {', '.join(found or []) or 'none'}"
+            return f"{key} {', '.join(wanted)}, the pool has {', '.join(pool_values or []) or 'none'}"
     return ""

@@ -29,9 +29,9 @@ def ray_uneven_gpus(seen: Manifests) -> Hits:
     """NeMo RL places gpus_per_node on each of its nodes: a head with one device (seed 003: 17 GPUs for 16 ranks), or
     workers without, are devices that nobody can use and a node that is paid for."""
     for cluster in _clusters(seen):
-        found = [p.gpus for p in cluster.pods]
-        if len({gpus for gpus in found if gpus}) > 1 or (found and found[0] and not all(found)):
-            yield f"{cluster.where} spec", f"GPUs of head and worker groups: {found}"
+        gpu_counts = [p.gpus for p in cluster.pods]
+        if len({gpus for gpus in gpu_counts if gpus}) > 1 or (gpu_counts and gpu_counts[0] and not all(gpu_counts)):
+            yield f"{cluster.where} spec", f"GPUs of head and worker groups: {gpu_counts}"
 
 
 @rule("error", fix="Set shutdownAfterJobFinishes: true and ttlSecondsAfterFinished.")

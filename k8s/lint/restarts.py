@@ -157,8 +157,8 @@ def exits_0_when_preempted(seen: Manifests) -> Hits:
             stop = "\n".join(texts(container.node, "lifecycle", "preStop", "exec", "command"))
             hook = f"{container.where}.lifecycle.preStop"
             for place, script in ((container.command, container.script), (hook, stop)):
-                if found := _ENDS_WELL.search(script):
-                    yield place, repr(found[0][:120])
+                if match := _ENDS_WELL.search(script):
+                    yield place, repr(match[0][:120])
                 elif place == hook and re.search(r"\b(?:kill|pkill|killall)\b[^\n]*(?:KILL|-9)", script):
                     yield place, f"the hook kills the trainer: {script[:120]!r}"
 

@@ -18,7 +18,7 @@ Hits = Iterator[tuple[str, str]]
 """Where (kind/name and path), and what is wrong there, with the value that was found."""
 
 
-class Finding(Record):
+class Violation(Record):
     """A mistake that the API server would have taken."""
 
     rule: str
@@ -48,9 +48,9 @@ class Rule:
     def reason(self) -> str:
         return " ".join((self.check.__doc__ or "").split())
 
-    def findings(self, *subjects: Gang | Manifests) -> Iterable[Finding]:
+    def findings(self, *subjects: Gang | Manifests) -> Iterable[Violation]:
         for where, problem in self.check(*subjects):
-            yield Finding(
+            yield Violation(
                 rule=self.id, severity=self.severity, where=where, problem=problem, reason=self.reason, fix=self.fix
             )
 

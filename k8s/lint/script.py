@@ -77,8 +77,8 @@ def duplicate_env(seen: Manifests) -> Hits:
 def installs_at_start(seen: Manifests) -> Hits:
     """Every restart of every pod waits for a mirror, gets what is newest that day, and needs root and the network."""
     for container in seen.trainer_commands:
-        if found := _INSTALLS.search(container.script):
-            yield container.command, found[0]
+        if match := _INSTALLS.search(container.script):
+            yield container.command, match[0]
 
 
 @rule("error", fix="Meet through the headless Service: <jobset>-<job>-0-0.<jobset>.")
@@ -87,8 +87,8 @@ def master_ip_file(seen: Manifests) -> Hits:
     that is gone, and anybody who can write there chooses whom they talk to. Names in /etc/hosts age alike."""
     for container in seen.trainer_commands:
         if re.search(r"\b(?:ip|hostname)\b", container.script, re.IGNORECASE):
-            for found in sorted({match[0] for match in _IP_FILE.finditer(container.script)}):
-                yield container.command, repr(found)
+            for redirection in sorted({match[0] for match in _IP_FILE.finditer(container.script)}):
+                yield container.command, repr(redirection)
 
 
 @rule("error", fix="Start the trainer with exec, or make it the command itself.")
@@ -110,11 +110,11 @@ def shared_run_directory(seen: Manifests) -> Hits:
     for workload in seen.trainings:
         names = _identities(workload)
         for container in workload.commands:
-            for found in _OUTPUT.finditer(re.sub(r"\$\((\w+)\)", r"$\1", container.script)):
-                path = found["path"]
+            for match in _OUTPUT.finditer(re.sub(r"\$\((\w+)\)", r"$\1", container.script)):
+                path = match["path"]
                 varies = "$" in path or re.search(r"[0-9a-f]{12,}", path) or any(n in path for n in names)
                 if not varies:
-                    yield container.command, f"{found['key']} {path}"
+                    yield container.command, f"{match['key']} {path}"
 
 
 @rule("error", fix="Pass --attempt <attempt>.<restart> to pipeline.training.")

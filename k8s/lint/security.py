@@ -70,8 +70,8 @@ def root(seen: Manifests) -> Hits:
             merged = {**outer, **sub(container.node, "securityContext")}
             user = whole(merged, "runAsUser", default=1)
             if merged.get("runAsNonRoot") is not True or user == 0:
-                found = "runAsUser 0" if user == 0 else f"runAsNonRoot {text(merged, 'runAsNonRoot') or 'not set'}"
-                yield f"{container.where}.securityContext", found
+                setting = "runAsUser 0" if user == 0 else f"runAsNonRoot {text(merged, 'runAsNonRoot') or 'not set'}"
+                yield f"{container.where}.securityContext", setting
 
 
 @rule("error", fix="Set automountServiceAccountToken: false on the pod.")
@@ -112,8 +112,8 @@ def secret_in_manifest(seen: Manifests) -> Hits:
             named = _SECRET_NAME.search(name) and value and not value.startswith(("/", "$("))
             if named or _SECRET_VALUE.search(value):
                 yield place, f"{name} has a literal value"  # never the value: a report is read by many
-        if found := _SECRET_VALUE.search(container.script):
-            yield container.command, f"a literal secret: {found[0][:12]}..."
+        if match := _SECRET_VALUE.search(container.script):
+            yield container.command, f"a literal secret: {match[0][:12]}..."
     for node in seen.of("Secret"):
         if sub(node, "data") or sub(node, "stringData"):
             yield (

@@ -24,26 +24,26 @@ def sub(node: object, *keys: str) -> Node:
 
 def rows(node: object, *keys: str) -> list[Node]:
     """The mappings in the list at `keys`; what is no mapping stands as an empty one, so that indices hold."""
-    found = sub(node, *keys[:-1]).get(keys[-1])
-    return [row if isinstance(row, dict) else {} for row in found] if isinstance(found, list) else []
+    value = sub(node, *keys[:-1]).get(keys[-1])
+    return [row if isinstance(row, dict) else {} for row in value] if isinstance(value, list) else []
 
 
 def texts(node: object, *keys: str) -> list[str]:
     """The scalars in the list at `keys`, as text."""
-    found = sub(node, *keys[:-1]).get(keys[-1])
-    return [str(row) for row in found if not isinstance(row, dict | list)] if isinstance(found, list) else []
+    value = sub(node, *keys[:-1]).get(keys[-1])
+    return [str(row) for row in value if not isinstance(row, dict | list)] if isinstance(value, list) else []
 
 
 def text(node: object, *keys: str) -> str:
     """The scalar at `keys`; empty without one."""
-    found = sub(node, *keys[:-1]).get(keys[-1])
-    return "" if found is None or isinstance(found, dict | list) else str(found)
+    value = sub(node, *keys[:-1]).get(keys[-1])
+    return "" if value is None or isinstance(value, dict | list) else str(value)
 
 
 def whole(node: object, *keys: str, default: int = 0) -> int:
     """The integer at `keys`; what no field of Kubernetes could hold is none."""
-    found = sub(node, *keys[:-1]).get(keys[-1])
-    return found if isinstance(found, int) and not isinstance(found, bool) and abs(found) < 2**63 else default
+    value = sub(node, *keys[:-1]).get(keys[-1])
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else default
 
 
 def labels(node: object, *keys: str) -> dict[str, str]:

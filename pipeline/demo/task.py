@@ -94,11 +94,11 @@ def problems(seed: int, split: Split, n: int) -> list[Problem]:
     every `heldout` problem needs at least one held-out step.
     """
     rng = random.Random(f"{split}:{seed}")
-    found: dict[str, Problem] = {}
-    while len(found) < n:
+    by_prompt: dict[str, Problem] = {}
+    while len(by_prompt) < n:
         problem = _draw(rng, split)
-        found.setdefault(problem.prompt, problem)
-    return list(found.values())
+        by_prompt.setdefault(problem.prompt, problem)
+    return list(by_prompt.values())
 
 
 def mistaken_solution(problem: Problem) -> str:

@@ -39,7 +39,7 @@ PERSONAL_SENTENCES = (
 )
 
 
-class Claim(Record):
+class TrafficClaim(Record):
     """The dates that one champion serves, and how much."""
 
     champion: str
@@ -74,22 +74,22 @@ def ensure_days(
         if observations.exists() and scores.exists():
             continue
         log(f"traffic: champion {champion.digest[:12]} serves {claim.traces_per_day} requests on {day}")
-        asked, said = _serve(claim, day, champion, sample)
+        asked, score_lines = _serve(claim, day, champion, sample)
         # Scores first: a day is there once its observations are, and its feedback must not be missing then.
-        write_atomically(scores, _gzipped(said))
+        write_atomically(scores, _gzipped(score_lines))
         write_atomically(observations, _gzipped(asked))
     return root
 
 
-def _claim(store: Store, champion: ModelRef, days: int, traces_per_day: int, seed: int) -> Claim:
+def _claim(store: Store, champion: ModelRef, days: int, traces_per_day: int, seed: int) -> TrafficClaim:
     """The champion's claim. Claims are numbered and made by create-if-absent, so no date has two champions."""
     number, last = 0, FIRST_DAY - timedelta(days=1)
     while True:
         name = f"{number:05d}.json"
-        known = store.read(name, Claim)
+        known = store.read(name, TrafficClaim)
         if known is None:
             dates = tuple((last + timedelta(days=n)).isoformat() for n in range(1, days + 1))
-            claim = Claim(champion=champion.digest, days=dates, traces_per_day=traces_per_day, seed=seed)
+            claim = TrafficClaim(champion=champion.digest, days=dates, traces_per_day=traces_per_day, seed=seed)
             if store.create(name, claim):
                 return claim
             continue
@@ -98,7 +98,7 @@ def _claim(store: Store, champion: ModelRef, days: int, traces_per_day: int, see
         number, last = number + 1, date.fromisoformat(known.days[-1])
 
 
-def _serve(claim: Claim, day: str, champion: ModelRef, sample: Sampler) -> tuple[list[str], list[str]]:
+def _serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) -> tuple[list[str], list[str]]:
     """The lines of a day's observations and scores."""
     key = f"{claim.seed}/{champion.digest}/{day}"
     rng = random.Random(key)
@@ -205,10 +205,10 @@ def _exported(rng: random.Random, row: dict[str, Any]) -> list[str]:
 
 def _thumb(rng: random.Random, row: dict[str, Any], moment: datetime, right: bool) -> dict[str, Any]:
     up = right if rng.random() < HONEST_THUMB else not right
-    told = _text(moment + timedelta(minutes=rng.randint(1, 20)))
+    rated_at = _text(moment + timedelta(minutes=rng.randint(1, 20)))
     return {
         "id": f"{rng.getrandbits(128):032x}",
-        "timestamp": told,
+        "timestamp": rated_at,
         "environment": "production",
         "trace_id": row["trace_id"],
         "observation_id": None,
@@ -219,8 +219,8 @@ def _thumb(rng: random.Random, row: dict[str, Any], moment: datetime, right: boo
         "data_type": "BOOLEAN",
         "source": "API",
         "comment": None,
-        "created_at": told,
-        "updated_at": told,
+        "created_at": rated_at,
+        "updated_at": rated_at,
     }
 
 

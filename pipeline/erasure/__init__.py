@@ -14,16 +14,16 @@ from pipeline import audit
 from pipeline.erasure import account
 from pipeline.erasure.affected import Person, find, iterations
 from pipeline.erasure.derived import holding_rows, remove, rewrite_findings, rewrite_raw, unfinished
-from pipeline.erasure.proof import Affected, Pending, Proof, pending_name, proof_id, proof_name
-from pipeline.erasure.search import Searched, search
+from pipeline.erasure.proof import Affected, ErasureProof, Pending, pending_name, proof_id, proof_name
+from pipeline.erasure.search import SearchResult, search
 from pipeline.registry import blocks, versions
 from pipeline.registry.decision import abort
 from pipeline.registry.propose import champion
 from pipeline.registry.record import read_state
 from pipeline.storage import Store, digest_json
 from pipeline.traces import erased
-from pipeline.traces.lake import Lake, LakeConfig, Swept, open_lake
-from pipeline.traces.members import keep_members
+from pipeline.traces.lake import Lake, LakeConfig, SweepResult, open_lake
+from pipeline.traces.members import record_dataset_users
 from pipeline.traces.pii import pseudonym
 
 Log = Callable[[str], None]
@@ -39,7 +39,7 @@ def forget(
     model_name: str,
     now: datetime,
     log: Log,
-) -> Proof:
+) -> ErasureProof:
     """Remove the user's rows, those from `since` on where it is given (UTC unless it says otherwise); the proof.
 
     `user_id` is the source's id or the table's pseudonym of it. A user whom nothing is known of is still put on the
@@ -49,14 +49,15 @@ def forget(
     if not user_id.strip():
         raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
     since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
-    person = Person(frozenset({user_id, str(pseudonym(user_id))}), erased.mark(user_id), since)
-    id = proof_id(person.mark, since)
+    person = Person(frozenset({user_id, str(pseudonym(user_id))}), erased.user_hash(user_id), since)
+    id = proof_id(person.user_hash, since)
     log(f"forget {id}: begins as soon as no run of the traces stage is under way")
-    with erased.forgetting(store), open_lake(lake_config) as lake:
-        before = store.read(proof_name(id), Proof)
+    with erased.exclusive_lock(store), open_lake(lake_config) as lake:
+        before = store.read(proof_name(id), ErasureProof)
         pending, traces = _listed(store, lake, lake_config, person, tracking_uri, id, now)
-        log(f"forget {id}: {sum(pending.rows.values())} rows over {len(pending.rows)} days, {_told(pending.affected)}")
-        erased.add(store, erased.Erased(mark=person.mark, since=since, proof=id))
+        rows = f"{sum(pending.rows.values())} rows over {len(pending.rows)} days"
+        log(f"forget {id}: {rows}, {_summary(pending.affected)}")
+        erased.add(store, erased.ErasedUser(user_hash=person.user_hash, since=since, proof=id))
         log(f"forget {id}: on the list of the forgotten")
         serving = _block(store, pending.affected, id, tracking_uri, model_name, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
@@ -65,13 +66,13 @@ def forget(
         log(f"forget {id}: {len(pending.removed)} raw files, findings and reviews are written anew")
         _erase(store, lake, person, pending, id)
         log(f"forget {id}: the rows are out of the table")
-        keep_members(store, lake)
+        record_dataset_users(store, lake)
         leftovers = holding_rows(store, pending.affected.iterations, pending.affected.datasets) + unfinished(store)
         pending = _noted(store, pending, id, removed=leftovers)
         remove(store, leftovers)
         log(f"forget {id}: {len(leftovers)} derived files are gone")
         pending = _noted(store, pending, id, expiring=True)
-        swept = Swept()
+        swept = SweepResult()
         if before is None or pending.rows or pending.affected.datasets:
             lake.expire(None)
             swept = lake.sweep(0)
@@ -96,29 +97,31 @@ def _listed(
     rows = lake.rows_of(person.ids, person.since)
     counted = {day: account.count(lake, person, day) for day in rows}
     days = {day: account.after(store, lake, day, files, id) for day, (files, _) in counted.items()}
-    made = known or Pending(requested=now)
-    made = made.model_copy(update={"affected": affected, "days": {**made.days, **days}, "rows": {**made.rows, **rows}})
-    store.write(pending_name(id), made)
-    return made, {day: traces for day, (_, traces) in counted.items()}
+    pending = known or Pending(requested=now)
+    pending = pending.model_copy(
+        update={"affected": affected, "days": {**pending.days, **days}, "rows": {**pending.rows, **rows}}
+    )
+    store.write(pending_name(id), pending)
+    return pending, {day: traces for day, (_, traces) in counted.items()}
 
 
 def _noted(store: Store, pending: Pending, id: str, *, removed: Iterable[str] = (), expiring: bool = False) -> Pending:
-    made = pending.model_copy(
+    updated = pending.model_copy(
         update={
             "removed": tuple(sorted({*pending.removed, *removed})),
             "expiring": expiring or pending.expiring,
         }
     )
-    store.write(pending_name(id), made)
-    return made
+    store.write(pending_name(id), updated)
+    return updated
 
 
 def _block(store: Store, affected: Affected, id: str, tracking_uri: str, model_name: str, now: datetime) -> str:
     """Block what is affected, take it out of a rollout, show it in MLflow; what is said of a champion among it."""
     if not affected.iterations:
         return ""
-    made = blocks.Block(proof=id, digests=affected.digests, iterations=affected.iterations)
-    blocks.block(store, made)
+    new_block = blocks.ErasureBlock(proof=id, digests=affected.digests, iterations=affected.iterations)
+    blocks.block(store, new_block)
     ours = [each for each in iterations(store) if each.id in affected.iterations]
     serving = ""
     for name in sorted({model_name, *(each.model_name for each in ours)}):
@@ -126,10 +129,10 @@ def _block(store: Store, affected: Affected, id: str, tracking_uri: str, model_n
         if state.proposal is not None and (reason := blocks.blocked(store, state.proposal.version)):
             abort(store, name, reason, now.timestamp())
         rows = versions.registered(tracking_uri, name, affected.iterations)
-        versions.tag_blocked(tracking_uri, rows, id, made.reason)
-        found = champion(store, name)
-        if found is not None and found.model.digest in affected.digests:
-            serving = f"{name} version {found.version} is the champion and serves on; replace it to end that"
+        versions.tag_blocked(tracking_uri, rows, id, new_block.reason)
+        champion_state = champion(store, name)
+        if champion_state is not None and champion_state.model.digest in affected.digests:
+            serving = f"{name} version {champion_state.version} is the champion and serves on; replace it to end that"
     return serving
 
 
@@ -146,22 +149,27 @@ def _erase(store: Store, lake: Lake, person: Person, pending: Pending, id: str) 
             account.settle(store, lake, report)
 
 
-def _left(store: Store, lake: Lake, person: Person) -> Searched:
+def _left(store: Store, lake: Lake, person: Person) -> SearchResult:
     """What still holds the user. After a withdrawn consent files are not searched: earlier rows stay, with the id."""
-    found = Searched(0, 0, ()) if person.since is not None else search(store, person.ids)
+    search_result = SearchResult(0, 0, ()) if person.since is not None else search(store, person.ids)
     again = [f"the governed table, {day}" for day in lake.rows_of(person.ids, person.since)]
-    return found._replace(remains=(*again, *found.remains))
+    return search_result._replace(remains=(*again, *search_result.remains))
 
 
 def _proof(
-    before: Proof | None, pending: Pending, person: Person, id: str, serving: str, swept: Swept, left: Searched,
-    now: datetime,
-) -> Proof:  # fmt: skip
+    before: ErasureProof | None, pending: Pending, person: Person, id: str, serving: str, swept: SweepResult,
+    left: SearchResult, now: datetime,
+) -> ErasureProof:  # fmt: skip
     """The proof; of a user who was forgotten before, the old one with what has been found since, if anything."""
-    old = before or Proof(
-        id=id, mark=person.mark, since=person.since, requested=pending.requested, finished=now, affected=Affected()
+    old = before or ErasureProof(
+        id=id,
+        user_hash=person.user_hash,
+        since=person.since,
+        requested=pending.requested,
+        finished=now,
+        affected=Affected(),
     )
-    made = old.model_copy(
+    updated = old.model_copy(
         update={
             "rows": {**old.rows, **pending.rows},
             "affected": old.affected.plus(pending.affected),
@@ -172,21 +180,21 @@ def _proof(
             "remains": left.remains,
         }
     )
-    if before is not None and made == before:
+    if before is not None and updated == before:
         return before
     checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
-    return made.model_copy(update=checked)
+    return updated.model_copy(update=checked)
 
 
-def _audit(store: Store, proof: Proof, now: datetime) -> None:
+def _audit(store: Store, proof: ErasureProof, now: datetime) -> None:
     """An entry for every state of the proof, so that a changed proof no longer has one."""
     digest = digest_json(proof)
     if any(e.subject == proof.id and e.detail.get("proof") == digest for e in audit.entries(store)):
         return
     counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
-    audit.record(store, "erasure", proof.id, {"mark": proof.mark, **counts, "proof": digest}, now)
+    audit.record(store, "erasure", proof.id, {"mark": proof.user_hash, **counts, "proof": digest}, now)
 
 
-def _told(affected: Affected) -> str:
+def _summary(affected: Affected) -> str:
     counts = {name: len(getattr(affected, name)) for name in ("datasets", "iterations", "checkpoints", "versions")}
     return ", ".join(f"{count} {name}" for name, count in counts.items())

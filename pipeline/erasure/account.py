@@ -26,9 +26,9 @@ def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]
     files: Counter[str] = Counter()
     traces: set[str] = set()
     for batch in lake.batches([day], lake.snapshot, ["user_id", "timestamp", "source_file", "trace_id"]):
-        found = pa.table(batch).filter(person.rows())
-        files.update(found["source_file"].to_pylist())
-        traces.update(found["trace_id"].to_pylist())
+        matching_rows = pa.table(batch).filter(person.rows())
+        files.update(matching_rows["source_file"].to_pylist())
+        traces.update(matching_rows["trace_id"].to_pylist())
     return files, traces
 
 

@@ -25,7 +25,7 @@ from pipeline.registry.record import ModelVersion
 from pipeline.storage import Store
 from pipeline.traces.lake import Lake, LakeConfig
 from pipeline.traces.lake.files import count_rows
-from pipeline.traces.members import members, windows
+from pipeline.traces.members import dataset_users, windows
 from pipeline.traces.records import Window
 from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import where
@@ -37,7 +37,7 @@ class Person(NamedTuple):
     """Who is to be forgotten: the ids under which rows have the user, and from when."""
 
     ids: frozenset[str]
-    mark: str
+    user_hash: str
     since: datetime | None
 
     def rows(self) -> pc.Expression:
@@ -50,15 +50,15 @@ class Person(NamedTuple):
 
 def find(store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_uri: str) -> Affected:
     """Everything affected, as the store, the lake and MLflow have it now."""
-    made = iterations(store)
+    all_iterations = iterations(store)
     touched = _readable(store, lake, config, person)
-    lost = {each.dataset.digest for each in made} - touched.keys()
-    touched |= {digest: _remembered(store, digest, made, person) for digest in sorted(lost)}
+    lost = {each.dataset.digest for each in all_iterations} - touched.keys()
+    touched |= {digest: _remembered(store, digest, all_iterations, person) for digest in sorted(lost)}
     seen = {digest for digest, verdict in touched.items() if verdict is not False}
-    ours = [each for each in made if each.dataset.digest in seen]
-    trained = {each.id: result for each in made if (result := _result(store, each))}
+    ours = [each for each in all_iterations if each.dataset.digest in seen]
+    trained = {each.id: result for each in all_iterations if (result := _result(store, each))}
     models = {trained[each.id].checkpoint.model.digest for each in ours if each.id in trained}
-    heirs = _heirs(made, trained, models, {each.id for each in ours})
+    heirs = _heirs(all_iterations, trained, models, {each.id for each in ours})
     named = _versions(store, [*ours, *heirs], tracking_uri)
     return Affected(
         datasets=tuple(sorted(seen)),
@@ -73,14 +73,14 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_
 
 def iterations(store: Store) -> list[Iteration]:
     """Every iteration of the store, by id. Raises ValueError when one cannot be read."""
-    found: list[Iteration] = []
+    all_iterations: list[Iteration] = []
     for path in sorted(store.path("iterations").glob("*/traces.json")):
         try:
             named = json.loads(path.read_text())["iteration"]
-            found.append(Iteration.model_validate(named, context=Document(path)))
+            all_iterations.append(Iteration.model_validate(named, context=Document(path)))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} does not name its iteration ({error}). Restore it, and run again.") from error
-    return found
+    return all_iterations
 
 
 def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> dict[str, bool | None]:
@@ -102,11 +102,11 @@ def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> d
     return holds
 
 
-def _remembered(store: Store, digest: str, made: Collection[Iteration], person: Person) -> bool | None:
+def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration], person: Person) -> bool | None:
     """The same of a dataset that can no longer be read; None when nothing can tell."""
-    if (kept := members(store, digest)) is not None:
-        return kept.has(person.mark, person.since)
-    labelled = [each for each in made if each.dataset.digest == digest and _labels(store, each)[0].exists()]
+    if (kept := dataset_users(store, digest)) is not None:
+        return kept.has(person.user_hash, person.since)
+    labelled = [each for each in all_iterations if each.dataset.digest == digest and _labels(store, each)[0].exists()]
     tables = [path for each in labelled if (path := _labels(store, each)[1]).exists()]
     if labelled and not tables:
         return None
@@ -138,13 +138,16 @@ def _checkpoints(store: Store, iteration: Iteration, result: TrainingResult | No
 
 
 def _heirs(
-    made: Collection[Iteration], trained: Mapping[str, TrainingResult], models: Collection[str], ours: Collection[str]
+    all_iterations: Collection[Iteration],
+    trained: Mapping[str, TrainingResult],
+    models: Collection[str],
+    ours: Collection[str],
 ) -> list[Iteration]:
     """Iterations whose champion, or the champion before it and so on, is one of `models`."""
     heirs: dict[str, Iteration] = {}
     while True:
         bases = {*models, *(trained[id].checkpoint.model.digest for id in heirs if id in trained)}
-        new = {i.id: i for i in made if i.champion.digest in bases and i.id not in ours and i.id not in heirs}
+        new = {i.id: i for i in all_iterations if i.champion.digest in bases and i.id not in ours and i.id not in heirs}
         if not new:
             return list(heirs.values())
         heirs |= new
@@ -152,12 +155,12 @@ def _heirs(
 
 def _versions(store: Store, wanted: Collection[Iteration], tracking_uri: str) -> dict[str, list[str]]:
     """By iteration; also of one whose registration was interrupted, which MLflow alone knows."""
-    found: dict[str, set[str]] = {each.id: set() for each in wanted}
+    version_names: dict[str, set[str]] = {each.id: set() for each in wanted}
     for each in wanted:
         version = store.read(each.path("model_version.json"), ModelVersion)
         if version is not None:
-            found[each.id].add(f"{version.name} version {version.version}")
+            version_names[each.id].add(f"{version.name} version {version.version}")
     for name in {each.model_name for each in wanted}:
-        for row in versions.registered(tracking_uri, name, list(found)):
-            found[row.iteration].add(f"{row.name} version {row.version}")
-    return {id: sorted(names) for id, names in found.items()}
+        for row in versions.registered(tracking_uri, name, list(version_names)):
+            version_names[row.iteration].add(f"{row.name} version {row.version}")
+    return {id: sorted(names) for id, names in version_names.items()}

@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.erasure.affected import Person, iterations
 from pipeline.rewards import findings, reviews
 from pipeline.storage import Store, write_atomically
-from pipeline.traces.erased import mark
+from pipeline.traces.erased import user_hash
 
 FOLDERS = ("opinions", "reward_labels", "label_examples", "preference_dataset")
 OF_TRAINING = (
@@ -34,21 +34,21 @@ RAW = "production"
 
 def holding_rows(store: Store, iterations: Collection[str], datasets: Collection[str]) -> list[str]:
     """Names of what these iterations and datasets left of rows; a dataset's own record last: it tells of the rest."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for id in iterations:
         folder = store.path("iterations", id)
-        found += [path for name in FOLDERS for path in (folder / name, *folder.glob(f".{name}.*"))]
-        found += [path for name in OF_TRAINING for path in (folder / "training").glob(name)]
-    found += [store.path("traces", "datasets", f"{digest}.json") for digest in datasets]
-    return _there(store, found)
+        paths += [path for name in FOLDERS for path in (folder / name, *folder.glob(f".{name}.*"))]
+        paths += [path for name in OF_TRAINING for path in (folder / "training").glob(name)]
+    paths += [store.path("traces", "datasets", f"{digest}.json") for digest in datasets]
+    return _there(store, paths)
 
 
 def unfinished(store: Store) -> list[str]:
     """Names of staged rows and half-written files, whoever's they are: killed runs leave them."""
-    found = sorted(store.path("traces", "staging").glob("*"))
+    paths = sorted(store.path("traces", "staging").glob("*"))
     for folder in (RAW, "traces/rejected", "rewards"):
-        found += sorted(store.path(folder).rglob(".*"))
-    return _there(store, found)
+        paths += sorted(store.path(folder).rglob(".*"))
+    return _there(store, paths)
 
 
 def remove(store: Store, names: Collection[str]) -> None:
@@ -84,21 +84,21 @@ def rewrite_raw(store: Store, person: Person) -> list[str]:
     raw = [folder for folder in sorted(store.root.glob("*")) if folder.is_dir() and folder.name not in OWN]
     files = [p for folder in raw for p in sorted(folder.rglob("*")) if p.name.endswith((".jsonl", ".jsonl.gz"))]
     own = {path: [line for line in _lines(path) if _by(_row(line), person)] for path in files}
-    theirs = _Theirs(person, [line for lines in own.values() for line in lines])
+    theirs = _PersonLines(person, [line for lines in own.values() for line in lines])
     if not theirs.lines:
         return []
-    told: list[str] = []
+    changes: list[str] = []
     for path in sorted(files, key=lambda path: bool(own[path])):
         lines = list(_lines(path))
         kept = [line for line in lines if not theirs.has(line)]
         if len(kept) < len(lines):
             content = b"".join(kept)
             write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-            told.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
-    return sorted(told)
+            changes.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
+    return sorted(changes)
 
 
-class _Theirs:
+class _PersonLines:
     """The lines that name the person, and by them all others that are theirs."""
 
     def __init__(self, person: Person, lines: Sequence[bytes]) -> None:
@@ -119,7 +119,7 @@ class _Theirs:
 
 def _by(row: dict[str, Any], person: Person) -> bool:
     user = row.get("user_id")
-    if not isinstance(user, str) or _mark(user) != person.mark:
+    if not isinstance(user, str) or _mark(user) != person.user_hash:
         return False
     return person.since is None or _moment(row) >= person.since
 
@@ -130,7 +130,7 @@ def _there(store: Store, paths: Collection[Path]) -> list[str]:
 
 @lru_cache(maxsize=100_000)
 def _mark(user: str) -> str:
-    return mark(user)
+    return user_hash(user)
 
 
 def _row(line: bytes) -> dict[str, Any]:

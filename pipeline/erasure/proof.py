@@ -49,11 +49,11 @@ class Pending(Record):
     """Old snapshots may be gone: what they held is only known from here."""
 
 
-class Proof(Record):
+class ErasureProof(Record):
     """`erasures/<id>.json`: what was removed, for whom, and what of it lives on in models."""
 
     id: str
-    mark: str
+    user_hash: str
     since: datetime | None
     requested: datetime
     finished: datetime
@@ -73,7 +73,7 @@ class Proof(Record):
     """Files that still hold the user: none of ours, so a person has to see to them. Empty is a clean end."""
 
     @property
-    def found(self) -> bool:
+    def has_matches(self) -> bool:
         """Whether there was anything to forget."""
         # Staged rows and half-written files go whoever's they are.
         removed = [name for name in self.removed if not ("/." in name or name.startswith("traces/staging/"))]
@@ -92,7 +92,7 @@ def pending_name(id: str) -> str:
     return f"erasures/pending/{id}.json"
 
 
-def proofs(store: Store) -> list[Proof]:
+def proofs(store: Store) -> list[ErasureProof]:
     """Every proof, by id."""
-    found = [store.read(proof_name(p.stem), Proof) for p in sorted(store.path("erasures").glob("*.json"))]
-    return [proof for proof in found if proof is not None]
+    records = [store.read(proof_name(p.stem), ErasureProof) for p in sorted(store.path("erasures").glob("*.json"))]
+    return [proof for proof in records if proof is not None]

@@ -26,19 +26,19 @@ SHORT = 6
 """A shorter id is only looked for where JSON quotes it: as bare bytes it would be everywhere."""
 
 
-class Searched(NamedTuple):
+class SearchResult(NamedTuple):
     files: int
     bytes: int
     remains: tuple[str, ...]
     """Names of the files that hold one of the ids."""
 
 
-def search(store: Store, ids: Collection[str]) -> Searched:
+def search(store: Store, ids: Collection[str]) -> SearchResult:
     """Read everything under the data root but weights."""
     paths = [p for p in sorted(store.root.rglob("*")) if p.is_file() and p.suffix not in WEIGHTS]
     pattern = _pattern(ids)
     remains = [str(path.relative_to(store.root)) for path in paths if _holds(path, ids, pattern)]
-    return Searched(len(paths), sum(path.stat().st_size for path in paths if path.exists()), tuple(remains))
+    return SearchResult(len(paths), sum(path.stat().st_size for path in paths if path.exists()), tuple(remains))
 
 
 def _pattern(ids: Collection[str]) -> re.Pattern[bytes]:

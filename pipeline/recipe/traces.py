@@ -63,7 +63,7 @@ SourceSection = (
 )
 
 
-class Lake(Section):
+class LakeSection(Section):
     """The Iceberg catalogue and warehouse of the governed table. Endpoints and credentials are in the environment."""
 
     catalogue: Literal["sqlite", "postgres", "rest", "glue"] = "sqlite"
@@ -111,7 +111,7 @@ class Traces(Section):
     min_admitted_share: Share = 0.01
     """Admitted share, of the rows that could have been, below which the source is taken for a wrong one: the stage
     fails and publishes nothing. A part below it is named in a warning. 0: no floor."""
-    lake: Lake = Lake()
+    lake: LakeSection = LakeSection()
     retention: Retention = Retention()
 
     @property

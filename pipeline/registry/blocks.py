@@ -11,7 +11,7 @@ from pipeline.registry.record import ModelVersion
 from pipeline.storage import Record, Store
 
 
-class Block(Record):
+class ErasureBlock(Record):
     """What one erasure blocks. An iteration that has no model yet is blocked with all that it may still make."""
 
     proof: str
@@ -24,16 +24,17 @@ class Block(Record):
         return f"it learned from data that erasure {self.proof} removed"
 
 
-def block(store: Store, made: Block) -> None:
-    store.write(f"registry/blocks/{made.proof}.json", made)
+def block(store: Store, new_block: ErasureBlock) -> None:
+    store.write(f"registry/blocks/{new_block.proof}.json", new_block)
 
 
-def blocks(store: Store) -> list[Block]:
+def blocks(store: Store) -> list[ErasureBlock]:
     """All blocks, by proof id."""
-    found = [
-        store.read(f"registry/blocks/{p.name}", Block) for p in sorted(store.path("registry", "blocks").glob("*.json"))
+    records = [
+        store.read(f"registry/blocks/{p.name}", ErasureBlock)
+        for p in sorted(store.path("registry", "blocks").glob("*.json"))
     ]
-    return [each for each in found if each is not None]
+    return [each for each in records if each is not None]
 
 
 def blocked(store: Store, version: ModelVersion) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pipeline.registry.record import Event, Phase, RolloutState, append, read_state, step_event
+from pipeline.registry.record import Phase, RolloutEvent, RolloutState, append, read_state, step_event
 from pipeline.registry.rollout import Projection, Tick, reconcile, roll_back
 from pipeline.registry.router import TrafficSplit
 from pipeline.storage import Record, Store
@@ -18,7 +18,7 @@ MIN_DIGEST = 12
 """Characters of a digest that name a model."""
 
 
-class Decision(Record):
+class RolloutDecision(Record):
     """What a person wants, why, and which rollout they mean."""
 
     action: Action
@@ -28,7 +28,7 @@ class Decision(Record):
     """Its id, or its candidate's digest (at least the first 12 characters); empty: whichever is active."""
 
 
-class Decided(Record):
+class DecisionResult(Record):
     """The state after a decision, and why it has no effect; empty when it is on record."""
 
     state: RolloutState
@@ -38,8 +38,8 @@ class Decided(Record):
 
 
 def decide(
-    store: Store, model_name: str, split: TrafficSplit, project: Projection, decision: Decision, now: float
-) -> Decided:
+    store: Store, model_name: str, split: TrafficSplit, project: Projection, decision: RolloutDecision, now: float
+) -> DecisionResult:
     """Put a decision on record and make the traffic follow it at once.
 
     An abort takes the canary to 0% and reads it back; the state is still ROLLING_BACK when the router does not obey.
@@ -52,14 +52,14 @@ def decide(
     while True:
         state = read_state(store, model_name)
         if refused := _refusal(state, decision):
-            return Decided(state=state, refused=refused)
+            return DecisionResult(state=state, refused=refused)
         if act(store, model_name, decision.reason, now, decision.by, state.rollout):
             break
         if decision.action == "abort" and state.phase is Phase.ROLLING_BACK:
             break
     follow = reconcile if decision.action == "resume" else roll_back
     done: Tick = follow(store, model_name, split, project, now)
-    return Decided(state=done.state, errors=done.errors)
+    return DecisionResult(state=done.state, errors=done.errors)
 
 
 def resume(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:
@@ -88,11 +88,11 @@ def may_be_aborted(state: RolloutState) -> bool:
     return state.active and state.phase is not Phase.ROLLING_BACK
 
 
-def _resumed(state: RolloutState, reason: str, now: float, by: str) -> Event:
+def _resumed(state: RolloutState, reason: str, now: float, by: str) -> RolloutEvent:
     return step_event(state, now, Phase.SHIFTING, reason, stage=max(state.settled, 0), by=by)
 
 
-def _refusal(state: RolloutState, decision: Decision) -> str:
+def _refusal(state: RolloutState, decision: RolloutDecision) -> str:
     if not state.active:
         ended = f": the last one, {state.rollout}, is {state.phase}" if state.proposal else ""
         return f"no rollout is active{ended}"

@@ -28,7 +28,7 @@ SHARE_ALPHA = 0.001
 LATENCY_BETS = (0.25, 0.5, 0.75, 0.95)
 
 
-class Policy(Record):
+class RolloutPolicy(Record):
     """The rule of one rollout, frozen into its record when it is proposed."""
 
     weights: tuple[int, ...]
@@ -41,7 +41,7 @@ class Policy(Record):
     max_metrics_age_s: float
 
 
-def policy_of(section: Rollout, max_metrics_age_s: float = 300.0) -> Policy:
+def policy_of(section: Rollout, max_metrics_age_s: float = 300.0) -> RolloutPolicy:
     """The policy that a recipe's section spells. Raises ValueError when its stages do not lead to 100%."""
     weights, dwell = section.weights, section.dwell_s
     rising = all(a < b for a, b in pairwise(weights))
@@ -51,7 +51,7 @@ def policy_of(section: Rollout, max_metrics_age_s: float = 300.0) -> Policy:
         raise ValueError(f"rollout.dwell_s is {dwell}. Give one time in seconds for each of the weights {weights}.")
     if not 0 < section.alpha < 1:
         raise ValueError(f"rollout.alpha is {section.alpha}. Give a level between 0 and 1, such as 0.05.")
-    return Policy(
+    return RolloutPolicy(
         weights=weights,
         dwell_s=dwell,
         min_canary_requests=section.min_canary_requests,
@@ -98,7 +98,7 @@ class LiveMetrics(Record):
     window_end: float
 
 
-class Evidence(Record):
+class LiveEvidence(Record):
     """What the looks of one stage add up to."""
 
     champion: Counts = Counts()
@@ -116,19 +116,19 @@ class Evidence(Record):
     def baseline(self) -> Counts:
         return self.champion if self.champion.requests else self.reference
 
-    def fresh(self) -> Evidence:
+    def fresh(self) -> LiveEvidence:
         """Where the next stage starts from."""
-        return Evidence(reference=self.baseline(), champion_p99_s=self.champion_p99_s)
+        return LiveEvidence(reference=self.baseline(), champion_p99_s=self.champion_p99_s)
 
-    def resumed(self) -> Evidence:
+    def resumed(self) -> LiveEvidence:
         """Where a stage that was held goes on: harm goes on being proven, the share of the traffic is seen anew."""
         return self.model_copy(update={"unshared": (self.champion.requests, self.canary.requests)})
 
-    def plus(self, look: LiveMetrics, policy: Policy) -> Evidence:
+    def plus(self, look: LiveMetrics, policy: RolloutPolicy) -> LiveEvidence:
         champion_p99 = look.champion.latency_p99_s or self.champion_p99_s
         ratio = (look.canary.latency_p99_s or 0.0) / champion_p99 if champion_p99 else None
         slow = ratio is not None and ratio > policy.max_p99_latency_ratio
-        return Evidence(
+        return LiveEvidence(
             champion=self.champion.plus(look.champion),
             canary=self.canary.plus(look.canary),
             slow=self.slow + slow,
@@ -139,7 +139,7 @@ class Evidence(Record):
         )
 
 
-def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: Policy) -> str:
+def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:
     """Why a look carries no evidence, or "". Windows must follow each other, or requests would count twice."""
     if look is None:
         return "no metrics"
@@ -159,7 +159,7 @@ def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy:
     return "" if look.canary.graded else "no graded canary requests"
 
 
-def harm(evidence: Evidence, policy: Policy) -> str:
+def harm(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
     """What the evidence proves against the canary, or "". Valid at every look."""
     canary, base, alpha = evidence.canary, evidence.baseline(), policy.alpha / 3
     if min(canary.graded, base.graded) >= MIN_GRADED:
@@ -178,7 +178,7 @@ def harm(evidence: Evidence, policy: Policy) -> str:
     return ""
 
 
-def shortfall(evidence: Evidence, policy: Policy) -> str:
+def shortfall(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
     """Why the advance test, taken once a stage when its dwell is over, fails; or "". Point estimates, no levels."""
     if evidence.baseline().graded < MIN_GRADED:
         return f"the champion has {evidence.baseline().graded:.0f} graded requests to compare with, {MIN_GRADED} needed"
@@ -190,7 +190,7 @@ def shortfall(evidence: Evidence, policy: Policy) -> str:
     return ""
 
 
-def skew(evidence: Evidence, weight: int) -> str:
+def skew(evidence: LiveEvidence, weight: int) -> str:
     """How the observed traffic share contradicts the weight, or "". Two-sided, valid at every look."""
     champion, canary = (
         arm.requests - before
@@ -203,7 +203,7 @@ def skew(evidence: Evidence, weight: int) -> str:
     return f"the canary got {canary:.0f} of {total:.0f} requests at {weight}%" if contradicted else ""
 
 
-def quality_drop(evidence: Evidence) -> float:
+def quality_drop(evidence: LiveEvidence) -> float:
     """Champion's share of correct answers minus the canary's; needs graded requests in both arms."""
     canary, base = evidence.canary, evidence.baseline()
     return base.correct / base.graded - canary.correct / canary.graded
@@ -223,7 +223,7 @@ def latency_evidence(slow: int, brisk: int) -> float:
     return sum((1 + bet) ** slow * (1 - bet) ** brisk for bet in LATENCY_BETS) / len(LATENCY_BETS)
 
 
-def _slow(evidence: Evidence) -> str:
+def _slow(evidence: LiveEvidence) -> str:
     return f"{evidence.slow} of {evidence.slow + evidence.brisk} looks"
 
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 
 from pipeline.iteration import Iteration
 from pipeline.registry.blocks import blocked
-from pipeline.registry.policy import Policy
+from pipeline.registry.policy import RolloutPolicy
 from pipeline.registry.record import (
-    Event,
     ModelVersion,
     Phase,
     Proposal,
+    RolloutEvent,
     RolloutState,
     append,
     read_state,
@@ -32,7 +32,7 @@ class ChampionState(Record):
     """When it was promoted; None for the base model."""
 
 
-class Proposed(Record):
+class ProposalResult(Record):
     """The rollout's state, and why the candidate was not let in; empty when its rollout is on record."""
 
     state: RolloutState
@@ -62,9 +62,9 @@ def propose(
     verdict: str,
     verdict_digest: str,
     bundle_digest: str,
-    policy: Policy,
+    policy: RolloutPolicy,
     now: float,
-) -> Proposed:
+) -> ProposalResult:
     """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing.
 
     `verdict_digest` is the model digest that the gate judged. Raises ValueError when it is another model's.
@@ -79,11 +79,11 @@ def propose(
     while True:
         state = read_state(store, name)
         if rollout == state.rollout:
-            return Proposed(state=state)
+            return ProposalResult(state=state)
         if refused := blocked(store, version) or _refusal(state, rollout, iteration, verdict, digest):
-            return Proposed(state=state, refused=refused)
+            return ProposalResult(state=state, refused=refused)
         if state.active:
-            return Proposed(state=state, refused=_in_the_way(state), waits=True)
+            return ProposalResult(state=state, refused=_in_the_way(state), waits=True)
         proposal = Proposal(
             rollout=rollout,
             version=version,
@@ -92,7 +92,7 @@ def propose(
             bundle_digest=bundle_digest,
             policy=policy,
         )
-        event = Event(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)
+        event = RolloutEvent(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)
         append(store, name, state, event)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.registry.policy import Evidence, LiveMetrics, Policy
+from pipeline.registry.policy import LiveEvidence, LiveMetrics, RolloutPolicy
 from pipeline.storage import ModelRef, Record, Store
 
 
@@ -65,10 +65,10 @@ class Proposal(Record):
     champion: ModelRef
     verdict: Literal["PASS"]
     bundle_digest: str
-    policy: Policy
+    policy: RolloutPolicy
 
 
-class Event(Record):
+class RolloutEvent(Record):
     """One step: the phase and stage after it, why, and what it was decided on."""
 
     epoch: int
@@ -112,7 +112,7 @@ class RolloutState(Record):
     proposal: Proposal | None = None
     reason: str = ""
     quarantine: bool = False
-    evidence: Evidence = Evidence()
+    evidence: LiveEvidence = LiveEvidence()
     dwell_s: float = 0.0
     """Time of this stage that fresh and usable metrics covered."""
     looks: int = 0
@@ -139,15 +139,15 @@ class RolloutState(Record):
         return weights[self.settled] if self.phase is Phase.HELD and self.settled >= 0 else 0
 
 
-def fold(events: Iterable[Event]) -> RolloutState:
+def fold(events: Iterable[RolloutEvent]) -> RolloutState:
     """The state after these events, which are in epoch order from 1. Pure."""
     return reduce(_after, events, RolloutState())
 
 
-def read_events(store: Store, model_name: str) -> list[Event]:
+def read_events(store: Store, model_name: str) -> list[RolloutEvent]:
     """The log, in order. Raises ValueError when an event is unreadable or missing."""
     written = len(list(store.path("rollout", model_name, "events").glob("[0-9]*.json")))
-    events = [store.read(_name(model_name, epoch), Event) for epoch in range(1, written + 1)]
+    events = [store.read(_name(model_name, epoch), RolloutEvent) for epoch in range(1, written + 1)]
     if None in events:
         gap = store.path(_name(model_name, events.index(None) + 1))
         raise ValueError(f"{gap} is missing, though later events are there. Restore it from a backup.")
@@ -158,7 +158,7 @@ def read_state(store: Store, model_name: str) -> RolloutState:
     return fold(read_events(store, model_name))
 
 
-def append(store: Store, model_name: str, state: RolloutState, event: Event) -> bool:
+def append(store: Store, model_name: str, state: RolloutState, event: RolloutEvent) -> bool:
     """Publish the event that follows `state`. False when somebody else's took its place: read again."""
     assert event.epoch == state.epoch + 1, f"epoch {event.epoch} does not follow {state.epoch}"
     assert event.phase in LEGAL[state.phase], f"{state.phase} does not lead to {event.phase}"
@@ -178,9 +178,9 @@ def step_event(
     missed: bool = False,
     quarantine: bool = False,
     by: str = "",
-) -> Event:
+) -> RolloutEvent:
     """The event that follows `state` within its rollout; it stays at its stage unless told."""
-    return Event(
+    return RolloutEvent(
         epoch=state.epoch + 1,
         at=now,
         rollout=state.rollout,
@@ -203,7 +203,7 @@ def _name(model_name: str, epoch: int) -> str:
     return f"rollout/{model_name}/events/{epoch:06d}.json"
 
 
-def _after(state: RolloutState, event: Event) -> RolloutState:
+def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:
     assert event.epoch == state.epoch + 1, f"event {event.epoch} follows {state.epoch} in the log"
     moved = (event.phase, event.stage) != (state.phase, state.stage) or event.proposal is not None
     resumed = state.phase is Phase.HELD and event.phase is Phase.SHIFTING
@@ -241,7 +241,7 @@ def _after(state: RolloutState, event: Event) -> RolloutState:
     return state.model_copy(update=change)
 
 
-def _outcome(state: RolloutState, version: ModelVersion, event: Event) -> dict[str, object]:
+def _outcome(state: RolloutState, version: ModelVersion, event: RolloutEvent) -> dict[str, object]:
     if event.phase is Phase.PROMOTED:
         serving = {"champion": version, "champion_since": event.at, "previous": state.champion}
         return {**serving, "promotions": state.promotions + 1}

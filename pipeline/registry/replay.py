@@ -46,13 +46,13 @@ class ReplayedTraffic:
     grader: Grader
     count: int
     sampling: Sampling
-    lacking: str = ""
+    missing_reason: str = ""
     """Why there are no requests."""
 
     def look(self, split: Split, look: int, since: float, now: float) -> LiveMetrics | None:
         """The replayed traffic stands for what production saw from `since` to `now`. ValueError without requests."""
         if not self.requests:
-            raise ValueError(self.lacking or "There are no recorded requests to replay. Materialise the traces.")
+            raise ValueError(self.missing_reason or "There are no recorded requests to replay. Materialise the traces.")
         seed = int(digest_json([split.rollout, look])[:8], 16)
         drawn = random.Random(seed).choices(self.requests, k=self.count)
         shares: dict[Arm, list[tuple[Messages, str]]] = {"champion": [], "canary": []}

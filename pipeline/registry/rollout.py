@@ -19,12 +19,12 @@ from typing import Protocol
 
 from pipeline import audit
 from pipeline.registry.blocks import blocked
-from pipeline.registry.policy import LiveMetrics, Policy, harm, shortfall, skew, unusable
+from pipeline.registry.policy import LiveMetrics, RolloutPolicy, harm, shortfall, skew, unusable
 from pipeline.registry.record import (
     TERMINAL,
-    Event,
     Phase,
     Proposal,
+    RolloutEvent,
     RolloutState,
     append,
     covered_s,
@@ -133,7 +133,7 @@ def _step(
     metrics: LiveMetricsPort,
     now: float,
     intact: Callable[[ModelRef], bool],
-) -> Event | None:
+) -> RolloutEvent | None:
     if state.phase is Phase.PROPOSED:
         lost = [m.uri for m in (proposal.champion, proposal.version.model) if not intact(m)]
         if lost:
@@ -163,7 +163,9 @@ def _agrees(read: Split | None, wanted: Split) -> bool:
     return read is not None and read.model_copy(update={"epoch": wanted.epoch}) == wanted
 
 
-def _judge(state: RolloutState, policy: Policy, metrics: LiveMetricsPort, split: Split, now: float) -> Event | None:
+def _judge(
+    state: RolloutState, policy: RolloutPolicy, metrics: LiveMetricsPort, split: Split, now: float
+) -> RolloutEvent | None:
     try:
         look = metrics.look(split, state.looks + 1, state.watched_until, now)
         blind = unusable(look, state.watched_until, now, policy)
@@ -191,7 +193,7 @@ def _judge(state: RolloutState, policy: Policy, metrics: LiveMetricsPort, split:
     return step_event(state, now, Phase.SHIFTING, to, look=look, stage=state.stage + 1)
 
 
-def _missed(state: RolloutState, now: float, reason: str) -> Event:
+def _missed(state: RolloutState, now: float, reason: str) -> RolloutEvent:
     phase = Phase.HELD if state.misses + 1 >= MAX_MISSES else state.phase
     return step_event(state, now, phase, reason, missed=True)
 

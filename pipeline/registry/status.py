@@ -12,7 +12,7 @@ from pipeline.estimate import Estimate, share
 from pipeline.registry.decision import Action, may_be_aborted
 from pipeline.registry.policy import Counts
 from pipeline.registry.propose import ChampionState
-from pipeline.registry.record import Event, Phase, RolloutState, fold
+from pipeline.registry.record import Phase, RolloutEvent, RolloutState, fold
 from pipeline.registry.router import Split
 from pipeline.storage import Record
 
@@ -25,7 +25,7 @@ class Candidate(Record):
     iteration: str
 
 
-class Arm(Record):
+class ArmStatus(Record):
     """What one arm did in this stage."""
 
     requests: float
@@ -34,7 +34,7 @@ class Arm(Record):
     errors: float
 
 
-class Status(Record):
+class RolloutStatus(Record):
     """The model's latest rollout. Without one, only `model`, `phase` and who serves are there."""
 
     model: str
@@ -62,17 +62,19 @@ class Status(Record):
     dwell_s: float = 0.0
     wanted_dwell_s: float = 0.0
     wanted_graded: int = 0
-    canary: Arm | None = None
-    champion: Arm | None = None
+    canary: ArmStatus | None = None
+    champion: ArmStatus | None = None
     """What the canary is compared with; at 100%, the champion's stage before."""
     waits_for: str = ""
     decisions: tuple[Action, ...] = ()
 
 
-def status(model_name: str, serving: ChampionState, events: Sequence[Event], split: Split | None) -> Status:
+def status(
+    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | None
+) -> RolloutStatus:
     """`events`: the whole log. `serving`: the champion. `split`: what the router reads. Pure."""
     state = fold(events)
-    bare = Status(
+    bare = RolloutStatus(
         model=model_name, serving_version=serving.version, serving_digest=serving.model.digest, phase=state.phase
     )
     if state.proposal is None:
@@ -107,9 +109,9 @@ def status(model_name: str, serving: ChampionState, events: Sequence[Event], spl
     )
 
 
-def _arm(counts: Counts) -> Arm:
+def _arm(counts: Counts) -> ArmStatus:
     quality = share(counts.correct, round(counts.graded))
-    return Arm(requests=counts.requests, graded=counts.graded, quality=quality, errors=counts.errors)
+    return ArmStatus(requests=counts.requests, graded=counts.graded, quality=quality, errors=counts.errors)
 
 
 def _waits_for(state: RolloutState) -> str:

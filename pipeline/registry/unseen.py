@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow.parquet as pq
 
-from pipeline.registry.record import Event, Proposal
+from pipeline.registry.record import Proposal, RolloutEvent
 from pipeline.serving.sample import Messages
 from pipeline.storage import Store, digest_json
 from pipeline.traces.pii import normalised
 
 
 def unseen(
-    store: Store, events: Sequence[Event], requests: Sequence[tuple[Messages, str]], log: Callable[[str], None]
+    store: Store, events: Sequence[RolloutEvent], requests: Sequence[tuple[Messages, str]], log: Callable[[str], None]
 ) -> list[tuple[Messages, str]]:
     """The requests that the candidate of the latest rollout has not learned from.
 
@@ -49,7 +49,7 @@ def unseen(
     return kept
 
 
-def lineage(events: Iterable[Event]) -> list[Proposal]:
+def lineage(events: Iterable[RolloutEvent]) -> list[Proposal]:
     """The latest proposal, then those of the champions that its candidate descends from, back to the base model."""
     by_digest: dict[str, Proposal] = {}
     proposal: Proposal | None = None

@@ -31,7 +31,7 @@ ALIASES = ("champion", "challenger", "previous")
 """The aliases that follow the rollout; any other alias is left alone."""
 
 
-class Recorded(Record):
+class RecordedVersion(Record):
     """The iteration's run, and its version when the verdict was PASS."""
 
     run_id: str
@@ -61,7 +61,7 @@ def record(
     card: Mapping[str, str],
     code_version: str,
     tags: Mapping[str, str] | None = None,
-) -> Recorded:
+) -> RecordedVersion:
     """Record an iteration in experiment `iteration.model_name`; register its adapter if the verdict is PASS.
 
     `params` may nest; `metrics` are rows `{"step": int, name: value}`; `plots` are PNG files by name; `card` holds the
@@ -87,7 +87,7 @@ def record(
     client.log_text(run_id, text, "model_card.md")
     version = _version(client, run, iteration, checkpoint, lineage, text) if verdict == "PASS" else None
     client.set_terminated(run_id, "FINISHED")
-    return Recorded(run_id=run_id, version=version)
+    return RecordedVersion(run_id=run_id, version=version)
 
 
 def project(tracking_uri: str, state: RolloutState) -> None:
@@ -99,16 +99,16 @@ def project(tracking_uri: str, state: RolloutState) -> None:
         return
     client, candidate = _client(tracking_uri), state.proposal.version
     wanted = {"champion": state.champion, "previous": state.previous, "challenger": candidate if state.active else None}
-    found = client.get_registered_model(candidate.name).aliases
+    current_aliases = client.get_registered_model(candidate.name).aliases
     numbers = {int(version.version) for version in client.search_model_versions(f"name='{candidate.name}'")}
     lost: list[str] = []
     for alias in ALIASES:
         version = wanted[alias]
-        if version is None and alias in found:
+        if version is None and alias in current_aliases:
             client.delete_registered_model_alias(candidate.name, alias)
         elif version is not None and version.version not in numbers:
             lost.append(f"{alias} {version.version}")
-        elif version is not None and str(found.get(alias)) != str(version.version):
+        elif version is not None and str(current_aliases.get(alias)) != str(version.version):
             client.set_registered_model_alias(candidate.name, alias, str(version.version))
     tags = {candidate.version: {"rollout": str(state.phase), "canary_weight": str(state.canary_weight)}}
     for number in state.quarantined.values():
@@ -127,8 +127,8 @@ def project(tracking_uri: str, state: RolloutState) -> None:
 
 def registered(tracking_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
     """The versions of `name` that came out of these iterations, in order."""
-    found = _client(tracking_uri).search_model_versions(f"name='{name}'")
-    ours = [v for v in found if v.tags.get("iteration") in iterations]
+    model_versions = _client(tracking_uri).search_model_versions(f"name='{name}'")
+    ours = [v for v in model_versions if v.tags.get("iteration") in iterations]
     rows = [ModelRegistration(name, int(v.version), v.tags["iteration"], v.tags.get("digest", "")) for v in ours]
     return sorted(rows, key=lambda row: row.version)
 
@@ -163,9 +163,9 @@ def _run(client: MlflowClient, artifacts: Path | None, iteration: Iteration) -> 
         identity = client.create_experiment(name, artifact_location=location)
     else:
         identity = experiment.experiment_id
-    found = client.search_runs([identity], f"tags.iteration = '{iteration.id}'", order_by=["attribute.start_time"])
-    if found:
-        return found[0]
+    runs = client.search_runs([identity], f"tags.iteration = '{iteration.id}'", order_by=["attribute.start_time"])
+    if runs:
+        return runs[0]
     return client.create_run(identity, tags={"iteration": iteration.id}, run_name=f"{iteration.number}-{iteration.id}")
 
 
@@ -208,8 +208,8 @@ def _version(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    found = [v for v in client.search_model_versions(f"name='{name}'") if tags.items() <= v.tags.items()]
-    version = min(found, key=lambda v: int(v.version), default=None) or client.create_model_version(
+    model_versions = [v for v in client.search_model_versions(f"name='{name}'") if tags.items() <= v.tags.items()]
+    version = min(model_versions, key=lambda v: int(v.version), default=None) or client.create_model_version(
         name,
         source=f"{run.info.artifact_uri}/{ADAPTER}",
         run_id=run.info.run_id,

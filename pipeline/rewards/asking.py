@@ -17,14 +17,14 @@ from msgspec import structs
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Judge, Rag, Rewards
-from pipeline.rewards.findings import Journal, Line, journal, key_of, settled, spent
+from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled, spent
 from pipeline.rewards.judge import (
     Admission,
-    Asked,
-    Comparison,
     Endpoint,
     Judgement,
     JudgeReason,
+    JudgeRequest,
+    PairComparison,
     Preferred,
     open_judge,
 )
@@ -32,7 +32,7 @@ from pipeline.rewards.judge.budget import Budget
 from pipeline.rewards.notes import consistent, line_of, order_line
 from pipeline.rewards.questions import audits, judge_key, rag_key, wants_judge, wants_rag
 from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
-from pipeline.rewards.samples import COLUMNS, Sample, opinions_of, samples
+from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.storage import Record, Store
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
@@ -48,7 +48,7 @@ class Endpoints(NamedTuple):
     rag: Endpoint | None = None
 
 
-class Panel(Record):
+class JudgeStageResult(Record):
     """Who was asked, and what came of it. Ids are '' where the recipe names nobody."""
 
     judge_id: str = ""
@@ -63,7 +63,7 @@ class Panel(Record):
     usd: float = 0.0
 
 
-def ask(
+def judge_traces(
     store: Store,
     lake: Lake,
     window: Window,
@@ -73,7 +73,7 @@ def ask(
     opinions: Path,
     lineage: Collection[str],
     log: Log,
-) -> Panel:
+) -> JudgeStageResult:
     """Ask what is not known yet about the traces of `window`. `lineage`: digests that the judge must not have.
 
     `opinions`: the folder of the window's settled feedback.
@@ -81,21 +81,21 @@ def ask(
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
     if settings.judge is None and settings.rag is None:
-        return Panel()
+        return JudgeStageResult()
     with ExitStack() as stack:
-        panel = _Panel(stack, store, iteration, settings, endpoints, lineage, window.days, log)
+        panel = JudgeStage(stack, store, iteration, settings, endpoints, lineage, window.days, log)
         for day in window.days:
             writer = stack.enter_context(journal(store, day))
             answered = settled(store, day)
-            found = opinions_of(opinions / f"{day}.parquet")
+            day_opinions = scores_of(opinions / f"{day}.parquet")
             panel.new_day()
             for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
-                asked = samples(batch.to_pylist(), found, settings)
+                asked = samples(batch.to_pylist(), day_opinions, settings)
                 panel.ask([sample for sample in asked if not sample.calls_tools], answered, writer)
         return panel.report()
 
 
-class _Panel:
+class JudgeStage:
     """The judges while they are asked, batch after batch."""
 
     def __init__(
@@ -115,7 +115,7 @@ class _Panel:
         self._admission: Admission | None = None
         self._unasked = "judge_unasked"
         self._audits = 0
-        self._first_of: dict[str, Sample] = {}
+        self._first_of: dict[str, RewardSample] = {}
         self._orders: dict[str, bool | None] = {}
         self._judge: Any = None
         self._rag: Any = None
@@ -132,7 +132,7 @@ class _Panel:
         """Answers are compared within a day: the journal of a day speaks of its own traces."""
         self._first_of.clear()
 
-    def ask(self, batch: Sequence[Sample], answered: dict[str, Line], writer: Journal) -> None:
+    def ask(self, batch: Sequence[RewardSample], answered: dict[str, JournalLine], writer: FindingJournal) -> None:
         """Ask about one batch, and compare what can be compared of it."""
         if self._judge is not None:
             judged = [sample for sample in batch if wants_judge(sample, self._settings)]
@@ -141,8 +141,8 @@ class _Panel:
             if todo:
                 self._admit(writer)
                 self._judge.score(
-                    [Asked(sample.messages, sample.completion, sample.reference) for sample in todo.values()],
-                    lambda place, said: self._note_judgement(list(todo.items())[place], said, writer),
+                    [JudgeRequest(sample.messages, sample.completion, sample.reference) for sample in todo.values()],
+                    lambda place, judgement: self._note_judgement(list(todo.items())[place], judgement, writer),
                 )
             self._compare(judged, answered, writer)
         if self._rag is not None:
@@ -151,13 +151,13 @@ class _Panel:
             if todo:
                 self._rag.score(
                     [Retrieved(_question(s), s.contexts, s.completion, s.reference) for s in todo.values()],
-                    lambda place, said: self._note_rag(list(todo.items())[place], said, writer),
+                    lambda place, finding: self._note_rag(list(todo.items())[place], finding, writer),
                 )
 
-    def report(self) -> Panel:
+    def report(self) -> JudgeStageResult:
         both = [consistent for consistent in self._orders.values() if consistent is not None]
         budgets = [b for b in (getattr(self, "_judge_budget", None), getattr(self, "_rag_budget", None)) if b]
-        return Panel(
+        return JudgeStageResult(
             judge_id=self._judge.id if self._judge is not None else "",
             rag_id=self._rag.id if self._rag is not None else "",
             admission=self._admission or self._recorded(),
@@ -169,21 +169,21 @@ class _Panel:
             usd=sum(budget.spent_usd for budget in budgets),
         )
 
-    def _audited(self, batch: Sequence[Sample]) -> list[Sample]:
+    def _audited(self, batch: Sequence[RewardSample]) -> list[RewardSample]:
         """The first verified completions of the window, up to the recipe's number."""
         assert self._settings.judge is not None, "only a judge is audited"
         rest = self._settings.judge.audits - self._audits
-        found = [s for s in batch if audits(s, self._settings) and not wants_judge(s, self._settings)][:rest]
-        self._audits += len(found)
-        return found
+        audit_samples = [s for s in batch if audits(s, self._settings) and not wants_judge(s, self._settings)][:rest]
+        self._audits += len(audit_samples)
+        return audit_samples
 
-    def _todo(self, wanted: dict[str, Sample], answered: dict[str, Line]) -> dict[str, Sample]:
+    def _todo(self, wanted: dict[str, RewardSample], answered: dict[str, JournalLine]) -> dict[str, RewardSample]:
         todo = {key: sample for key, sample in wanted.items() if key not in answered or answered[key].again}
         self._asked += len(todo)
         self._remembered += len(wanted) - len(todo)
         return todo
 
-    def _admit(self, writer: Journal) -> None:
+    def _admit(self, writer: FindingJournal) -> None:
         """Once an iteration, before the first question. What it cost counts, whether the judge is let in or not."""
         self._admission = self._admission or self._recorded()
         if self._admission is not None:
@@ -193,7 +193,7 @@ class _Panel:
             admission = self._judge.admit(self._lineage)
         finally:
             tokens, usd = self._judge_budget.spent_tokens - before[0], self._judge_budget.spent_usd - before[1]
-            place = Line(key=self._judge.id, source="admission", iteration=self._iteration.id, trace_id="")
+            place = JournalLine(key=self._judge.id, source="admission", iteration=self._iteration.id, trace_id="")
             writer.add(structs.replace(place, tokens=tokens, usd=usd))
         self._admission = self._store.once(self._admission_name(), Admission, lambda: admission)
 
@@ -203,22 +203,28 @@ class _Panel:
     def _admission_name(self) -> str:
         return f"rewards/judges/{self._judge.id}/{self._iteration.id}.json"
 
-    def _compare(self, judged: Sequence[Sample], answered: dict[str, Line], writer: Journal) -> None:
+    def _compare(
+        self, judged: Sequence[RewardSample], answered: dict[str, JournalLine], writer: FindingJournal
+    ) -> None:
         """Both orders of some pairs of answers to one prompt: a judge's noise, seen without anybody's help."""
         pairs = {key: (first, second) for key, first, second in self._pairs(judged, answered)}
         if not pairs:
             return
         self._admit(writer)
 
-        def note(place: int, said: Preferred) -> None:
+        def note(place: int, preference: Preferred) -> None:
             key = list(pairs)[place]
-            self._orders[key] = said.consistent
-            writer.add(order_line(key, self._iteration.id, pairs[key][0], said))
+            self._orders[key] = preference.consistent
+            writer.add(order_line(key, self._iteration.id, pairs[key][0], preference))
 
-        asked = [Comparison(first.messages, first.completion, second.completion) for first, second in pairs.values()]
+        asked = [
+            PairComparison(first.messages, first.completion, second.completion) for first, second in pairs.values()
+        ]
         self._judge.compare(asked, note)
 
-    def _pairs(self, judged: Sequence[Sample], answered: dict[str, Line]) -> Iterator[tuple[str, Sample, Sample]]:
+    def _pairs(
+        self, judged: Sequence[RewardSample], answered: dict[str, JournalLine]
+    ) -> Iterator[tuple[str, RewardSample, RewardSample]]:
         """Pairs that are yet to be compared, while there are fewer than the recipe wants."""
         assert self._settings.judge is not None, "only a judge compares"
         most = self._settings.judge.order_checks
@@ -236,26 +242,32 @@ class _Panel:
                 else:
                     yield key, first, sample
 
-    def _note_judgement(self, item: tuple[str, Sample], said: Judgement, writer: Journal) -> None:
+    def _note_judgement(self, item: tuple[str, RewardSample], judgement: Judgement, writer: FindingJournal) -> None:
         key, sample = item
-        values = {} if said.score is None else {"judge": said.score}
-        missing = {} if said.score is not None else {"judge": str(said.reason)}
-        line = line_of(key, "judge", self._iteration.id, sample, values, missing, said.tokens, said.usd)
-        line.again = not said.final
-        if said.reason == JudgeReason.BUDGET and not said.tokens:  # nothing was asked, so there is nothing to keep
-            self._unasked = str(said.reason)
+        values = {} if judgement.score is None else {"judge": judgement.score}
+        missing = {} if judgement.score is not None else {"judge": str(judgement.reason)}
+        line = line_of(key, "judge", self._iteration.id, sample, values, missing, judgement.tokens, judgement.usd)
+        line.again = not judgement.final
+        if (
+            judgement.reason == JudgeReason.BUDGET and not judgement.tokens
+        ):  # nothing was asked, so there is nothing to keep
+            self._unasked = str(judgement.reason)
             return
         writer.add(line)
 
-    def _note_rag(self, item: tuple[str, Sample], said: RagFinding, writer: Journal) -> None:
+    def _note_rag(self, item: tuple[str, RewardSample], finding: RagFinding, writer: FindingJournal) -> None:
         key, sample = item
-        writer.add(line_of(key, "rag", self._iteration.id, sample, said.values, said.missing, said.tokens, said.usd))
+        writer.add(
+            line_of(
+                key, "rag", self._iteration.id, sample, finding.values, finding.missing, finding.tokens, finding.usd
+            )
+        )
 
 
-def _question(sample: Sample) -> str:
+def _question(sample: RewardSample) -> str:
     """The last thing that the user said."""
-    said = [message["content"] for message in sample.messages if message["role"] == "user"]
-    return said[-1] if said else ""
+    texts = [message["content"] for message in sample.messages if message["role"] == "user"]
+    return texts[-1] if texts else ""
 
 
 def _needed(endpoint: Endpoint | None, section: str, variable: str) -> Endpoint:

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
-from pipeline.rewards.verifiers import Check, Grade
+from pipeline.rewards.verifiers import Grade, VerifierTask
 
 Profile = Literal["verified", "rated", "judged"]
 
@@ -38,7 +38,7 @@ class Reward(NamedTuple):
     @property
     def missing(self) -> dict[str, str]:
         """Component to reason, of those that should have spoken."""
-        silent = {name: found.reason for name, found in self.findings.items() if found.value is None}
+        silent = {name: finding.reason for name, finding in self.findings.items() if finding.value is None}
         return {name: reason for name, reason in silent.items() if reason != ABSENT}
 
 
@@ -55,30 +55,32 @@ def weights_of(profile: Profile, settings: Rewards) -> Weights:
 
 def compose(findings: Mapping[str, Finding], profile: Profile, settings: Rewards) -> Reward:
     """The reward of one completion. A component that is not in `findings` does not apply."""
-    said = {name: findings.get(name, DOES_NOT_APPLY) for name in COMPONENTS}
+    all_findings = {name: findings.get(name, DOES_NOT_APPLY) for name in COMPONENTS}
     weights = weights_of(profile, settings)
     wanted = {name: weight for name in COMPONENTS if (weight := getattr(weights, name)) > 0}
-    applying = {name: weight for name, weight in wanted.items() if said[name].reason != ABSENT}
-    values = {name: value for name in applying if (value := said[name].value) is not None}
+    applying = {name: weight for name, weight in wanted.items() if all_findings[name].reason != ABSENT}
+    values = {name: value for name in applying if (value := all_findings[name].value) is not None}
     spoke = sum(applying[name] for name in values)
     if spoke == 0 or spoke < settings.min_weight * sum(applying.values()):
         silent = sorted((name for name in applying if name not in values), key=lambda name: -applying[name])
-        return Reward(None, said[silent[0]].reason if silent else "no_signal", profile, {}, said)
+        return Reward(None, all_findings[silent[0]].reason if silent else "no_signal", profile, {}, all_findings)
     heaviest = max(applying[name] for name in values)  # divided by it, no product of a small weight is lost
     relative = {name: applying[name] / heaviest for name in values}
     whole = sum(relative.values())
     total = sum(relative[name] * value for name, value in values.items()) / whole
     shares = {name: weight / whole for name, weight in relative.items()}
-    return Reward(min(1.0, total), "", profile, shares, said)  # a rounding may pass 1
+    return Reward(min(1.0, total), "", profile, shares, all_findings)  # a rounding may pass 1
 
 
-def verified(check: Check, grade: Grade, settings: Rewards, latency_s: float | None = None) -> dict[str, Finding]:
+def verified(
+    check: VerifierTask, grade: Grade, settings: Rewards, latency_s: float | None = None
+) -> dict[str, Finding]:
     """What verifier and rules say of a completion with a reference: all of it can be said of a fresh one."""
     score = grade.outcome.score
     correct = Finding(None, grade.outcome.value) if score is None else Finding(score)
     return {"correct": correct, **measure(check.completion, check.kind, latency_s, settings.rules)}
 
 
-def score_fresh(check: Check, grade: Grade, settings: Rewards) -> Reward:
+def score_fresh(check: VerifierTask, grade: Grade, settings: Rewards) -> Reward:
     """The reward of a completion that was sampled just now, from a prompt with a reference."""
     return compose(verified(check, grade, settings), "verified", settings)

@@ -23,7 +23,7 @@ FLOOR = 0.5
 """Observations that an empty bin counts as, where the other histogram has some."""
 
 
-class Distribution(Record):
+class RewardDistribution(Record):
     """How an iteration's labels are spread over equal bins of [0, 1]; the mean is of those that have a reward."""
 
     iteration: str
@@ -33,30 +33,30 @@ class Distribution(Record):
     mean: float
 
 
-class Recorded(Record):
+class RecordedDistribution(Record):
     """A distribution on record. `place`: how many were there when it came."""
 
     place: int
-    distribution: Distribution
+    distribution: RewardDistribution
 
 
-def record(store: Store, distribution: Distribution) -> None:
+def record(store: Store, distribution: RewardDistribution) -> None:
     """Keep it for later iterations. An iteration that is run again keeps its place."""
     others = [each for each in _all(store) if each.distribution.iteration != distribution.iteration]
-    known = store.read(_name(distribution), Recorded)
+    known = store.read(_name(distribution), RecordedDistribution)
     place = known.place if known else 1 + max((each.place for each in others), default=-1)
-    made = Recorded(place=place, distribution=distribution)
-    if made != known:
-        store.write(_name(distribution), made)
+    entry = RecordedDistribution(place=place, distribution=distribution)
+    if entry != known:
+        store.write(_name(distribution), entry)
 
 
-def against(store: Store, distribution: Distribution) -> Drift | None:
+def against(store: Store, distribution: RewardDistribution) -> Drift | None:
     """The drift from the iteration before to this one, which is on record; None where no earlier one has labels.
 
     Before it is, of the same model and of this number or a lower one, what was recorded last before this one: several
     iterations have the same number when their candidates were not promoted.
     """
-    own = store.read(_name(distribution), Recorded)
+    own = store.read(_name(distribution), RecordedDistribution)
     assert own is not None, f"{distribution.iteration} has to be recorded first"
     earlier = [each for each in _all(store) if each.place < own.place and _comparable(each.distribution, distribution)]
     if not earlier or not sum(distribution.histogram):
@@ -78,16 +78,16 @@ def stability_index(before: Sequence[int], after: Sequence[int]) -> float:
     return math.fsum((p - q) * math.log(p / q) for p, q in shares)
 
 
-def _comparable(earlier: Distribution, this: Distribution) -> bool:
+def _comparable(earlier: RewardDistribution, this: RewardDistribution) -> bool:
     same = earlier.model_name == this.model_name and len(earlier.histogram) == len(this.histogram)
     return same and earlier.number <= this.number and sum(earlier.histogram) > 0
 
 
-def _all(store: Store) -> list[Recorded]:
+def _all(store: Store) -> list[RecordedDistribution]:
     names = sorted(path.name for path in store.path(FOLDER).glob("[0-9]*.json"))
-    found = (store.read(f"{FOLDER}/{name}", Recorded) for name in names)
-    return [each for each in found if each is not None]
+    records = (store.read(f"{FOLDER}/{name}", RecordedDistribution) for name in names)
+    return [each for each in records if each is not None]
 
 
-def _name(distribution: Distribution) -> str:
+def _name(distribution: RewardDistribution) -> str:
     return f"{FOLDER}/{distribution.number:05d}-{distribution.iteration}.json"

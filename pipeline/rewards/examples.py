@@ -29,11 +29,11 @@ def page(store: Store, iteration: Iteration, shown: Sequence[LabelSample]) -> Pa
     folder = iteration.path("label_examples")
     if not store.path(folder).is_dir():
         with store.staged(folder) as staging:
-            (staging / "examples.md").write_text("\n".join(_told(each) for each in shown))
+            (staging / "examples.md").write_text("\n".join(_verdicts_of(each) for each in shown))
     return store.path(folder, "examples.md")
 
 
-def _told(sample: LabelSample) -> str:
+def _verdicts_of(sample: LabelSample) -> str:
     reward = "none" if sample.final_reward is None else f"{sample.final_reward:.2f}"
     texts = "\n\n".join(_indented(text) for text in (sample.prompt, sample.completion))
     return f"## {reward}: {sample.why}\n\n{texts}\n\n    trace {sample.trace_id}\n"

@@ -57,8 +57,8 @@ def settle(batches: Iterable[pa.RecordBatch], settings: Feedback, scratch: Path 
             _add(db, batch, settings)
         db.execute(RATED, {"window": round(settings.retry_window_s * 1e6)})
         set_aside(db, settings)
-        found: Any = db.sql(VALUES, params={"strength": settings.prior_strength})
-        return found.to_arrow_table().cast(OPINIONS)
+        relation: Any = db.sql(VALUES, params={"strength": settings.prior_strength})
+        return relation.to_arrow_table().cast(OPINIONS)
 
 
 def principal(user_id: str | None, session_id: str | None, trace_id: str) -> str:
@@ -75,9 +75,11 @@ def tenant_of(metadata: str, key: str) -> str | None:
         value = msgspec.json.decode(raw) if raw is not None else None
     except (msgspec.MsgspecError, RecursionError):
         return None
-    found = decoded(value) if isinstance(value, str) else value
+    parsed = decoded(value) if isinstance(value, str) else value
     return (
-        (found if isinstance(found, str) else msgspec.json.encode(found).decode()) if found not in (None, "") else None
+        (parsed if isinstance(parsed, str) else msgspec.json.encode(parsed).decode())
+        if parsed not in (None, "")
+        else None
     )
 
 

@@ -23,7 +23,7 @@ from pipeline.storage import Store, write_atomically
 FOLDER = "rewards/findings"
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class JournalLine(msgspec.Struct, omit_defaults=True):
     """One finding. `values` and `missing` are by component; `again` marks what another attempt may do better."""
 
     key: str
@@ -40,7 +40,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     again: bool = False
 
 
-class Spent(msgspec.Struct):
+class JudgeSpending(msgspec.Struct):
     """What an iteration's findings have cost so far."""
 
     tokens: int = 0
@@ -57,29 +57,29 @@ def key_of(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def known(store: Store, day: str, keys: Collection[str]) -> dict[str, Line]:
+def known(store: Store, day: str, keys: Collection[str]) -> dict[str, JournalLine]:
     """The findings of these keys. Of several, one that stands is taken before one marked `again`."""
-    found: dict[str, Line] = {}
+    lines: dict[str, JournalLine] = {}
     for path in _files(store, day):
         for line in _lines(path):
-            if line.key in keys and (line.key not in found or found[line.key].again):
-                found[line.key] = line
-    return found
+            if line.key in keys and (line.key not in lines or lines[line.key].again):
+                lines[line.key] = line
+    return lines
 
 
-def settled(store: Store, day: str) -> dict[str, Line]:
+def settled(store: Store, day: str) -> dict[str, JournalLine]:
     """What the paid judges have said of the traces of a day, by key."""
-    found: dict[str, Line] = {}
+    lines: dict[str, JournalLine] = {}
     for path in _files(store, day):
         for line in _lines(path):
-            if line.source != "verifier" and (line.key not in found or found[line.key].again):
-                found[line.key] = line
-    return found
+            if line.source != "verifier" and (line.key not in lines or lines[line.key].again):
+                lines[line.key] = line
+    return lines
 
 
-def spent(store: Store, days: Collection[str], iteration: str, source: str) -> Spent:
+def spent(store: Store, days: Collection[str], iteration: str, source: str) -> JudgeSpending:
     """What this iteration has paid this source, over all attempts."""
-    total = Spent()
+    total = JudgeSpending()
     for day in days:
         for path in _files(store, day):
             for line in _lines(path):
@@ -89,7 +89,7 @@ def spent(store: Store, days: Collection[str], iteration: str, source: str) -> S
     return total
 
 
-class Journal:
+class FindingJournal:
     """An open file of one day, made with its first line. One writer each; a line is in the file once `add` returns."""
 
     def __init__(self, store: Store, day: str) -> None:
@@ -97,7 +97,7 @@ class Journal:
         self._stream: BinaryIO | None = None
         self._encoder = msgspec.json.Encoder()
 
-    def add(self, *lines: Line) -> None:
+    def add(self, *lines: JournalLine) -> None:
         if self._stream is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._stream = self._path.open("ab")
@@ -111,8 +111,8 @@ class Journal:
 
 
 @contextmanager
-def journal(store: Store, day: str) -> Generator[Journal]:
-    opened = Journal(store, day)
+def journal(store: Store, day: str) -> Generator[FindingJournal]:
+    opened = FindingJournal(store, day)
     try:
         yield opened
     finally:
@@ -121,15 +121,15 @@ def journal(store: Store, day: str) -> Generator[Journal]:
 
 def forget(store: Store, users: Collection[str]) -> list[str]:
     """Write the journals anew without the findings of these users; returns `name: n lines`."""
-    told: list[str] = []
+    changes: list[str] = []
     encoder = msgspec.json.Encoder()
     for path in sorted(store.path(FOLDER).glob("*/*.jsonl")):
         kept = [line for line in _lines(path) if line.user_id not in users]
         gone = len(path.read_bytes().splitlines()) - len(kept)
         if gone:  # a line that a kill cut off cannot say whose it was
             write_atomically(path, b"".join(encoder.encode(line) + b"\n" for line in kept))
-            told.append(f"{path.relative_to(store.root)}: {gone} lines")
-    return told
+            changes.append(f"{path.relative_to(store.root)}: {gone} lines")
+    return changes
 
 
 def drop_days(store: Store, days: Collection[str]) -> None:
@@ -142,9 +142,9 @@ def _files(store: Store, day: str) -> list[Path]:
     return sorted(store.path(FOLDER, day).glob("*.jsonl"))
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def _lines(path: Path) -> Iterator[JournalLine]:
     """The lines that are whole: a kill may have cut the last one, and that finding is made again."""
-    decoder = msgspec.json.Decoder(Line)
+    decoder = msgspec.json.Decoder(JournalLine)
     with path.open("rb") as stream:
         for text in stream:
             try:

@@ -23,18 +23,18 @@ from pipeline.engine import open_engine
 from pipeline.iteration import Iteration
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
-from pipeline.rewards.asking import Endpoints, Panel, ask
+from pipeline.rewards.asking import Endpoints, JudgeStageResult, judge_traces
 from pipeline.rewards.composite import Reward, compose, verified
-from pipeline.rewards.findings import Line, journal, key_of, known
-from pipeline.rewards.opinions import set_aside, settled
+from pipeline.rewards.findings import JournalLine, journal, key_of, known
+from pipeline.rewards.opinions import set_aside, settle
 from pipeline.rewards.questions import RAG, audits, judge_key, rag_key, wants_judge, wants_rag
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
 from pipeline.rewards.rules import measure
-from pipeline.rewards.samples import COLUMNS, UNKNOWN, Sample, opinions_of, samples
+from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import summarise
-from pipeline.rewards.verifiers import VERSION, Check, Grade, Grader, Outcome, grader_of
+from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, VerifierTask, grader_of
 from pipeline.storage import DatasetRef, Store, digest_dir
-from pipeline.traces.erased import publishing
+from pipeline.traces.erased import shared_lock
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
@@ -49,7 +49,7 @@ BATCH = 500
 FOLDER = "reward_labels"
 
 
-class Part(NamedTuple):
+class LabelTask(NamedTuple):
     """One row group to label, and all that it takes: it may be labelled on another machine."""
 
     root: str
@@ -60,12 +60,12 @@ class Part(NamedTuple):
     day: str
     iteration: str
     settings: Rewards
-    panel: Panel
+    panel: JudgeStageResult
     opinions: Path
     target: Path
 
 
-class Labelled(NamedTuple):
+class LabelCounts(NamedTuple):
     """What labelling a part came to."""
 
     rows: int
@@ -95,10 +95,10 @@ def label_traces(
             shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
         with store.staged(folder) as staging, open_lake(lake_config) as lake:
             window = window_of(store, lake, iteration.dataset)
-            opinions = settled(store, iteration, lake, window, settings.feedback)
-            panel = ask(store, lake, window, iteration, settings, endpoints, opinions, lineage, log)
+            opinions = settle(store, iteration, lake, window, settings.feedback)
+            panel = judge_traces(store, lake, window, iteration, settings, endpoints, opinions, lineage, log)
             parts = [
-                Part(
+                LabelTask(
                     root=str(store.root),
                     lake=lake_config,
                     uri=uri,
@@ -124,15 +124,15 @@ def label_traces(
             aside = set_aside(opinions)
         path = store.path(folder)
         dataset = DatasetRef(uri=str(path), rows=iteration.dataset.rows, digest=digest_dir(path))
-        counts = Labelled(*(sum(column) for column in zip(*done, strict=True))) if done else Labelled(0, 0, 0)
+        counts = LabelCounts(*(sum(column) for column in zip(*done, strict=True))) if done else LabelCounts(0, 0, 0)
         return summarise(store, iteration, dataset, settings, panel, counts.checked, counts.remembered, aside)
 
     with store.alone(iteration.path("labelling.lock")):  # of two runs at once the second finds the first one's labels
         return store.once(iteration.path("reward_labels.json"), RewardLabels, make)
 
 
-def _label_all(parts: Sequence[Part], compute: Compute, log: Log) -> list[Labelled]:
-    done: list[Labelled] = []
+def _label_all(parts: Sequence[LabelTask], compute: Compute, log: Log) -> list[LabelCounts]:
+    done: list[LabelCounts] = []
     with open_engine(compute) as engine:
         for labelled in engine.map(label_part, parts, log):
             done.append(labelled)
@@ -140,13 +140,13 @@ def _label_all(parts: Sequence[Part], compute: Compute, log: Log) -> list[Labell
     return done
 
 
-def label_part(part: Part) -> Labelled:
+def label_part(part: LabelTask) -> LabelCounts:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
     store = Store(part.root)
-    with publishing(store):  # nobody is forgotten while another machine still writes
+    with shared_lock(store):  # nobody is forgotten while another machine still writes
         rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
-        found = opinions_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
-        held = samples(rows.to_pylist(), found, part.settings)
+        day_opinions = scores_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
+        held = samples(rows.to_pylist(), day_opinions, part.settings)
         paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
         checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
         verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
@@ -157,42 +157,42 @@ def label_part(part: Part) -> Labelled:
         staged = part.target / f".{name}.{uuid.uuid4().hex}"
         pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
         staged.replace(part.target / name)
-    return Labelled(len(held), checked, len(verdicts) - checked)
+    return LabelCounts(len(held), checked, len(verdicts) - checked)
 
 
-def _check_rest(store: Store, part: Part, wanted: dict[str, Sample], lines: dict[str, Line]) -> int:
+def _check_rest(store: Store, part: LabelTask, wanted: dict[str, RewardSample], lines: dict[str, JournalLine]) -> int:
     """Check what has no verdict that stands, add it to `lines` and to the journal; how many that were."""
     todo = [(key, sample) for key, sample in wanted.items() if key not in lines or lines[key].again]
     with journal(store, part.day) as writer, closing(grader_of(part.settings.verifier)) as check:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
             grades = _grades(check, [sample for _, sample in batch])
-            made = [_verdict_line(*each, grade, part.iteration) for each, grade in zip(batch, grades, strict=True)]
-            writer.add(*made)
-            lines.update((line.key, line) for line in made)
+            new_lines = [_verdict_line(*each, grade, part.iteration) for each, grade in zip(batch, grades, strict=True)]
+            writer.add(*new_lines)
+            lines.update((line.key, line) for line in new_lines)
     return len(todo)
 
 
-def _grades(check: Grader, held: Sequence[Sample]) -> list[Grade]:
+def _grades(check: Grader, held: Sequence[RewardSample]) -> list[Grade]:
     """A kind of check that nobody knows is an error of that row."""
     graded = iter(check([_check(sample) for sample in held if sample.kind != UNKNOWN]))
     return [Grade(Outcome.error, "") if sample.kind == UNKNOWN else next(graded) for sample in held]
 
 
-def _check(sample: Sample) -> Check:
+def _check(sample: RewardSample) -> VerifierTask:
     kind: Any = "exact" if sample.kind == UNKNOWN else sample.kind
-    return Check(sample.completion, sample.reference or "", kind)
+    return VerifierTask(sample.completion, sample.reference or "", kind)
 
 
-def _verifier_key(sample: Sample) -> str:
+def _verifier_key(sample: RewardSample) -> str:
     reference = sample.reference or ""
     return key_of(
         "verifier", VERSION, sample.trace_id, sample.observation_id, sample.kind, reference, sample.completion
     )
 
 
-def _verdict_line(key: str, sample: Sample, grade: Grade, iteration: str) -> Line:
-    return Line(
+def _verdict_line(key: str, sample: RewardSample, grade: Grade, iteration: str) -> JournalLine:
+    return JournalLine(
         key=key,
         source="verifier",
         iteration=iteration,
@@ -204,7 +204,7 @@ def _verdict_line(key: str, sample: Sample, grade: Grade, iteration: str) -> Lin
     )
 
 
-def _paid_keys(panel: Panel, sample: Sample, settings: Rewards) -> dict[str, str]:
+def _paid_keys(panel: JudgeStageResult, sample: RewardSample, settings: Rewards) -> dict[str, str]:
     """Keys of what the paid judges should have said of a completion, or may have, by source."""
     if sample.calls_tools:
         return {}
@@ -214,7 +214,7 @@ def _paid_keys(panel: Panel, sample: Sample, settings: Rewards) -> dict[str, str
 
 
 def _label(
-    sample: Sample, lines: dict[str, Line], verdict_key: str | None, paid: dict[str, str], part: Part
+    sample: RewardSample, lines: dict[str, JournalLine], verdict_key: str | None, paid: dict[str, str], part: LabelTask
 ) -> dict[str, Any]:
     findings = {"feedback": sample.feedback}
     verdict = lines[verdict_key] if verdict_key is not None else None
@@ -225,9 +225,9 @@ def _label(
         findings |= measure(sample.completion, None, sample.latency_s, part.settings.rules)
     for source, key in paid.items():
         if key in lines:
-            findings |= _heard(lines[key])
+            findings |= _scored(lines[key])
         elif source == "rag" or wants_judge(sample, part.settings):
-            findings |= _unheard(source, part.panel)
+            findings |= _missing_judges(source, part.panel)
     spoken = {source: lines[key] for source, key in paid.items() if key in lines}
     reward = compose(findings, sample.profile, part.settings)
     if sample.calls_tools:
@@ -239,7 +239,7 @@ def _label(
         "verifier": sample.kind if verdict is not None else None,
         "outcome": verdict.outcome if verdict is not None else TOOL_CALLS if sample.calls_tools else "no_reference",
         "answer": verdict.answer if verdict is not None else None,
-        **_said(reward),
+        **_reward_columns(reward),
         "verifier_version": VERSION if verdict is not None else None,
         "judge_id": part.panel.judge_id if "judge" in spoken else None,
         "rag_id": part.panel.rag_id if "rag" in spoken else None,
@@ -248,12 +248,12 @@ def _label(
     }
 
 
-def _heard(line: Line) -> dict[str, Finding]:
-    said = {name: Finding(value) for name, value in line.values.items()}
-    return said | {name: Finding(None, reason) for name, reason in line.missing.items()}
+def _scored(line: JournalLine) -> dict[str, Finding]:
+    findings = {name: Finding(value) for name, value in line.values.items()}
+    return findings | {name: Finding(None, reason) for name, reason in line.missing.items()}
 
 
-def _unheard(source: str, panel: Panel) -> dict[str, Finding]:
+def _missing_judges(source: str, panel: JudgeStageResult) -> dict[str, Finding]:
     """Who should have been asked and was not does not merely not apply: the label must not pretend so."""
     return (
         {"judge": Finding(None, panel.unasked)}
@@ -262,7 +262,7 @@ def _unheard(source: str, panel: Panel) -> dict[str, Finding]:
     )
 
 
-def _said(reward: Reward) -> dict[str, Any]:
+def _reward_columns(reward: Reward) -> dict[str, Any]:
     return {
         **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in COMPONENTS},
         "final_reward": reward.final_reward,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.rewards.findings import Line
+from pipeline.rewards.findings import JournalLine
 from pipeline.rewards.judge import Preferred
-from pipeline.rewards.samples import Sample
+from pipeline.rewards.samples import RewardSample
 
 AGAIN = frozenset({"rag_error", "rag_timeout", "rag_budget"})
 """Reasons of Ragas that another attempt may get past; a judgement says by itself whether it is final."""
 
 
 def line_of(
-    key: str, source: Any, iteration: str, sample: Sample, values: dict[str, float], missing: dict[str, str],
+    key: str, source: Any, iteration: str, sample: RewardSample, values: dict[str, float], missing: dict[str, str],
     tokens: int, usd: float,
-) -> Line:  # fmt: skip
-    return Line(
+) -> JournalLine:  # fmt: skip
+    return JournalLine(
         key=key,
         source=source,
         iteration=iteration,
@@ -30,13 +30,13 @@ def line_of(
     )
 
 
-def order_line(key: str, iteration: str, sample: Sample, said: Preferred) -> Line:
-    values = {} if said.consistent is None else {"consistent": float(said.consistent)}
-    missing = {} if said.consistent is not None else {"consistent": str(said.reason)}
-    line = line_of(key, "order", iteration, sample, values, missing, said.tokens, said.usd)
-    line.again = not said.final
+def order_line(key: str, iteration: str, sample: RewardSample, preference: Preferred) -> JournalLine:
+    values = {} if preference.consistent is None else {"consistent": float(preference.consistent)}
+    missing = {} if preference.consistent is not None else {"consistent": str(preference.reason)}
+    line = line_of(key, "order", iteration, sample, values, missing, preference.tokens, preference.usd)
+    line.again = not preference.final
     return line
 
 
-def consistent(line: Line) -> bool | None:
+def consistent(line: JournalLine) -> bool | None:
     return bool(line.values["consistent"]) if "consistent" in line.values else None

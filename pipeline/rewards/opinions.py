@@ -21,7 +21,7 @@ from pipeline.traces.records import Window
 from pipeline.traces.scope import where
 
 
-def settled(store: Store, iteration: Iteration, lake: Lake, window: Window, settings: Feedback) -> Path:
+def settle(store: Store, iteration: Iteration, lake: Lake, window: Window, settings: Feedback) -> Path:
     """The folder of the window's opinions: `<day>.parquet` with the columns of `feedback.OPINIONS`."""
     folder = iteration.path("opinions")
     scratch = store.path("traces", "staging")  # what a kill leaves there is known to the erasure
@@ -38,8 +38,8 @@ def settled(store: Store, iteration: Iteration, lake: Lake, window: Window, sett
 
 def set_aside(folder: Path) -> dict[str, int]:
     """Rated traces whose feedback does not count, by reason."""
-    found: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for path in sorted(folder.glob("*.parquet")):
-        found.update(pq.read_table(path, columns=["reason"])["reason"].to_pylist())
-    del found[""]
-    return dict(sorted(found.items()))
+        reasons.update(pq.read_table(path, columns=["reason"])["reason"].to_pylist())
+    del reasons[""]
+    return dict(sorted(reasons.items()))

@@ -24,7 +24,15 @@ from pipeline.recipe.rewards import Rag
 from pipeline.rewards.judge import Budget, Endpoint
 from pipeline.rewards.judge.endpoint import check_endpoint
 from pipeline.rewards.judge.fence import visible
-from pipeline.rewards.rag_backend import ERROR, MALFORMED, TOO_LONG, Backend, Missing, Wire, open_wire
+from pipeline.rewards.rag_backend import (
+    ERROR,
+    MALFORMED,
+    TOO_LONG,
+    Backend,
+    EndpointConnection,
+    MetricMissing,
+    open_wire,
+)
 from pipeline.rewards.records import ABSENT
 from pipeline.storage import Record, digest_json
 from pipeline.traces.sources.shapes import decoded
@@ -60,8 +68,8 @@ def contexts_of(metadata: str, key: str) -> list[str]:
     The value may be JSON in text. At most MAX_CONTEXTS, as many as fit into MAX_CHARS whole; [] for anything else.
     """
     try:
-        found = msgspec.json.decode(metadata)
-        value = cast(dict[str, Any], found).get(key) if isinstance(found, dict) else None
+        parsed = msgspec.json.decode(metadata)
+        value = cast(dict[str, Any], parsed).get(key) if isinstance(parsed, dict) else None
     except (msgspec.MsgspecError, RecursionError):
         return []
     listed = decoded(value) if isinstance(value, str) else value
@@ -148,7 +156,7 @@ class RagSession:
                     task.cancel()
         return [findings[place] for place in range(len(rows))]
 
-    async def _row(self, row: Retrieved, wire: Wire) -> RagFinding:
+    async def _row(self, row: Retrieved, wire: EndpointConnection) -> RagFinding:
         values: dict[str, float] = {}
         missing: dict[str, str] = {}
         tokens, usd = 0, 0.0
@@ -163,9 +171,9 @@ class RagSession:
             try:
                 value = await self._metric(name, row, backend)
                 if not math.isfinite(value):
-                    raise Missing(MALFORMED)
+                    raise MetricMissing(MALFORMED)
                 values[name] = min(max(value, 0.0), 1.0)
-            except Missing as reason:
+            except MetricMissing as reason:
                 missing[name] = str(reason)
             # The boundary to the library: what it raises about one row must not take the others with it.
             except Exception as error:
@@ -178,11 +186,11 @@ class RagSession:
         """The library's value for a metric that applies; else raises Missing."""
         needs_reference, needs_embeddings = name == "context_recall", name == "answer_relevancy"
         if not (row.question.strip() and row.completion.strip() and row.contexts):
-            raise Missing(ABSENT)
+            raise MetricMissing(ABSENT)
         if (needs_reference and row.reference is None) or (needs_embeddings and not self._settings.embeddings):
-            raise Missing(ABSENT)
+            raise MetricMissing(ABSENT)
         if max(map(len, (row.question, row.completion, row.reference or "", "".join(row.contexts)))) > MAX_CHARS:
-            raise Missing(TOO_LONG)
+            raise MetricMissing(TOO_LONG)
         asked: dict[str, Any] = {"user_input": row.question, "retrieved_contexts": row.contexts}
         match name:
             case "faithfulness":

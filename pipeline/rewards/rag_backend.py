@@ -20,9 +20,9 @@ import msgspec
 from pydantic import BaseModel
 
 from pipeline.recipe.rewards import Judge, Rag
-from pipeline.rewards.judge import Budget, Endpoint, JudgeReason, Usage
-from pipeline.rewards.judge.client import CONNECT_S, Client, wait_s
-from pipeline.rewards.judge.prompt import Form
+from pipeline.rewards.judge import Budget, Endpoint, JudgeReason, TokenUsage
+from pipeline.rewards.judge.client import CONNECT_S, JudgeClient, wait_s
+from pipeline.rewards.judge.prompt import AnswerSchema
 
 ERROR, TIMEOUT, BUDGET, MALFORMED, TOO_LONG = "rag_error", "rag_timeout", "rag_budget", "rag_malformed", "rag_too_long"
 _REASONS = {
@@ -44,14 +44,14 @@ SYSTEM = (
 M = TypeVar("M", bound=BaseModel)
 
 
-class Missing(Exception):
+class MetricMissing(Exception):
     """Through the library: why a metric has no value."""
 
 
-class Wire(NamedTuple):
+class EndpointConnection(NamedTuple):
     """An endpoint's connections, which live in one event loop."""
 
-    client: Client
+    client: JudgeClient
     http: httpx.AsyncClient
     url: str
     settings: Rag
@@ -61,7 +61,7 @@ class Wire(NamedTuple):
 @asynccontextmanager
 async def open_wire(
     endpoint: Endpoint, settings: Rag, budget: Budget, log: Callable[[str], None]
-) -> AsyncGenerator[Wire]:
+) -> AsyncGenerator[EndpointConnection]:
     """Connections to the endpoint, until the block ends."""
     limits = {"concurrency": settings.concurrency, "timeout_s": settings.timeout_s, "attempts": ATTEMPTS}
     limits |= {"max_completion_tokens": MAX_COMPLETION_TOKENS, "max_response_bytes": MAX_RESPONSE_BYTES}
@@ -76,9 +76,9 @@ async def open_wire(
         follow_redirects=False,
         trust_env=False,
     )
-    told = Client(endpoint, asks, budget, lambda line: log(line.replace("judge:", "rag:", 1)), BACKOFF_S)
-    async with told as client, http:
-        yield Wire(client, http, f"{endpoint.url.rstrip('/')}/embeddings", settings, budget)
+    judge_client = JudgeClient(endpoint, asks, budget, lambda line: log(line.replace("judge:", "rag:", 1)), BACKOFF_S)
+    async with judge_client as client, http:
+        yield EndpointConnection(client, http, f"{endpoint.url.rstrip('/')}/embeddings", settings, budget)
 
 
 class _Embedding(msgspec.Struct):
@@ -98,7 +98,7 @@ class _Embeddings(msgspec.Struct):
 class Backend:
     """Ragas' language and embedding model in one. It starts no request once `timeout_s` have passed."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: EndpointConnection) -> None:
         self._wire = wire
         self._deadline = time.monotonic() + wire.settings.timeout_s
         self._claims: int | None = None
@@ -111,28 +111,28 @@ class Backend:
         self._in_time()
         schema = closed(response_model.model_json_schema())
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}]
-        answer = await self._wire.client.ask(messages, Form(response_model.__name__, schema))
+        answer = await self._wire.client.ask(messages, AnswerSchema(response_model.__name__, schema))
         self.tokens, self.usd = self.tokens + answer.tokens, self.usd + answer.usd
         if answer.content is None:
-            raise Missing(_REASONS.get(answer.reason or JudgeReason.MALFORMED, MALFORMED))
+            raise MetricMissing(_REASONS.get(answer.reason or JudgeReason.MALFORMED, MALFORMED))
         try:
             value = msgspec.json.decode(answer.content)
             validate(value, schema)
-            found = response_model.model_validate(value)
+            response = response_model.model_validate(value)
         except (msgspec.MsgspecError, RecursionError, ValidationError, ValueError) as error:
-            raise Missing(MALFORMED) from error
-        self._check(found)
-        return found
+            raise MetricMissing(MALFORMED) from error
+        self._check(response)
+        return response
 
-    def _check(self, found: BaseModel) -> None:
+    def _check(self, response: BaseModel) -> None:
         """What Ragas would turn into a number all the same: no question, or claims that were not judged."""
-        claims: list[Any] | None = getattr(found, "statements", None)
+        claims: list[Any] | None = getattr(response, "statements", None)
         if claims is not None:
             if self._claims not in (None, len(claims)):
-                raise Missing(MALFORMED)
+                raise MetricMissing(MALFORMED)
             self._claims = len(claims)
-        if not getattr(found, "question", "none asked").strip():
-            raise Missing(MALFORMED)
+        if not getattr(response, "question", "none asked").strip():
+            raise MetricMissing(MALFORMED)
 
     async def aembed_text(self, text: str, **_: Any) -> list[float]:
         """One text's vector."""
@@ -148,19 +148,19 @@ class Backend:
             await asyncio.sleep(wait_s(attempt, None, BACKOFF_S))
             status, received = await self._embeddings(body)
         if status != 200:
-            raise Missing(ERROR)
+            raise MetricMissing(ERROR)
         vectors = [item.embedding for item in sorted(received.data, key=lambda item: item.index)] if received else []
         if len(vectors) != len(texts) or not all(0 < math.hypot(*vector) < math.inf for vector in vectors):
-            raise Missing(MALFORMED)
+            raise MetricMissing(MALFORMED)
         return vectors
 
     async def _embeddings(self, body: bytes) -> tuple[int, _Embeddings | None]:
         """One request: its HTTP status, 0 where no connection stood; and what came, if it can be read."""
         self._in_time()
         wire = self._wire
-        most = Usage(len(body), 0)
+        most = TokenUsage(len(body), 0)
         if not wire.budget.hold(most):
-            raise Missing(BUDGET)
+            raise MetricMissing(BUDGET)
         used = most  # a request that breaks under way may have been billed
         try:
             async with (
@@ -168,16 +168,16 @@ class Backend:
                 wire.http.stream("POST", wire.url, content=body) as response,
             ):
                 if response.status_code != 200:
-                    used = Usage(0, 0)
+                    used = TokenUsage(0, 0)
                     return response.status_code, None
                 received = await _received(response)
                 if received is not None and received.usage is not None and received.usage.prompt_tokens > 0:
-                    used = Usage(received.usage.prompt_tokens, 0)
+                    used = TokenUsage(received.usage.prompt_tokens, 0)
                 return 200, received
         except TimeoutError as error:
-            raise Missing(TIMEOUT) from error
+            raise MetricMissing(TIMEOUT) from error
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            used = Usage(0, 0)
+            used = TokenUsage(0, 0)
             return 0, None
         except httpx.TransportError:
             return 0, None
@@ -187,7 +187,7 @@ class Backend:
 
     def _in_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise Missing(TIMEOUT)
+            raise MetricMissing(TIMEOUT)
 
 
 async def _received(response: httpx.Response) -> _Embeddings | None:
@@ -204,14 +204,14 @@ async def _received(response: httpx.Response) -> _Embeddings | None:
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """A pydantic model's schema without room: no further keys, all of its own, and every integer a verdict, 0 or 1."""
-    made: dict[str, Any] = {}
+    closed_schema: dict[str, Any] = {}
     for key, value in schema.items():
         if isinstance(value, dict):
-            made[key] = closed(value)  # pyright: ignore[reportUnknownArgumentType]
+            closed_schema[key] = closed(value)  # pyright: ignore[reportUnknownArgumentType]
         else:
-            made[key] = value
+            closed_schema[key] = value
     if schema.get("type") == "object":
-        made |= {"additionalProperties": False, "required": list(schema.get("properties", {}))}
+        closed_schema |= {"additionalProperties": False, "required": list(schema.get("properties", {}))}
     if schema.get("type") == "integer":
-        made["enum"] = [0, 1]
-    return made
+        closed_schema["enum"] = [0, 1]
+    return closed_schema

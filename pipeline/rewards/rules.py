@@ -20,7 +20,7 @@ from typing import NoReturn
 from pipeline.recipe.rewards import Rules, VerifierKind
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers.answers import final_answer, visible
-from pipeline.rewards.verifiers.code import Block, blocks, python_block
+from pipeline.rewards.verifiers.code import CodeBlock, blocks, python_block
 
 NGRAM = 4
 MAX_PARSED_CHARS = 20_000
@@ -60,7 +60,7 @@ def _latency(latency_s: float | None, slow_s: float) -> Finding:
     return Finding(max(0.0, 1.0 - latency_s / slow_s))
 
 
-def _well_formed(text: str, kind: VerifierKind, block: Block | None) -> bool:
+def _well_formed(text: str, kind: VerifierKind, block: CodeBlock | None) -> bool:
     if kind == "code":
         return block is not None and bool(block.body.strip()) and _parses(block.body)
     if kind == "json_schema":
@@ -68,11 +68,11 @@ def _well_formed(text: str, kind: VerifierKind, block: Block | None) -> bool:
     return final_answer(text) is not None
 
 
-def _answer_block(text: str, kind: VerifierKind | None) -> Block | None:
+def _answer_block(text: str, kind: VerifierKind | None) -> CodeBlock | None:
     if kind == "code":
         return python_block(text)
-    found = [block for block in blocks(text) if block.language == "json"] if kind == "json_schema" else []
-    return found[-1] if found else None
+    json_blocks = [block for block in blocks(text) if block.language == "json"] if kind == "json_schema" else []
+    return json_blocks[-1] if json_blocks else None
 
 
 def _parses(code: str) -> bool:
@@ -100,7 +100,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _before_the_answer(text: str, block: Block | None) -> str:
+def _before_the_answer(text: str, block: CodeBlock | None) -> str:
     """What precedes the last block of code or JSON, or the last marked answer; else all but the last line."""
     if block is not None:
         return text[: block.start]

@@ -44,7 +44,7 @@ UNKNOWN = "unknown"
 """A kind of check that a trace names and nobody knows."""
 
 
-class Sample(NamedTuple):
+class RewardSample(NamedTuple):
     """One governed row. `kind` may be UNKNOWN: then the check is an error of that row."""
 
     trace_id: str
@@ -77,15 +77,15 @@ class Sample(NamedTuple):
 
 def samples(
     rows: Iterable[Mapping[str, Any]], opinions: Mapping[tuple[str, str], Finding], settings: Rewards
-) -> list[Sample]:
+) -> list[RewardSample]:
     """The rows as they are scored. `rows` have the governed table's COLUMNS."""
     return [_sample(row, opinions, settings) for row in rows]
 
 
-def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding], settings: Rewards) -> Sample:
+def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding], settings: Rewards) -> RewardSample:
     metadata = _object(row["metadata"])
     contexts_key = settings.rag.contexts_key if settings.rag else ""
-    return Sample(
+    return RewardSample(
         trace_id=row["trace_id"],
         observation_id=row["observation_id"],
         day=row["day"].isoformat(),
@@ -110,7 +110,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, str]:
     return {**plain, "tool_calls": message["tool_calls"]} if message.get("tool_calls") else plain
 
 
-def opinions_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tuple[str, str], Finding]:
+def scores_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tuple[str, str], Finding]:
     """A day's settled feedback by (trace, observation): all of it, or that on some traces. Without a file, none."""
     if not path.exists():
         return {}
@@ -121,17 +121,17 @@ def opinions_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tu
     return {(row["trace_id"], row["observation_id"]): Finding(row["value"], row["reason"]) for row in rows}
 
 
-def _kind(said: Any, usual: str) -> str:
+def _kind(value: Any, usual: str) -> str:
     """The kind of check that a trace names, which Langfuse may export as JSON in text, with its quotes."""
-    if said is None or said == "":
+    if value is None or value == "":
         return usual
-    kind = str(said).strip('"')
+    kind = str(value).strip('"')
     return kind if kind in KINDS else UNKNOWN
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards import drift, reviews, trust
-from pipeline.rewards.asking import Panel
+from pipeline.rewards.asking import JudgeStageResult
 from pipeline.rewards.records import BINS, LABELS, ComponentSummary, JudgeReport, RewardLabels
 from pipeline.storage import DatasetRef, Store
 
@@ -25,7 +25,7 @@ def summarise(
     iteration: Iteration,
     dataset: DatasetRef,
     settings: Rewards,
-    panel: Panel,
+    panel: JudgeStageResult,
     checked: int,
     remembered: int,
     set_aside: Mapping[str, int],
@@ -36,7 +36,7 @@ def summarise(
     bins, _ = np.histogram(rewards, bins=BINS, range=(0.0, 1.0))
     mean = float(rewards.mean()) if len(rewards) else 0.0
     histogram = tuple(int(n) for n in bins)
-    distribution = drift.Distribution(
+    distribution = drift.RewardDistribution(
         iteration=iteration.id, number=iteration.number, model_name=iteration.model_name, histogram=histogram, mean=mean
     )
     drift.record(store, distribution)
@@ -64,7 +64,9 @@ def summarise(
     )
 
 
-def _judge(settings: Rewards, panel: Panel, components: Mapping[str, ComponentSummary]) -> JudgeReport | None:
+def _judge(
+    settings: Rewards, panel: JudgeStageResult, components: Mapping[str, ComponentSummary]
+) -> JudgeReport | None:
     if settings.judge is None:
         return None
     admission = panel.admission

@@ -39,7 +39,7 @@ FAR_APART = 0.5
 MAX_TEXT = 300
 
 
-class Reviewed(NamedTuple):
+class ReviewedLabel(NamedTuple):
     """One label of a weekly sample that people have scored. `score` is their mean, in [0, 1]."""
 
     week: str
@@ -60,20 +60,20 @@ def components(labels: pa.Table) -> dict[str, ComponentSummary]:
 def agreement(labels: pa.Table) -> tuple[Agreement, ...]:
     """Each pair of components that both speak on MIN_SHARED rows or more."""
     columns = {name: _floats(labels[name]) for name in COMPONENTS}
-    found: list[Agreement] = []
+    agreements: list[Agreement] = []
     for first, second in combinations(COMPONENTS, 2):
         both = np.flatnonzero(~np.isnan(columns[first]) & ~np.isnan(columns[second]))
         if len(both) >= MIN_SHARED:
             a, b = columns[first][both], columns[second][both]
             same = int(np.count_nonzero((a > 0.5) == (b > 0.5)))
             correlation = _correlation(a, b)
-            found.append(
+            agreements.append(
                 Agreement(first=first, second=second, agree=share(same, len(both)), rank_correlation=correlation)
             )
-    return tuple(found)
+    return tuple(agreements)
 
 
-def human_agreement(labels: pa.Table, reviews: Sequence[Reviewed]) -> HumanAgreement:
+def human_agreement(labels: pa.Table, reviews: Sequence[ReviewedLabel]) -> HumanAgreement:
     """People against the labels as they are now, on the reviewed rows of the random stratum that still have a label.
 
     A trace that was drawn in several weeks counts once, with the mean of its reviews. A mean of exactly 0.5 takes no
@@ -157,8 +157,8 @@ def _summary(labels: pa.Table, name: str) -> ComponentSummary:
     bins, _ = np.histogram(values, bins=BINS, range=(0.0, 1.0))
     reasons: Counter[str] = Counter()
     # Few combinations of reasons occur, each of them often: each is parsed once.
-    for found in pc.value_counts(labels["missing"].filter(pc.is_null(column))).to_pylist():
-        reasons[json.loads(found["values"] or "{}").get(name, ABSENT)] += found["counts"]
+    for entry in pc.value_counts(labels["missing"].filter(pc.is_null(column))).to_pylist():
+        reasons[json.loads(entry["values"] or "{}").get(name, ABSENT)] += entry["counts"]
     return ComponentSummary(
         count=len(values),
         mean=float(values.mean()) if len(values) else None,

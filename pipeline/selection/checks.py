@@ -9,7 +9,7 @@ from typing import Literal
 
 from pipeline.estimate import Estimate
 from pipeline.recipe import Selection
-from pipeline.selection.cost import Expected
+from pipeline.selection.cost import MethodCost
 from pipeline.selection.evidence import Evidence
 from pipeline.storage import Record
 
@@ -17,15 +17,15 @@ Key = Literal["coverage", "verifiable", "frontier", "zero_variance", "pairs", "n
 Sign = Literal[">=", "<="]
 
 
-class Check(Record):
+class EvidenceCheck(Record):
     """One piece of evidence against its threshold."""
 
     key: Key
     needed_by: tuple[Literal["grpo", "dpo"], ...]
     name: str
-    found: Estimate
+    estimate: Estimate
     """A census has no width: its three values are one."""
-    census: bool
+    exact: bool
     sign: Sign
     threshold: float
     holds: bool
@@ -33,7 +33,7 @@ class Check(Record):
     @property
     def bound(self) -> float | None:
         """The end of the interval that speaks against the method."""
-        return self.found.low if self.sign == ">=" else self.found.high
+        return self.estimate.low if self.sign == ">=" else self.estimate.high
 
     def figure(self, value: float) -> str:
         counted = self.key in ("frontier", "pairs")
@@ -41,16 +41,16 @@ class Check(Record):
 
     def interval(self) -> str:
         """What was found, for people: a census as it is, an estimate with its interval."""
-        if self.census and self.found.value is not None:
-            return self.figure(self.found.value)
-        return percentages(self.found)
+        if self.exact and self.estimate.value is not None:
+            return self.figure(self.estimate.value)
+        return percentages(self.estimate)
 
     def __str__(self) -> str:
         needs = f"{self.sign} {self.figure(self.threshold)}"
-        if self.found.value is None:
+        if self.estimate.value is None:
             what = "reviews" if self.key == "noise" else "verified attempts"
-            return f"{self.name} unknown: n={self.found.n:,}, needs {what} ({needs})"
-        bound = "" if self.census else f"{'lower' if self.sign == '>=' else 'upper'} bound "
+            return f"{self.name} unknown: n={self.estimate.n:,}, needs {what} ({needs})"
+        bound = "" if self.exact else f"{'lower' if self.sign == '>=' else 'upper'} bound "
         return f"{self.name}: {self.interval()}, {'' if self.holds else 'needs '}{bound}{needs}"
 
 
@@ -64,35 +64,35 @@ def percentages(share: Estimate) -> str:
 
 
 def checks(
-    evidence: Evidence, thresholds: Selection, min_coverage: float, grpo: Expected | None = None
-) -> tuple[Check, ...]:
+    evidence: Evidence, thresholds: Selection, min_coverage: float, grpo: MethodCost | None = None
+) -> tuple[EvidenceCheck, ...]:
     """Every check of the rule. Zero variance is of the groups that will be drawn, where somebody has estimated that."""
     flat, groups = evidence.zero_variance_share, "zero-variance share of the logged groups"
     if grpo is not None:
         flat, groups = grpo.zero_variance_share, f"expected zero-variance share of groups of {grpo.num_generations}"
     verifiable, noise = evidence.verifiable_share, evidence.label_noise
     return (
-        _check("coverage", "label coverage", _census(evidence.coverage), ">=", min_coverage),
+        _check("coverage", "label coverage", _exact(evidence.coverage), ">=", min_coverage),
         _check("verifiable", "verifiable share of prompts", verifiable, ">=", thresholds.min_verifiable_share),
-        _check("frontier", "prompts on the frontier", _census(evidence.frontier_prompts), ">=", thresholds.min_prompts),
+        _check("frontier", "prompts on the frontier", _exact(evidence.frontier_prompts), ">=", thresholds.min_prompts),
         _check("zero_variance", groups, flat, "<=", thresholds.max_zero_variance_share),
-        _check("pairs", "preference pairs", _census(evidence.pairs), ">=", thresholds.min_pairs),
+        _check("pairs", "preference pairs", _exact(evidence.pairs), ">=", thresholds.min_pairs),
         _check("noise", "label noise of the pairs", noise, "<=", thresholds.max_label_noise),
     )
 
 
-_CENSUS = ("coverage", "frontier", "pairs")
+_EXACT_COUNTS = ("coverage", "frontier", "pairs")
 
 
-def _census(figure: float) -> Estimate:
+def _exact(figure: float) -> Estimate:
     return Estimate(value=figure, low=figure, high=figure, n=0)
 
 
-def _check(key: Key, name: str, found: Estimate, sign: Sign, threshold: float) -> Check:
+def _check(key: Key, name: str, estimate: Estimate, sign: Sign, threshold: float) -> EvidenceCheck:
     needed_by = ("grpo", "dpo") if key == "coverage" else ("dpo",) if key in ("pairs", "noise") else ("grpo",)
-    bound = found.low if sign == ">=" else found.high
+    bound = estimate.low if sign == ">=" else estimate.high
     holds = bound is not None and (bound >= threshold if sign == ">=" else bound <= threshold)
-    return Check(
-        key=key, needed_by=needed_by, name=name, found=found, census=key in _CENSUS, sign=sign, threshold=threshold,
-        holds=holds,
+    return EvidenceCheck(
+        key=key, needed_by=needed_by, name=name, estimate=estimate, exact=key in _EXACT_COUNTS, sign=sign,
+        threshold=threshold, holds=holds,
     )  # fmt: skip

@@ -24,8 +24,8 @@ from typing import Literal
 
 from pipeline.estimate import share
 from pipeline.recipe import Selection
-from pipeline.selection.checks import Check, checks
-from pipeline.selection.cost import Expected, zero_variance
+from pipeline.selection.checks import EvidenceCheck, checks
+from pipeline.selection.cost import MethodCost, zero_variance
 from pipeline.selection.evidence import Evidence
 from pipeline.selection.noise import ENOUGH_REVIEWS
 from pipeline.storage import Record
@@ -39,31 +39,31 @@ NARROWER = 10
 """How many times narrower an interval is proposed to become, by a hundred times its observations."""
 
 
-class Decision(Record):
+class MethodDecision(Record):
     """The method and the grounds for it. `lacks` names, for each method not qualified, what it lacked."""
 
     method: Method
     forced: bool
     reasons: tuple[str, ...]
     lacks: dict[str, tuple[str, ...]]
-    checks: tuple[Check, ...]
+    checks: tuple[EvidenceCheck, ...]
     evidence: Evidence
     thresholds: Selection
-    expected: dict[str, Expected]
+    expected: dict[str, MethodCost]
     """By method; empty if nobody has estimated."""
     would_change: tuple[str, ...]
     """What would have to change for another decision, in numbers."""
 
 
 def choose(
-    evidence: Evidence, thresholds: Selection, min_coverage: float, expected: Mapping[str, Expected] | None = None
-) -> Decision:
+    evidence: Evidence, thresholds: Selection, min_coverage: float, expected: Mapping[str, MethodCost] | None = None
+) -> MethodDecision:
     """Apply the rule. Every reason carries the observed value and the threshold that it was held against."""
     expected = dict(expected or {})
     held = checks(evidence, thresholds, min_coverage, expected.get("grpo"))
     failed = {name: [check for check in held if name in check.needed_by and not check.holds] for name in METHODS}
     method, reasons = _decide(evidence, thresholds, held, failed)
-    return Decision(
+    return MethodDecision(
         method=method,
         forced=thresholds.method != "auto",
         reasons=reasons,
@@ -77,7 +77,10 @@ def choose(
 
 
 def _decide(
-    evidence: Evidence, thresholds: Selection, held: tuple[Check, ...], failed: Mapping[str, list[Check]]
+    evidence: Evidence,
+    thresholds: Selection,
+    held: tuple[EvidenceCheck, ...],
+    failed: Mapping[str, list[EvidenceCheck]],
 ) -> tuple[Method, tuple[str, ...]]:
     if thresholds.method != "auto":
         material = evidence.frontier_prompts if thresholds.method == "grpo" else evidence.pairs
@@ -94,7 +97,9 @@ def _decide(
     return "none", tuple(f"{name.upper()} lacks {check}" for name, why in failed.items() for check in why)
 
 
-def _would_change(evidence: Evidence, held: Sequence[Check], method: Method, grpo: Expected | None) -> Iterator[str]:
+def _would_change(
+    evidence: Evidence, held: Sequence[EvidenceCheck], method: Method, grpo: MethodCost | None
+) -> Iterator[str]:
     for check in held:
         if not check.holds:
             yield f"{' and '.join(name.upper() for name in check.needed_by)}: {_remedy(check, evidence, grpo)}"
@@ -106,14 +111,14 @@ def _would_change(evidence: Evidence, held: Sequence[Check], method: Method, grp
             yield f"away from {method.upper()}: its closest call is {near}"
 
 
-def _slack(check: Check) -> float:
+def _slack(check: EvidenceCheck) -> float:
     """How many times over a check holds."""
     assert check.bound is not None, "what is unknown does not hold"
     over, under = (check.bound, check.threshold) if check.sign == ">=" else (check.threshold, check.bound)
     return over / under if under else math.inf
 
 
-def _remedy(check: Check, evidence: Evidence, grpo: Expected | None) -> str:
+def _remedy(check: EvidenceCheck, evidence: Evidence, grpo: MethodCost | None) -> str:
     """What would make a check hold, as a number of something that people can go and get."""
     match check.key:
         case "coverage":
@@ -135,11 +140,11 @@ def _remedy(check: Check, evidence: Evidence, grpo: Expected | None) -> str:
             return _cleaner(check, evidence)
 
 
-def _more(check: Check, evidence: Evidence, found: int, what: str) -> str:
-    missing = math.ceil(check.threshold) - found
-    if not found:
+def _more(check: EvidenceCheck, evidence: Evidence, count: int, what: str) -> str:
+    missing = math.ceil(check.threshold) - count
+    if not count:
         return f"{missing:,} {what}; this traffic gives none, so more of it will not help"
-    times = missing / found
+    times = missing / count
     traces = math.ceil(times * evidence.traces)
     return f"another {missing:,} {what}: about {traces:,} more traces like these ({times:.1f} x as many)"
 
@@ -152,36 +157,36 @@ def _references(threshold: float, evidence: Evidence) -> int | None:
     return None
 
 
-def _larger_groups(check: Check, evidence: Evidence, grpo: Expected | None) -> str:
+def _larger_groups(check: EvidenceCheck, evidence: Evidence, grpo: MethodCost | None) -> str:
     generations = (grpo.num_generations or 1) * 2 if grpo else MAX_GENERATIONS + 1
     while generations <= MAX_GENERATIONS:
         flat = zero_variance(evidence, generations)
         if flat.high is not None and flat.high <= check.threshold:
             return f"groups of {generations}: expected zero-variance share {check.figure(flat.high)} at most"
         generations *= 2
-    if check.found.value is None:
+    if check.estimate.value is None:
         return "verified attempts at any prompt"
     return "prompts that this model answers neither always right nor always wrong"
 
 
-def _cleaner(check: Check, evidence: Evidence) -> str:
-    found, sources = check.found, evidence.noise_sources
+def _cleaner(check: EvidenceCheck, evidence: Evidence) -> str:
+    estimate, sources = check.estimate, evidence.noise_sources
     if not sources:
         return "pairs first: without any there is no noise to measure"
     in_the_dark = [name for name, source in sources.items() if source.noise.value is None]
-    if in_the_dark or found.value is None or found.high is None:
+    if in_the_dark or estimate.value is None or estimate.high is None:
         reviews = max(0, ENOUGH_REVIEWS - evidence.trust.human.n)
         return (
             f"people's reviews of {reviews:,} more labels, or references where only {' and '.join(in_the_dark)} spoke"
         )
-    width, room = found.high - found.value, check.threshold - found.value
+    width, room = estimate.high - estimate.value, check.threshold - estimate.value
     if width > NARROWER * room:
         worst = max(sources, key=lambda name: sources[name].share * (sources[name].noise.value or 0.0))
-        excess = 100 * (found.high - check.threshold)
+        excess = 100 * (estimate.high - check.threshold)
         part = f"{sources[worst].share:.0%} of them"
         return f"labels less noisy by {excess:.1f} points at worst; most of it is from {worst}, {part}"
     if "people" in sources:
         return "more pairs from as many labels, or fewer labels that people contradict: at worst, each sits in a pair"
     # The width of an interval falls with the root of its observations.
-    audits = math.ceil(found.n * (width / room) ** 2)
-    return f"about {audits:,} audited prompts instead of {found.n:,}, if the noise stays as it is"
+    audits = math.ceil(estimate.n * (width / room) ** 2)
+    return f"about {audits:,} audited prompts instead of {estimate.n:,}, if the noise stays as it is"

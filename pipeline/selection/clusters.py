@@ -26,28 +26,28 @@ template without numbers would cost the square of its prompts."""
 _SPOKEN = ("user", "assistant", "tool")
 
 
-class Gist(NamedTuple):
+class PromptSketch(NamedTuple):
     """What of a prompt decides whether another one is near-identical."""
 
     numbers: tuple[str, ...]
     words: frozenset[str]
 
     @classmethod
-    def of(cls, prompt: str) -> Gist:
-        said = contents(prompt, _SPOKEN) or contents(prompt)
-        found = words("\n".join(said))
-        return cls(tuple(sorted(numbers(found))), frozenset(found).difference(numbers(found)))
+    def of(cls, prompt: str) -> PromptSketch:
+        texts = contents(prompt, _SPOKEN) or contents(prompt)
+        tokens = words("\n".join(texts))
+        return cls(tuple(sorted(numbers(tokens))), frozenset(tokens).difference(numbers(tokens)))
 
-    def is_near(self, other: Gist) -> bool:
+    def is_near(self, other: PromptSketch) -> bool:
         shared = len(self.words & other.words)
         return self.numbers == other.numbers and shared >= SIMILARITY * (len(self.words) + len(other.words) - shared)
 
 
 def cluster(prompts: Iterable[str]) -> dict[str, str]:
     """Each distinct prompt's cluster: 16 hexadecimal digits, the hash of its smallest member."""
-    members: defaultdict[Gist, list[str]] = defaultdict(list)
+    members: defaultdict[PromptSketch, list[str]] = defaultdict(list)
     for prompt in sorted(set(prompts)):
-        members[Gist.of(prompt)].append(prompt)
+        members[PromptSketch.of(prompt)].append(prompt)
     tops = _linked(list(members))
     smallest: dict[int, str] = {}
     for top, (first, *_) in zip(tops, members.values(), strict=True):
@@ -69,7 +69,7 @@ def _hash(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-def _linked(gists: list[Gist]) -> list[int]:
+def _linked(gists: list[PromptSketch]) -> list[int]:
     """Each gist's cluster, named by the place of one of its gists. Joins by the rarest words, where near ones meet."""
     seen_in = Counter(word for gist in gists for word in gist.words)
     rarest = [sorted(gist.words, key=lambda word: (seen_in[word], word)) for gist in gists]

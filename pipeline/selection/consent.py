@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline.storage import DatasetRef, Store
 from pipeline.traces.arrow import pc
-from pipeline.traces.erased import erased_users, mark
+from pipeline.traces.erased import erased_users, user_hash
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
@@ -30,8 +30,8 @@ def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> fro
     window = store.read(f"traces/datasets/{dataset.digest}.json", Window)
     if window is None:
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
-    forgotten = {user.mark: user for user in erased_users(store).users}
-    marked = cache(mark)
+    forgotten = {user.user_hash: user for user in erased_users(store).users}
+    marked = cache(user_hash)
 
     def stays(user: str | None, at: datetime) -> bool:
         # The table has a user's id or the pseudonym of it; both have the same mark.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.selection.rows import Labelled
+from pipeline.selection.rows import LabelledRow
 from pipeline.storage import Record
 from pipeline.traces.pii import normalised
 
@@ -40,9 +40,9 @@ def words(text: str) -> Words:
     return [_number(word) if word[0].isdigit() else word for word in _WORD.findall(plain)]
 
 
-def numbers(found: Sequence[str]) -> tuple[str, ...]:
+def numbers(tokens: Sequence[str]) -> tuple[str, ...]:
     """Those of the words that are numbers, in their order."""
-    return tuple(word for word in found if word[0].isdigit())
+    return tuple(word for word in tokens if word[0].isdigit())
 
 
 class Hit(Record):
@@ -98,24 +98,24 @@ class Index:
         coded: list[np.ndarray] = []
         for suite, texts in sorted(held_out.items()):
             for place, text in enumerate(texts):
-                found = words(text)
-                if len(found) < MIN_WORDS or len(numbers(found)) == len(found):
+                tokens = words(text)
+                if len(tokens) < MIN_WORDS or len(numbers(tokens)) == len(tokens):
                     self._unidentifying += 1
                     continue
-                at = self._exact.setdefault(" ".join(found), len(self._texts))
+                at = self._exact.setdefault(" ".join(tokens), len(self._texts))
                 if at == len(self._texts):
                     shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-                    self._texts.append(_Text(len(found), numbers(found), [], shown))
-                    coded.append(_coded(found))
+                    self._texts.append(_Text(len(tokens), numbers(tokens), [], shown))
+                    coded.append(_coded(tokens))
                 self._texts[at].places.append((suite, place))
         self._longest = max((text.words for text in self._texts), default=0)
         self._long = _Runs(coded, RUN)
         self._short = _Runs(coded, SHORT_RUN)
 
-    def check(self, rows: Sequence[Labelled]) -> tuple[list[Labelled], ContaminationReport, list[Hit]]:
+    def check(self, rows: Sequence[LabelledRow]) -> tuple[list[LabelledRow], ContaminationReport, list[Hit]]:
         """The rows that hold no item, the report on those that do, and each of these with what it holds."""
         of_prompt: dict[str, _Match | None] = {}
-        clean: list[Labelled] = []
+        clean: list[LabelledRow] = []
         by_rule: Counter[str] = Counter()
         by_suite: Counter[str] = Counter()
         hits: list[Hit] = []
@@ -146,16 +146,16 @@ class Index:
         messages = [[word for line in message for word in line] for message in lines]
         whole = [word for message in messages for word in message]
         alone = [whole, *messages, *(line for message in lines for line in message)]
-        for found in alone:
-            if len(found) <= self._longest and (at := self._exact.get(" ".join(found))) is not None:
+        for tokens in alone:
+            if len(tokens) <= self._longest and (at := self._exact.get(" ".join(tokens))) is not None:
                 return _Match(self._texts[at], "exact")
         coded = _coded(whole)
-        for place, offset, at in self._long.found(coded):
+        for place, offset, at in self._long.matches(coded):
             if self._same_numbers(whole, place - offset, at):
                 return _Match(self._texts[at], "13-gram")
         starts: dict[int, set[int]] = {}
         covered: dict[int, set[int]] = {}
-        for place, offset, at in self._short.found(coded):
+        for place, offset, at in self._short.matches(coded):
             starts.setdefault(at, set()).add(place - offset)
             covered.setdefault(at, set()).update(range(offset, offset + SHORT_RUN))
         for at, seen in covered.items():
@@ -208,7 +208,7 @@ class _Runs:
             self.coverable[owner] += offset + size - max(offset, int(ends[owner]))
             ends[owner] = offset + size
 
-    def found(self, coded: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    def matches(self, coded: np.ndarray) -> Iterator[tuple[int, int, int]]:
         """Place in the row, place in the text, and the text, of each run that the two share."""
         runs = _hashed(coded, self._size)
         places = np.flatnonzero(self._maybe[runs >> self._shift])
@@ -238,8 +238,8 @@ def _code(word: str) -> int:
     return xxhash.xxh3_64_intdigest(word.encode())
 
 
-def _coded(found: Words) -> np.ndarray:
-    return np.fromiter(map(_code, found), np.uint64, len(found))
+def _coded(tokens: Words) -> np.ndarray:
+    return np.fromiter(map(_code, tokens), np.uint64, len(tokens))
 
 
 def _hashed(coded: np.ndarray, size: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import DPO, GRPO, Accelerator, Training
-from pipeline.selection.evidence import Attempts, Evidence
+from pipeline.selection.evidence import Evidence, PromptAttempts
 from pipeline.storage import Record
 
 CHARS_PER_TOKEN = 4.0
@@ -32,7 +32,7 @@ MIN_TRIED_TWICE = 20
 """Prompts with two verified attempts, below which nobody knows whether fresh answers to one prompt will differ."""
 
 
-class Expected(Record):
+class MethodCost(Record):
     """What one method would take on this evidence."""
 
     method: Literal["grpo", "dpo"]
@@ -62,7 +62,7 @@ def expect(
     parameters: int,
     devices: int = 1,
     measured_step_s: Mapping[str, float] | None = None,
-) -> dict[str, Expected]:
+) -> dict[str, MethodCost]:
     """What GRPO and DPO would take on `devices` of that accelerator.
 
     `measured_step_s`: seconds a step of an earlier training on as many of them, by method.
@@ -70,7 +70,7 @@ def expect(
     prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
     measured = measured_step_s or {}
 
-    def expected(settings: GRPO | DPO) -> Expected:
+    def expected(settings: GRPO | DPO) -> MethodCost:
         if isinstance(settings, GRPO):
             groups = settings.batches * settings.prompts_per_step
             samples = groups * settings.num_generations
@@ -93,7 +93,7 @@ def expect(
             device_hours = settings.steps * measured[settings.kind] / 3600 * devices
             basis = f"measured: {measured[settings.kind]:.2f} s a step in an earlier iteration"
         generations = settings.num_generations if isinstance(settings, GRPO) else None
-        return Expected(
+        return MethodCost(
             method=settings.kind,
             steps=settings.steps,
             samples=samples,
@@ -120,7 +120,7 @@ def expect_for(
     accelerator: Accelerator,
     devices: int,
     measured_step_s: Mapping[str, float],
-) -> dict[str, Expected]:
+) -> dict[str, MethodCost]:
     """`expect` for a model directory; nothing where its weights cannot be counted: an estimate stops no training."""
     try:
         size = parameters(model)
@@ -137,23 +137,25 @@ def zero_variance(evidence: Evidence, generations: int) -> Estimate:
     the number of prompts that the jackknife finds the estimate worth. Holds for the policy, the temperature and the mix
     of prompts that the traces are from: the start of training.
     """
-    found = _flat(evidence.attempts, generations)
+    flat_share = _flat(evidence.attempts, generations)
     twice = sum(each.prompts for each in evidence.attempts if each.of > 1)
-    if found is None or twice < MIN_TRIED_TWICE:
+    if flat_share is None or twice < MIN_TRIED_TWICE:
         return UNKNOWN
     prompts = sum(each.prompts for each in evidence.attempts)
     variance = 0.0
     for place, each in enumerate(evidence.attempts):
         fewer = (*evidence.attempts[:place], each._replace(prompts=each.prompts - 1), *evidence.attempts[place + 1 :])
         without = _flat(fewer, generations)
-        variance += each.prompts * ((found if without is None else without) - found) ** 2 * (prompts - 1) / prompts
+        variance += (
+            each.prompts * ((flat_share if without is None else without) - flat_share) ** 2 * (prompts - 1) / prompts
+        )
     worth = min(evidence.frontier_prompts, twice)  # one attempt says nothing of how a prompt's answers differ
     if variance > 0:
-        worth = max(1, min(worth, round(found * (1 - found) / variance)))
-    return share(found * worth, worth).model_copy(update={"n": evidence.frontier_prompts})
+        worth = max(1, min(worth, round(flat_share * (1 - flat_share) / variance)))
+    return share(flat_share * worth, worth).model_copy(update={"n": evidence.frontier_prompts})
 
 
-def _flat(attempts: Sequence[Attempts], generations: int) -> float | None:
+def _flat(attempts: Sequence[PromptAttempts], generations: int) -> float | None:
     a, b = difficulty(attempts)
     flat, prompts = 0.0, 0
     for each in attempts:
@@ -164,7 +166,7 @@ def _flat(attempts: Sequence[Attempts], generations: int) -> float | None:
     return min(1.0, flat / prompts) if prompts else None
 
 
-def difficulty(attempts: Sequence[Attempts]) -> tuple[float, float]:
+def difficulty(attempts: Sequence[PromptAttempts]) -> tuple[float, float]:
     """Beta with the mean chance m and the mean square m2 of the prompts, one imagined uniform prompt among them.
 
     right (right - 1) / (of (of - 1)) is an unbiased estimate of a prompt's squared chance, whatever `of` is.

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from pipeline.estimate import Z95, Estimate, share
 from pipeline.recipe import Selection
 from pipeline.selection.noise import NoiseSource, Trust, label_noise, noise_sources
-from pipeline.selection.rows import Labelled, Pair, by_prompt
+from pipeline.selection.rows import LabelledRow, Pair, by_prompt
 from pipeline.storage import Record
 
 
-class Attempts(NamedTuple):
+class PromptAttempts(NamedTuple):
     """How many verifiable prompts were verified `of` times and found right `right` times."""
 
     right: int
@@ -48,7 +48,7 @@ class Evidence(Record):
     """Mean variance of `final_reward` within a group."""
     distinct_completions: Estimate
     """Mean number of distinct completions in a group."""
-    attempts: tuple[Attempts, ...]
+    attempts: tuple[PromptAttempts, ...]
     """Every verifiable prompt."""
     frontier_prompts: int
     pairs: int
@@ -63,21 +63,21 @@ class Evidence(Record):
     """Mean lengths, for the estimate of cost."""
 
 
-def measure(rows: Sequence[Labelled], pairs: Sequence[Pair], trust: Trust, settings: Selection) -> Evidence:
+def measure(rows: Sequence[LabelledRow], pairs: Sequence[Pair], trust: Trust, settings: Selection) -> Evidence:
     """Evidence of a labelled set and of the pairs that were built from it."""
     groups = by_prompt(rows)
-    several = [heard for group in groups.values() if len(heard := _labelled(group)) > 1]
+    several = [labelled_rows for group in groups.values() if len(labelled_rows := _labelled(group)) > 1]
     tried = Counter(_tried(group) for group in groups.values() if _verifiable(group))
     attempts = tuple(
-        Attempts(*done, prompts, on_frontier(*done, settings.curriculum_attempts))
+        PromptAttempts(*done, prompts, on_frontier(*done, settings.curriculum_attempts))
         for done, prompts in sorted(tried.items())
     )
     sources = noise_sources(several, pairs, trust, settings)
-    heard = _labelled(rows)
+    labelled_rows = _labelled(rows)
     return Evidence(
         traces=len(rows),
-        labelled=len(heard),
-        coverage=len(heard) / len(rows) if rows else 0.0,
+        labelled=len(labelled_rows),
+        coverage=len(labelled_rows) / len(rows) if rows else 0.0,
         prompts=len(groups),
         groups=len(several),
         verifiable_prompts=tried.total(),
@@ -92,8 +92,8 @@ def measure(rows: Sequence[Labelled], pairs: Sequence[Pair], trust: Trust, setti
         label_noise=label_noise(sources),
         noise_sources=sources,
         trust=trust,
-        prompt_chars=fmean(len(row.prompt) for row in heard) if heard else 0.0,
-        completion_chars=fmean(len(row.completion) for row in heard) if heard else 0.0,
+        prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
+        completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )
 
 
@@ -110,21 +110,21 @@ def mean(values: Sequence[float]) -> Estimate:
     return Estimate(value=middle, low=middle - half, high=middle + half, n=len(values))
 
 
-def _labelled(rows: Sequence[Labelled]) -> list[Labelled]:
+def _labelled(rows: Sequence[LabelledRow]) -> list[LabelledRow]:
     return [row for row in rows if row.final_reward is not None]
 
 
-def _verifiable(group: Sequence[Labelled]) -> bool:
+def _verifiable(group: Sequence[LabelledRow]) -> bool:
     """Two answers to one question are no reference, and neither is one that no check could be made against."""
     return len({row.reference for row in group if row.reference}) == 1 and any(row.correct is not None for row in group)
 
 
-def _tried(group: Sequence[Labelled]) -> tuple[int, int]:
+def _tried(group: Sequence[LabelledRow]) -> tuple[int, int]:
     verified = [row.correct for row in group if row.correct is not None]
     return sum(correct > 0.5 for correct in verified), len(verified)
 
 
-def _constant(group: Sequence[Labelled]) -> bool:
+def _constant(group: Sequence[LabelledRow]) -> bool:
     verified = [row.correct for row in group if row.correct is not None]
     values = verified if len(verified) > 1 else [row.final_reward for row in group]
     return len(set(values)) == 1

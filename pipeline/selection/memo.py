@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.selection.checks import percentages
-from pipeline.selection.choose import Decision
-from pipeline.selection.cost import Expected
+from pipeline.selection.choose import MethodDecision
+from pipeline.selection.cost import MethodCost
 from pipeline.selection.noise import ENOUGH_REVIEWS
 
 _TITLES = {"grpo": "Train with GRPO", "dpo": "Train with DPO", "none": "Do not train now"}
 
 
-def memo(decision: Decision) -> str:
+def memo(decision: MethodDecision) -> str:
     """The whole memo; every number that decided is in it."""
     evidence = decision.evidence
-    told = (
+    summary = (
         f"{evidence.traces:,} traces of {evidence.prompts:,} prompts; {evidence.labelled:,} labelled; "
         f"{evidence.groups:,} prompts with several labelled completions."
     )
     explained = not decision.lacks or (decision.method == "none" and not decision.forced)
     parts = [
-        [f"## {_TITLES[decision.method]}{' (forced by the recipe)' if decision.forced else ''}", "", told],
+        [f"## {_TITLES[decision.method]}{' (forced by the recipe)' if decision.forced else ''}", "", summary],
         ["**Because**", "", *(f"- {reason}" for reason in decision.reasons)],
         ["**Evidence**", "", *_evidence(decision)],
         [] if explained else [f"**What {_names(decision)} lacked**", "", *_lacks(decision)],
@@ -35,40 +35,40 @@ def memo(decision: Decision) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _names(decision: Decision) -> str:
+def _names(decision: MethodDecision) -> str:
     return " and ".join(name.upper() for name in decision.lacks)
 
 
-def _lacks(decision: Decision) -> Iterator[str]:
+def _lacks(decision: MethodDecision) -> Iterator[str]:
     for name, why in decision.lacks.items():
         for what in why:
             yield f"- {name.upper()}: {what}"
 
 
-def _evidence(decision: Decision) -> Iterator[str]:
+def _evidence(decision: MethodDecision) -> Iterator[str]:
     yield "| evidence | found (95% interval) | held against | for | holds |"
     yield "| --- | --- | --- | --- | --- |"
     for check in decision.checks:
-        bound = "" if check.census else "lower bound " if check.sign == ">=" else "upper bound "
+        bound = "" if check.exact else "lower bound " if check.sign == ">=" else "upper bound "
         against = f"{bound}{check.sign} {check.figure(check.threshold)}"
         for_whom = " and ".join(check.needed_by).upper().replace("AND", "and")
         yield f"| {check.name} | {check.interval()} | {against} | {for_whom} | {_yes(check.holds)} |"
     evidence = decision.evidence
-    for name, found in (
+    for name, value in (
         ("zero-variance share of the logged groups", percentages(evidence.zero_variance_share)),
         ("reward variance within a group", evidence.reward_variance),
         ("distinct completions in a group", evidence.distinct_completions),
         ("margin of the pairs", evidence.margin),
     ):
         if name not in (check.name for check in decision.checks):
-            yield f"| {name} | {found} | | | |"
+            yield f"| {name} | {value} | | | |"
 
 
 def _yes(holds: bool) -> str:
     return "yes" if holds else "**no**"
 
 
-def _cost(decision: Decision) -> Iterator[str]:
+def _cost(decision: MethodDecision) -> Iterator[str]:
     yield "| method | steps | passes over its data | tokens generated | tokens trained | device-hours | USD |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for expected in decision.expected.values():
@@ -81,8 +81,8 @@ def _cost(decision: Decision) -> Iterator[str]:
     yield f"On {next(iter(decision.expected.values())).device}. {_bases(decision)}"
 
 
-def _bases(decision: Decision) -> str:
-    by_basis: dict[str, list[Expected]] = {}
+def _bases(decision: MethodDecision) -> str:
+    by_basis: dict[str, list[MethodCost]] = {}
     for expected in decision.expected.values():
         by_basis.setdefault(expected.basis, []).append(expected)
     return " ".join(f"{' and '.join(e.method.upper() for e in es)}: {basis}." for basis, es in by_basis.items())
@@ -94,7 +94,7 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def _trust(decision: Decision) -> Iterator[str]:
+def _trust(decision: MethodDecision) -> Iterator[str]:
     evidence = decision.evidence
     for name, source in evidence.noise_sources.items():
         noise = f"{percentages(source.noise)}; {source.known_from}"

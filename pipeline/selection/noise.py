@@ -24,7 +24,7 @@ from statistics import fmean
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Selection
 from pipeline.selection import pairing
-from pipeline.selection.rows import Labelled, Pair
+from pipeline.selection.rows import LabelledRow, Pair
 from pipeline.storage import Record
 
 ENOUGH_REVIEWS = 100
@@ -56,7 +56,7 @@ class NoiseSource(Record):
 
 
 def noise_sources(
-    groups: Sequence[Sequence[Labelled]], pairs: Sequence[Pair], trust: Trust, settings: Selection
+    groups: Sequence[Sequence[LabelledRow]], pairs: Sequence[Pair], trust: Trust, settings: Selection
 ) -> dict[str, NoiseSource]:
     """What the pairs' labels rest on, and how far that can be trusted. Empty without pairs.
 
@@ -68,7 +68,7 @@ def noise_sources(
         noise = _of_pairs(trust.human, sum(map(len, groups)), 2 * len(pairs))
         return {"people": NoiseSource(share=1.0, noise=noise, known_from=f"{trust.human.n:,} labels reviewed")}
     sides = Counter(_SOURCE.get(row.profile, "judge") for pair in pairs for row in (pair.chosen, pair.rejected))
-    found: dict[str, NoiseSource] = {}
+    sources: dict[str, NoiseSource] = {}
     for source, number in sorted(sides.items()):
         noise, known_from = ASSUMED_RIGHT, "nobody has reviewed enough labels"
         if source == "feedback":
@@ -78,8 +78,8 @@ def noise_sources(
             noise = _at_least(_audit(groups, lambda row: row.judge, settings), trust.judge_order)
             known_from = f"the verifier on {noise.n:,} prompts that the judge scored"
             known_from += f", {trust.judge_order.n:,} pairs in both orders" if trust.judge_order.n else ""
-        found[source] = NoiseSource(share=number / (2 * len(pairs)), noise=noise, known_from=known_from)
-    return found
+        sources[source] = NoiseSource(share=number / (2 * len(pairs)), noise=noise, known_from=known_from)
+    return sources
 
 
 def label_noise(sources: Mapping[str, NoiseSource]) -> Estimate:
@@ -108,15 +108,15 @@ def label_noise(sources: Mapping[str, NoiseSource]) -> Estimate:
 
 
 def _audit(
-    groups: Sequence[Sequence[Labelled]], said: Callable[[Labelled], float | None], settings: Selection
+    groups: Sequence[Sequence[LabelledRow]], score: Callable[[LabelledRow], float | None], settings: Selection
 ) -> Estimate:
     """Pairs made by what a source said of verified completions, held against the verifier. One observation a prompt."""
     wrong: list[float] = []
     for group in groups:
-        heard = [row._replace(final_reward=said(row), profile="audit") for row in group if row.correct is not None]
-        made = pairing.pairs({"": heard}, settings)
-        if made:
-            wrong.append(fmean((1 + (p.rejected.correct or 0.0) - (p.chosen.correct or 0.0)) / 2 for p in made))
+        rescored = [row._replace(final_reward=score(row), profile="audit") for row in group if row.correct is not None]
+        audit_pairs = pairing.pairs({"": rescored}, settings)
+        if audit_pairs:
+            wrong.append(fmean((1 + (p.rejected.correct or 0.0) - (p.chosen.correct or 0.0)) / 2 for p in audit_pairs))
     return share(sum(wrong), len(wrong))
 
 

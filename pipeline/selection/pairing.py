@@ -14,12 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.recipe import Selection
-from pipeline.selection.rows import Labelled, Pair
+from pipeline.selection.rows import LabelledRow, Pair
 
-Scored = tuple[float, Labelled]
+Scored = tuple[float, LabelledRow]
 
 
-def comparable(group: Sequence[Labelled]) -> list[list[Scored]]:
+def comparable(group: Sequence[LabelledRow]) -> list[list[Scored]]:
     """A prompt's labelled completions, best first; apart by profile and reference, where rewards mean other things."""
     scales: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
     for row in group:
@@ -28,13 +28,13 @@ def comparable(group: Sequence[Labelled]) -> list[list[Scored]]:
     return [sorted(scales[key], key=_rank) for key in sorted(scales)]
 
 
-def pairs(groups: Mapping[str, Sequence[Labelled]], settings: Selection) -> list[Pair]:
+def pairs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[Pair]:
     """The pairs of all prompts, at most `max_pairs_per_prompt` of each. Clearest first where a prompt has several."""
-    found: list[Pair] = []
+    selected: list[Pair] = []
     for prompt, group in groups.items():
-        made = [pair for scored in comparable(group) for pair in _pairs(prompt, scored, settings)]
-        found += sorted(made, key=lambda pair: (-pair.margin, *_ids(pair)))[: settings.max_pairs_per_prompt]
-    return found
+        candidates = [pair for scored in comparable(group) for pair in _pairs(prompt, scored, settings)]
+        selected += sorted(candidates, key=lambda pair: (-pair.margin, *_ids(pair)))[: settings.max_pairs_per_prompt]
+    return selected
 
 
 def _pairs(prompt: str, scored: Sequence[Scored], settings: Selection) -> Iterable[Pair]:
@@ -58,25 +58,25 @@ def _rank(scored: Scored) -> tuple[float, str, str]:
     return -reward, row.trace_id, row.observation_id
 
 
-def cap_principals(found: Sequence[Pair], max_share: float, max_tenant_share: float | None = None) -> list[Pair]:
+def cap_principals(candidates: Sequence[Pair], max_share: float, max_tenant_share: float | None = None) -> list[Pair]:
     """The pairs without those that put a user or a tenant over their share of the rest (one pair is always allowed).
 
     `max_tenant_share`: None for the users' share; an equal part where tenants are too few for it. Levels fall until
     what they let through is so much that they hold: where one tenant has nearly all pairs, few are left.
     """
-    tenants = {tenant for pair in found for tenant in _tenants(pair)}
+    tenants = {tenant for pair in candidates for tenant in _tenants(pair)}
     tenant_share = max_share if max_tenant_share is None else max_tenant_share
     shares = [max_share, max(tenant_share, 1 / len(tenants)) if tenants else tenant_share]
-    behind = [(_users(pair), _tenants(pair) if len(tenants) > 1 else frozenset[str]()) for pair in found]
+    behind = [(_users(pair), _tenants(pair) if len(tenants) > 1 else frozenset[str]()) for pair in candidates]
     load = [Counter(name for names in kind for name in names) for kind in zip(*behind, strict=True)]
 
     def turn(place: int) -> tuple[int, str]:
         """Those go first who stand in few others' way."""
         busiest = max(count[name] for count, names in zip(load, behind[place], strict=True) for name in names)
-        return busiest, hashlib.sha256("\x1f".join(_ids(found[place])).encode()).hexdigest()
+        return busiest, hashlib.sha256("\x1f".join(_ids(candidates[place])).encode()).hexdigest()
 
-    order = sorted(range(len(found)), key=turn)
-    levels = [len(found), len(found)]
+    order = sorted(range(len(candidates)), key=turn)
+    levels = [len(candidates), len(candidates)]
     while True:
         counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
         kept: list[int] = []
@@ -88,7 +88,7 @@ def cap_principals(found: Sequence[Pair], max_share: float, max_tenant_share: fl
                     count.update(names)
         allowed = [max(1, int(share * len(kept))) for share in shares]
         if all(most >= level for most, level in zip(allowed, levels, strict=True)):
-            return [found[place] for place in sorted(kept)]
+            return [candidates[place] for place in sorted(kept)]
         levels = [min(each) for each in zip(levels, allowed, strict=True)]
 
 

@@ -25,9 +25,9 @@ from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit, Index
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
 from pipeline.selection.pairing import cap_principals, comparable, pairs
-from pipeline.selection.rows import Labelled, Pair, by_prompt, read_labels
+from pipeline.selection.rows import LabelledRow, Pair, by_prompt, read_labels
 from pipeline.storage import DatasetRef, Record, Store, digest_file
-from pipeline.traces.erased import publishing
+from pipeline.traces.erased import shared_lock
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 PAIRS = pa.schema(
@@ -114,13 +114,13 @@ def build(
         hidden = held_out(clusters, settings.held_out_share)
         trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
         watched = {prompt: group for prompt, group in groups.items() if clusters[prompt] in hidden}
-        made = pairs(trained, settings)
-        kept = cap_principals(made, settings.max_principal_share, settings.max_tenant_share)
-        lessons = [lesson for prompt, group in trained.items() if (lesson := _lesson(prompt, group, settings))]
-        asked = [lesson for prompt, group in watched.items() if (lesson := _lesson(prompt, group, settings))]
+        candidates = pairs(trained, settings)
+        kept = cap_principals(candidates, settings.max_principal_share, settings.max_tenant_share)
+        prompt_stats = [stats for prompt, group in trained.items() if (stats := _stats_of(prompt, group, settings))]
+        asked = [stats for prompt, group in watched.items() if (stats := _stats_of(prompt, group, settings))]
         tables = {
             "pairs": pa.Table.from_pylist([_pair_row(pair, clusters) for pair in kept], PAIRS),
-            "prompts": _prompt_table([each for each in _in_order(lessons) if each.status in TAUGHT], clusters),
+            "prompts": _prompt_table([each for each in _in_order(prompt_stats) if each.status in TRAINABLE], clusters),
             "groups": pa.Table.from_pylist(_group_rows(trained, clusters), GROUPS),
             "held_out_pairs": pa.Table.from_pylist([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
             "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
@@ -132,20 +132,20 @@ def build(
             evidence=measure([row for group in trained.values() for row in group], kept, trust, settings),
             contamination=contamination,
             without_consent=len(labelled) - len(agreed),
-            capped_pairs=len(made) - len(kept),
-            curriculum=dict(sorted(Counter(lesson.status for lesson in lessons).items())),
+            capped_pairs=len(candidates) - len(kept),
+            curriculum=dict(sorted(Counter(stats.status for stats in prompt_stats).items())),
             clusters=len(set(clusters.values())),
             held_out_clusters=len(hidden),
         )
 
-    with publishing(store):
+    with shared_lock(store):
         return store.once(iteration.path("preference_dataset.json"), PreferenceDataset, make)
 
 
-TAUGHT = ("frontier", "unknown")
+TRAINABLE = ("frontier", "unknown")
 
 
-class Lesson(NamedTuple):
+class PromptStats(NamedTuple):
     """A verifiable prompt, and what its verified completions tell of it."""
 
     prompt: str
@@ -163,7 +163,7 @@ class Lesson(NamedTuple):
         return (self.right + 1) * (wrong + 1) / ((self.attempts + 2) * (self.attempts + 3))
 
 
-def _lesson(prompt: str, group: Sequence[Labelled], settings: Selection) -> Lesson | None:
+def _stats_of(prompt: str, group: Sequence[LabelledRow], settings: Selection) -> PromptStats | None:
     """None where nothing can be verified. Two answers to one question are no reference: it is ambiguous."""
     references = {row.reference: row.verifier for row in group if row.reference}
     if not references or all(row.correct is None for row in group):
@@ -179,12 +179,12 @@ def _lesson(prompt: str, group: Sequence[Labelled], settings: Selection) -> Less
         status = "unknown"
     else:
         status = "solved" if right else "unsolved"
-    return Lesson(prompt, reference, verifier, right, attempts, status, tuple(row.trace_id for row in group))
+    return PromptStats(prompt, reference, verifier, right, attempts, status, tuple(row.trace_id for row in group))
 
 
-def _in_order(lessons: Sequence[Lesson]) -> list[Lesson]:
+def _in_order(prompt_stats: Sequence[PromptStats]) -> list[PromptStats]:
     """The frontier, then what nobody knows yet; within each the most informative first."""
-    return sorted(lessons, key=lambda each: (each.status != "frontier", -each.informative, each.prompt))
+    return sorted(prompt_stats, key=lambda each: (each.status != "frontier", -each.informative, each.prompt))
 
 
 def _refuse_contaminated(report: ContaminationReport, hits: Sequence[Hit], limit: float) -> None:
@@ -209,24 +209,24 @@ def _pair_row(pair: Pair, clusters: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _prompt_table(lessons: Sequence[Lesson], clusters: Mapping[str, str]) -> pa.Table:
+def _prompt_table(prompt_stats: Sequence[PromptStats], clusters: Mapping[str, str]) -> pa.Table:
     rows = [
         {
-            "prompt": json.loads(lesson.prompt),
-            "reference": lesson.reference,
-            "verifier": lesson.verifier,
-            "attempts": lesson.attempts,
-            "pass_rate": lesson.right / lesson.attempts if lesson.attempts else None,
-            "frontier": lesson.status == "frontier",
-            "trace_ids": lesson.trace_ids,
-            "cluster": clusters[lesson.prompt],
+            "prompt": json.loads(stats.prompt),
+            "reference": stats.reference,
+            "verifier": stats.verifier,
+            "attempts": stats.attempts,
+            "pass_rate": stats.right / stats.attempts if stats.attempts else None,
+            "frontier": stats.status == "frontier",
+            "trace_ids": stats.trace_ids,
+            "cluster": clusters[stats.prompt],
         }
-        for lesson in lessons
+        for stats in prompt_stats
     ]
     return pa.Table.from_pylist(rows, PROMPTS)
 
 
-def _group_rows(groups: Mapping[str, Sequence[Labelled]], clusters: Mapping[str, str]) -> list[dict[str, Any]]:
+def _group_rows(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]) -> list[dict[str, Any]]:
     """A row for each prompt, and scale of its rewards, with several labelled completions."""
     rows: list[dict[str, Any]] = []
     for prompt, group in groups.items():

@@ -12,7 +12,7 @@ from pipeline.traces.arrow import pc
 from pipeline.traces.tools import TOOL_CALLS
 
 
-class Labelled(NamedTuple):
+class LabelledRow(NamedTuple):
     """One labelled trace; the fields are columns of `pipeline.rewards.records.LABELS`."""
 
     trace_id: str
@@ -36,21 +36,21 @@ class Pair(NamedTuple):
     """A preferred and a rejected completion of one prompt. `margin` is the difference of their rewards."""
 
     prompt: str
-    chosen: Labelled
-    rejected: Labelled
+    chosen: LabelledRow
+    rejected: LabelledRow
     margin: float
 
 
-def read_labels(labels: DatasetRef) -> list[Labelled]:
+def read_labels(labels: DatasetRef) -> list[LabelledRow]:
     """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call."""
-    table = pq.read_table(labels.uri, columns=[*Labelled._fields, "reason"])
+    table = pq.read_table(labels.uri, columns=[*LabelledRow._fields, "reason"])
     rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS)).drop_columns(["reason"])
-    return [Labelled(**row) for row in rows.to_pylist()]
+    return [LabelledRow(**row) for row in rows.to_pylist()]
 
 
-def by_prompt(rows: Sequence[Labelled]) -> dict[str, list[Labelled]]:
+def by_prompt(rows: Sequence[LabelledRow]) -> dict[str, list[LabelledRow]]:
     """Groups in the order of their first trace's id; the order of files must not decide a pair."""
-    groups: dict[str, list[Labelled]] = {}
+    groups: dict[str, list[LabelledRow]] = {}
     for row in sorted(rows, key=lambda row: (row.trace_id, row.observation_id)):
         groups.setdefault(row.prompt, []).append(row)
     return groups

@@ -15,16 +15,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.processes import die_with_parent
 from pipeline.serving.decoding import decoding_of, precision, settings, stop_ids, use_stop_ids_only
-from pipeline.serving.sample import Completion, Request, Served
+from pipeline.serving.sample import Completion, SamplingRequest, SamplingResponse
 from pipeline.storage import write_atomically
 
 
 def main(request_path: str, response_path: str) -> None:
-    request = Request.model_validate_json(Path(request_path).read_bytes())
+    request = SamplingRequest.model_validate_json(Path(request_path).read_bytes())
     write_atomically(Path(response_path), generate(request).model_dump_json())
 
 
-def generate(request: Request) -> Served:
+def generate(request: SamplingRequest) -> SamplingResponse:
     """Completions of every prompt, in batches ordered by length; the result follows the prompts."""
     plan = request.sampling
     torch.set_num_threads(plan.threads)
@@ -62,7 +62,7 @@ def generate(request: Request) -> Served:
             rate = done / (spoken - started)
             print(f"serving: {done} of {len(queue)} completions, {rate:.0f}/s", flush=True)
     asked = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    return Served(completions=results, decoding=decoding_of(model, tokenizer, stops, asked))
+    return SamplingResponse(completions=results, decoding=decoding_of(model, tokenizer, stops, asked))
 
 
 if __name__ == "__main__":

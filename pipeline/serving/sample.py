@@ -59,13 +59,13 @@ class Decoding(Record):
     """sha256 of the prompts' token ids and of the text of every token: what template and tokenizer made of them."""
 
 
-class Request(Record):
+class SamplingRequest(Record):
     model: ModelRef
     prompts: list[Messages]
     sampling: Sampling
 
 
-class Served(Record):
+class SamplingResponse(Record):
     """The answer to a request: `completions` follows its prompts."""
 
     completions: list[list[Completion]]
@@ -81,7 +81,7 @@ class Sampler(Protocol):
 class Server(Protocol):
     """As a Sampler, for callers who must know what else decided the answers. There is at least one prompt."""
 
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> Served: ...
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> SamplingResponse: ...
 
 
 def sampler(log: Callable[[str], None] = print) -> Sampler:
@@ -100,15 +100,15 @@ def server(log: Callable[[str], None] = print) -> Server:
     It raises RuntimeError with the subprocess's last lines when that fails.
     """
 
-    def serve(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> Served:
+    def serve(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> SamplingResponse:
         with tempfile.TemporaryDirectory(prefix="serving-") as folder:
             request, response = Path(folder, "request.json"), Path(folder, "response.json")
-            request.write_text(Request(model=model, prompts=list(prompts), sampling=sampling).model_dump_json())
+            request.write_text(SamplingRequest(model=model, prompts=list(prompts), sampling=sampling).model_dump_json())
             command = [sys.executable, "-m", "pipeline.serving", str(request), str(response), str(os.getpid())]
             tail = _follow(command, log)
             if not response.exists():
                 raise RuntimeError(f"Serving {model.uri} failed; its last lines:\n{tail}")
-            return Served.model_validate_json(response.read_bytes())
+            return SamplingResponse.model_validate_json(response.read_bytes())
 
     return serve
 

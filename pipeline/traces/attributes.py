@@ -54,7 +54,7 @@ def index_attributes(files: Sequence[Path], database: Path) -> str:
     return str(database)
 
 
-class Attached:
+class AttributeTable:
     """The attributes, opened by a worker."""
 
     def __init__(self, database: str) -> None:
@@ -65,8 +65,8 @@ class Attached:
         wanted = pa.table({"trace_id": pa.array(sorted({trace.trace_id for trace in traces}), pa.string())})
         with connect(self._database.parent, self._database, read_only=True) as connection:
             connection.register("wanted", wanted)
-            found = connection.sql("select a.* from attributes a semi join wanted using (trace_id)").fetchall()
-        known = {row[1]: dict(zip(STAGED.names, row, strict=True)) for row in found}
+            rows = connection.sql("select a.* from attributes a semi join wanted using (trace_id)").fetchall()
+        known = {row[1]: dict(zip(STAGED.names, row, strict=True)) for row in rows}
         for trace in traces:
             row = known.get(trace.trace_id)
             if row is not None:

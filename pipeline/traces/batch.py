@@ -38,7 +38,7 @@ _PLAIN = (
 )
 
 
-class Batcher:
+class BatchBuilder:
     """Makes batches of the traces of one part of a source, under one set of metadata keys."""
 
     def __init__(self, settings: Traces, file: str) -> None:
@@ -48,12 +48,12 @@ class Batcher:
         # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
         self._picks = dict(zip(fields, names, strict=True))
         unique = list(dict.fromkeys(names))
-        said = msgspec.defstruct(
+        metadata_type = msgspec.defstruct(
             "Said",
             [(f"f{n}", Any, None) for n in range(len(unique))],
             rename={f"f{n}": name for n, name in enumerate(unique)},
         )
-        self._decode = msgspec.json.Decoder(said).decode
+        self._decode = msgspec.json.Decoder(metadata_type).decode
         self._pick = {field: attrgetter(f"f{unique.index(name)}") for field, name in self._picks.items()}
 
     def batch(self, traces: Sequence[Trace]) -> tuple[pa.RecordBatch, list[Rejection]]:
@@ -76,8 +76,8 @@ class Batcher:
         columns: dict[str, Any] = {
             name: pa.array(list(map(attrgetter(name), traces)), BATCH.field(name).type) for name in _PLAIN
         }
-        said = [self._decode(trace.metadata) for trace in traces]
-        finish = list(map(self._pick["finish"], said))
+        decoded_metadata = [self._decode(trace.metadata) for trace in traces]
+        finish = list(map(self._pick["finish"], decoded_metadata))
         feedback = [trace.feedback for trace in traces]
         said_mean = [mean_of(scores) for scores in feedback] if any(feedback) else [(None, 0)] * len(traces)
         columns |= {
@@ -87,13 +87,13 @@ class Batcher:
             "feedback": feedback_array(feedback),
             "feedback_mean": pa.array([mean for mean, _ in said_mean], pa.float64()),
             "feedback_count": pa.array([count for _, count in said_mean], pa.int64()),
-            "reference": _text(list(map(self._pick["reference"], said))),
+            "reference": _text(list(map(self._pick["reference"], decoded_metadata))),
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(traces), pa.binary(16)),
             "finish_reason": pc.coalesce(_text(finish), pa.array([t.finish_reason for t in traces], pa.string())),
-            "consent_said": _text(list(map(self._pick["consent"], said))),
-            "region_said": _name(list(map(self._pick["region"], said))),
-            "confidential_said": _text(list(map(self._pick["confidential"], said))),
+            "consent_said": _text(list(map(self._pick["consent"], decoded_metadata))),
+            "region_said": _name(list(map(self._pick["region"], decoded_metadata))),
+            "confidential_said": _text(list(map(self._pick["confidential"], decoded_metadata))),
         }
         return _batch_of(columns)
 
@@ -112,7 +112,7 @@ def feedback_array(feedback: Sequence[Sequence[Score]]) -> pa.ListArray:
 
 def table_of(traces: Iterable[Trace], settings: Traces, file: str = "f") -> pa.Table:
     """Traces as rows of the governed table, as if every gate had let them pass."""
-    batch, rejected = Batcher(settings, file).batch(list(traces))
+    batch, rejected = BatchBuilder(settings, file).batch(list(traces))
     assert not rejected, rejected
     consented = batch.set_column(BATCH.get_field_index("consent"), "consent", pa.array([True] * batch.num_rows))
     return pa.Table.from_batches([consented.select(SCHEMA.names)]).cast(SCHEMA)
@@ -152,15 +152,15 @@ def _content_keys(traces: Sequence[Trace]) -> list[bytes]:
 
 def _text(values: Sequence[Any]) -> pa.Array:
     """Metadata values as text. Exports turn every value into text, so JSON in it is read back."""
-    found = _as_they_are(values)
-    return pa.array(list(map(_plain, values)), pa.string()) if found is None else found
+    texts = _as_they_are(values)
+    return pa.array(list(map(_plain, values)), pa.string()) if texts is None else texts
 
 
 def _name(values: Sequence[Any]) -> pa.Array:
     """As `_text`, but UNREADABLE stands for what is no text."""
-    found = _as_they_are(values)
-    if found is not None:
-        return found
+    texts = _as_they_are(values)
+    if texts is not None:
+        return texts
     read = [decoded(value) if isinstance(value, str) else value for value in values]
     return pa.array([v if v is None or isinstance(v, str) else UNREADABLE for v in read], pa.string())
 
@@ -168,14 +168,14 @@ def _name(values: Sequence[Any]) -> pa.Array:
 def _as_they_are(values: Sequence[Any]) -> pa.Array | None:
     """The values when all are plain text or absent: the usual case, at the speed of Arrow."""
     try:
-        found = pa.array(values, pa.string())
+        texts = pa.array(values, pa.string())
     except pa.ArrowException:
         return None
-    return None if pc.any(pc.match_substring_regex(found, r'^["{\[]')).as_py() else found
+    return None if pc.any(pc.match_substring_regex(texts, r'^["{\[]')).as_py() else texts
 
 
 def _plain(value: Any) -> str | None:
-    found = decoded(value) if isinstance(value, str) else value
-    if found is None or isinstance(found, str):
-        return found
-    return msgspec.json.encode(found).decode()
+    parsed = decoded(value) if isinstance(value, str) else value
+    if parsed is None or isinstance(parsed, str):
+        return parsed
+    return msgspec.json.encode(parsed).decode()

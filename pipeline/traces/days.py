@@ -16,9 +16,9 @@ from pipeline.engine import Engine
 from pipeline.recipe.traces import Traces
 from pipeline.storage import digest_json, write_atomically
 from pipeline.traces.gates import VERSION
-from pipeline.traces.judge import Case, Judged, judge
+from pipeline.traces.judge import DayInput, DayOutcome, deduplicate
 from pipeline.traces.lake import LakeConfig
-from pipeline.traces.publish import Share, publish_share
+from pipeline.traces.publish import DayShard, publish_share
 from pipeline.traces.reading import Reading, Session
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, FileReport, Reason, day_digest, total
 from pipeline.traces.staging import staged_files
@@ -40,7 +40,7 @@ def kept_from(settings: Traces, now: datetime) -> str:
     return "" if days is None else (now.date() - timedelta(days=days)).isoformat()
 
 
-class DayMaker:
+class DayWriter:
     """Makes days of what was read."""
 
     def __init__(self, session: Session, engine: Engine, lake: LakeConfig, rules: str, memory_mb: int) -> None:
@@ -57,8 +57,8 @@ class DayMaker:
         """
         kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
         cases = [case for day in kept if (case := self._case(reading, day)).keys]
-        judged = list(self._engine.map(judge, cases, self._session.log))
-        due: list[tuple[Judged, DayReport]] = []
+        judged = list(self._engine.map(deduplicate, cases, self._session.log))
+        due: list[tuple[DayOutcome, DayReport]] = []
         allow([self._report(reading, v) for v in judged if v.day not in reading.sealed])
         for verdict in judged:
             if verdict.day in reading.sealed:
@@ -76,18 +76,18 @@ class DayMaker:
             self._publish(verdict, report, files)
         about: dict[int, set[str]] = {}
         for verdict in judged:
-            for index in verdict.said_by:
+            for index in verdict.annotated_by:
                 about.setdefault(index, set()).add(verdict.day)
         return about
 
-    def _case(self, reading: Reading, day: str) -> Case:
+    def _case(self, reading: Reading, day: str) -> DayInput:
         """What is known of a day; of a sealed one, only what is new."""
         keys: list[Path] = []
         settings = self._session.settings
         for index, done in sorted(reading.governed.items()):
             keys += [key for _, key in staged_files(reading.folder, index, day, done.days.get(day, 0))]
         names = {n: part.name for n, part in reading.parts.items()}
-        return Case(
+        return DayInput(
             day=day,
             keys=tuple(keys),
             names=names,
@@ -99,7 +99,7 @@ class DayMaker:
             similarity=settings.near_duplicate_similarity,
         )
 
-    def _publish(self, verdict: Judged, report: DayReport, files: list[str]) -> None:
+    def _publish(self, verdict: DayOutcome, report: DayReport, files: list[str]) -> None:
         store, lake, day = self._session.store, self._session.lake, report.day
         if day != UNKNOWN_DAY:  # rows of no known day are never in the table
             lake.replace_day(day, files, report.digest)
@@ -117,8 +117,8 @@ class DayMaker:
         governed = report.day == UNKNOWN_DAY or self._session.lake.digests().get(report.day) == report.digest
         return known is not None and known.digest == report.digest and governed
 
-    def _report(self, reading: Reading, verdict: Judged) -> DayReport:
-        indices = {n for n, done in reading.governed.items() if verdict.day in done.days} | set(verdict.said_by)
+    def _report(self, reading: Reading, verdict: DayOutcome) -> DayReport:
+        indices = {n for n, done in reading.governed.items() if verdict.day in done.days} | set(verdict.annotated_by)
         files = {reading.parts[n].name: n for n in sorted(indices)}
         sha256 = {name: reading.governed[n].sha256 for name, n in files.items()}
         reports = [
@@ -128,10 +128,10 @@ class DayMaker:
         erased = tuple(sorted(self._session.erased[mark].proof for mark in verdict.erased))
         return _day_report(verdict.day, self._rules, sha256, erased, reports, verdict.near_duplicates)
 
-    def _shares(self, reading: Reading, verdict: Judged, report: DayReport) -> list[Share]:
+    def _shares(self, reading: Reading, verdict: DayOutcome, report: DayReport) -> list[DayShard]:
         """Of each part that gives rows to the day."""
         return [
-            Share(
+            DayShard(
                 lake=self._lake,
                 day=report.day,
                 name=f"{report.digest[:16]}-{index}",
@@ -145,7 +145,7 @@ class DayMaker:
             if verdict.counts[index][None]
         ]
 
-    def _late(self, reading: Reading, verdict: Judged) -> None:
+    def _late(self, reading: Reading, verdict: DayOutcome) -> None:
         """Rows that came after their day's raw data was deleted stay out, and are told."""
         name = f"traces/days/{verdict.day}.json"
         known = self._session.store.read(name, DayReport)
@@ -158,8 +158,10 @@ class DayMaker:
             late: Counter[Reason | None] = Counter({Reason.LATE: counts.total()})
             files[part.name] = _file_report(part.name, reading.governed[index].sha256, part.size, late)
         self._session.log(f"traces: {verdict.day} is sealed, its raw data is past retention; late rows stay out")
-        made = _day_report(verdict.day, known.rules, {}, known.erased, list(files.values()), known.near_duplicates)
-        self._session.store.write(name, made.model_copy(update={"digest": known.digest}))
+        new_report = _day_report(
+            verdict.day, known.rules, {}, known.erased, list(files.values()), known.near_duplicates
+        )
+        self._session.store.write(name, new_report.model_copy(update={"digest": known.digest}))
 
 
 def _file_report(name: str, sha256: str, size: int, counts: Counter[Reason | None]) -> FileReport:

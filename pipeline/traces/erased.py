@@ -18,20 +18,20 @@ from pipeline.traces.pii import pseudonym
 NAME = "traces/erased.json"
 
 
-class Erased(Record):
+class ErasedUser(Record):
     """One forgotten user. `since`: only rows from then on (withdrawn consent); None: all of them."""
 
-    mark: str
+    user_hash: str
     since: datetime | None
     proof: str
     """Id of the proof record, `erasures/<proof>.json`."""
 
 
 class ErasedUsers(Record):
-    users: tuple[Erased, ...] = ()
+    users: tuple[ErasedUser, ...] = ()
 
 
-def mark(user_id: str) -> str:
+def user_hash(user_id: str) -> str:
     """What stands for a forgotten user: enough to know the user again, as the source or as the table writes it."""
     return hashlib.sha256(b"erased\x00" + str(pseudonym(user_id)).encode()).hexdigest()[:32]
 
@@ -41,7 +41,7 @@ def erased_users(store: Store) -> ErasedUsers:
 
 
 @contextmanager
-def publishing(store: Store) -> Generator[ErasedUsers]:
+def shared_lock(store: Store) -> Generator[ErasedUsers]:
     """The list, which stays as it is until the block ends: write and commit rows inside, and only if it is still the
     list that they were judged by. Any number of processes may; nobody is forgotten meanwhile."""
     with _lock(store, fcntl.LOCK_SH):
@@ -49,19 +49,19 @@ def publishing(store: Store) -> Generator[ErasedUsers]:
 
 
 @contextmanager
-def forgetting(store: Store) -> Generator[None]:
+def exclusive_lock(store: Store) -> Generator[None]:
     """Alone with the table: waits for those who publish, and keeps others out."""
     with _lock(store, fcntl.LOCK_EX):
         yield
 
 
-def add(store: Store, user: Erased) -> None:
-    """Put a user on the list, inside `forgetting`. Of two entries on one user, the one that forgets more stands."""
-    known = {each.mark: each for each in erased_users(store).users}
-    before = known.get(user.mark)
+def add(store: Store, user: ErasedUser) -> None:
+    """Put a user on the list, inside `exclusive_lock`. Of two entries on one user, the one that forgets more stands."""
+    known = {each.user_hash: each for each in erased_users(store).users}
+    before = known.get(user.user_hash)
     if before is None or (before.since is not None and (user.since is None or user.since < before.since)):
-        users = {**known, user.mark: user}.values()
-        store.write(NAME, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.mark))))
+        users = {**known, user.user_hash: user}.values()
+        store.write(NAME, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.user_hash))))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ ENOUGH = 20
 """Rows from which a share of a part means something: a trace downloaded by itself is one or two."""
 
 
-class Tally(NamedTuple):
+class RowCounts(NamedTuple):
     """What became of some rows. `name`: of the part, or of the source."""
 
     name: str
@@ -56,7 +56,7 @@ class Tally(NamedTuple):
         return sum(rows for reason, rows in self.rejected.items() if reason in reasons)
 
 
-def whole(label: str, reports: Iterable[DayReport], calls: Collection[str]) -> Tally:
+def whole(label: str, reports: Iterable[DayReport], calls: Collection[str]) -> RowCounts:
     """All rows of the parts `calls`, by name."""
     return _sum(label, [file for report in reports for file in report.files if file.name in calls])
 
@@ -71,7 +71,7 @@ def weak_parts(reports: Iterable[DayReport], calls: Collection[str], floor: floa
     return [f"{tally.name}: {why}" for tally in tallies if (why := _weakness(tally, tally.name in calls, floor))]
 
 
-def _weakness(part: Tally, calls: bool, floor: float) -> str:
+def _weakness(part: RowCounts, calls: bool, floor: float) -> str:
     if Reason.TRUNCATED_FILE in part.rejected:
         return f"it breaks off; {part.admitted:,} of {part.seen:,} rows were admitted before that ({part.reasons()})"
     if not calls or not floor:  # of scores and attributes only the unreadable rows are on record
@@ -85,5 +85,5 @@ def _weakness(part: Tally, calls: bool, floor: float) -> str:
     return ""
 
 
-def _sum(name: str, files: Collection[FileReport]) -> Tally:
-    return Tally(name, sum(f.seen for f in files), sum(f.admitted for f in files), total(f.rejected for f in files))
+def _sum(name: str, files: Collection[FileReport]) -> RowCounts:
+    return RowCounts(name, sum(f.seen for f in files), sum(f.admitted for f in files), total(f.rejected for f in files))

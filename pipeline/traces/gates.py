@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import UNREADABLE
-from pipeline.traces.erased import mark
+from pipeline.traces.erased import user_hash
 from pipeline.traces.pii.columns import (
     mask_calls_column,
     mask_column,
@@ -40,7 +40,7 @@ AHEAD = timedelta(days=1)
 """Clocks differ; a trace dated later than this after now is an error of its clock."""
 
 
-class Rules(NamedTuple):
+class GateRules(NamedTuple):
     """What the gates go by. `erased`: mark of a forgotten user to the moment from which, None for all."""
 
     settings: Traces
@@ -48,11 +48,11 @@ class Rules(NamedTuple):
     erased: Mapping[str, datetime | None] = {}
 
 
-Gate = Callable[[pa.RecordBatch, Rules], Any]
+Gate = Callable[[pa.RecordBatch, GateRules], Any]
 """The rows that it objects to, as booleans; a null counts as an objection."""
 
 
-def schema(batch: pa.RecordBatch, rules: Rules) -> Any:
+def schema(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """A trace has an id, a model and a prompt from somebody, and knows only the roles of a chat."""
     lacks = pc.equal(batch["trace_id"], "")
     for name in ("observation_id", "model"):
@@ -65,20 +65,20 @@ def schema(batch: pa.RecordBatch, rules: Rules) -> Any:
     return pc.or_(lacks, pc.or_(silent, pa.array(strange)))
 
 
-def future(batch: pa.RecordBatch, rules: Rules) -> Any:
+def future(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """A trace is not dated ahead of the clock."""
     return pc.greater(batch["timestamp"], pa.scalar(rules.now + AHEAD, pa.timestamp("us", tz="UTC")))
 
 
-def erased(batch: pa.RecordBatch, rules: Rules) -> Any:
+def erased(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """A forgotten user stays forgotten when the source brings the rows again."""
     if not rules.erased:
         return _nobody(batch)
     users = batch["user_id"].dictionary_encode()
-    marks = [None if user is None else mark(user) for user in users.dictionary.to_pylist()]
-    found = [n for n, m in enumerate(marks) if m in rules.erased]
+    marks = [None if user is None else user_hash(user) for user in users.dictionary.to_pylist()]
+    positions = [n for n, m in enumerate(marks) if m in rules.erased]
     objections = _nobody(batch)
-    for n in found:
+    for n in positions:
         since = rules.erased[str(marks[n])]
         own = pc.fill_null(pc.equal(users.indices, n), False)
         if since is not None:
@@ -87,17 +87,17 @@ def erased(batch: pa.RecordBatch, rules: Rules) -> Any:
     return objections
 
 
-def unreadable(batch: pa.RecordBatch, rules: Rules) -> Any:
+def unreadable(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """What is not known to be somebody's words is nobody's."""
     return pc.is_valid(batch["unreadable"])
 
 
-def consent(batch: pa.RecordBatch, rules: Rules) -> Any:
+def consent(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Only an explicit yes is a yes."""
     return pc.invert(says_yes(batch["consent_said"]))
 
 
-def region(batch: pa.RecordBatch, rules: Rules) -> Any:
+def region(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """A regulated region's trace stays out unless this deployment runs inside the same boundary."""
     name = pc.fill_null(_word(batch["region_said"]), "")
     own = rules.settings.job_region.lower()
@@ -106,34 +106,34 @@ def region(batch: pa.RecordBatch, rules: Rules) -> Any:
     return pc.is_in(name, pa.array([UNREADABLE, *closed]))
 
 
-def confidential(batch: pa.RecordBatch, rules: Rules) -> Any:
+def confidential(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Anything but an explicit no keeps a marked trace out."""
     return pc.invert(pc.is_in(pc.fill_null(_word(batch["confidential_said"]), ""), NO))
 
 
-def error(batch: pa.RecordBatch, rules: Rules) -> Any:
+def error(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """A failed call is no sample of the model."""
     return pc.equal(pc.utf8_upper(pc.fill_null(batch["level"], "")), "ERROR")
 
 
-def truncated(batch: pa.RecordBatch, rules: Rules) -> Any:
+def truncated(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Nor is a completion that was cut at the token limit."""
     return pc.is_in(pc.utf8_lower(batch["finish_reason"]), CUT)
 
 
-def latency(batch: pa.RecordBatch, rules: Rules) -> Any:
+def latency(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Nor an answer that took out of all proportion."""
     seconds = batch["latency_s"]
     inside = pc.and_(pc.greater_equal(seconds, 0.0), pc.less_equal(seconds, rules.settings.max_latency_s))
     return pc.invert(pc.fill_null(inside, True))
 
 
-def tool_call_only(batch: pa.RecordBatch, rules: Rules) -> Any:
+def tool_call_only(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """An answer that is a call of a tool is no text to learn from."""
     return pc.and_(empty_output(batch, rules), pc.is_valid(batch["tool_calls"]))
 
 
-def empty_output(batch: pa.RecordBatch, rules: Rules) -> Any:
+def empty_output(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Nor silence."""
     return pc.equal(pc.utf8_trim_whitespace(batch["completion"]), "")
 
@@ -171,8 +171,8 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
     names, unmaskable = mask_column(models.dictionary)
     masked["model"], objections = names.take(models.indices), pc.or_(objections, unmaskable.take(models.indices))
     for name in ("user_id", "session_id"):
-        found = batch[name].dictionary_encode()
-        masked[name] = pseudonym_column(found.dictionary).take(found.indices)
+        encoded = batch[name].dictionary_encode()
+        masked[name] = pseudonym_column(encoded.dictionary).take(encoded.indices)
     masked["metadata"] = mask_json_column(batch["metadata"])
     if len(scores := batch["feedback"].flatten()):
         names, unmaskable = mask_column(scores.field("name"))
@@ -187,7 +187,7 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
 
 
 def check(
-    batch: pa.RecordBatch, rules: Rules, gates: Sequence[tuple[Reason, Gate | None]] = GATES
+    batch: pa.RecordBatch, rules: GateRules, gates: Sequence[tuple[Reason, Gate | None]] = GATES
 ) -> tuple[pa.RecordBatch, list[Reason | None]]:
     """The batch as the table may hold it, and for each row the first reason against it, or None.
 
@@ -204,13 +204,13 @@ def check(
     return table.to_batches()[0], halves[0][1] + halves[1][1]
 
 
-def says_yes(said: Any) -> Any:
+def says_yes(values: Any) -> Any:
     """Booleans, never null: whether a column of texts says yes."""
-    return pc.is_in(_word(said), YES)
+    return pc.is_in(_word(values), YES)
 
 
 def _check(
-    batch: pa.RecordBatch, rules: Rules, gates: Sequence[tuple[Reason, Gate | None]]
+    batch: pa.RecordBatch, rules: GateRules, gates: Sequence[tuple[Reason, Gate | None]]
 ) -> tuple[pa.RecordBatch, list[Reason | None]]:
     verdicts = np.full(batch.num_rows, len(gates))
     for order, (_, gate) in enumerate(gates):
@@ -226,8 +226,8 @@ def _check(
     return batch, [reasons[n] for n in verdicts.tolist()]
 
 
-def _word(said: Any) -> Any:
-    return pc.utf8_lower(pc.utf8_trim_whitespace(said))
+def _word(values: Any) -> Any:
+    return pc.utf8_lower(pc.utf8_trim_whitespace(values))
 
 
 def _any(parents: Any, flags: Any, rows: int) -> Any:

@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 from pipeline.recipe.traces import Traces
 from pipeline.traces import attributes, feedback
 from pipeline.traces.arrow import pc
-from pipeline.traces.batch import Batcher
-from pipeline.traces.gates import Rules, check
+from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.gates import GateRules, check
 from pipeline.traces.near_duplicates import band_keys
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, Part
+from pipeline.traces.sources.protocol import Address, SourcePart
 from pipeline.traces.staging import BANDS, StagedDays
 
 SEEN_IN = {
@@ -45,11 +45,11 @@ SEEN_IN = {
 """The columns that show why a gate objected."""
 
 
-class Task(NamedTuple):
+class GovernTask(NamedTuple):
     """One part to govern. `only`: the days wanted, None for all."""
 
     address: Address
-    part: Part
+    part: SourcePart
     place: int
     folder: str
     settings: Traces
@@ -60,7 +60,7 @@ class Task(NamedTuple):
     only: frozenset[str] | None = None
 
 
-class Governed(NamedTuple):
+class GovernedPart(NamedTuple):
     """What became of a part. `days` maps a day to its number of staged files. Not `whole`: it broke off."""
 
     place: int
@@ -71,13 +71,13 @@ class Governed(NamedTuple):
     whole: bool
 
 
-def govern_part(task: Task) -> Governed:
+def govern_part(task: GovernTask) -> GovernedPart:
     """Decode, judge and stage a part. Raises ValueError when the source cannot be read at all."""
     digest = hashlib.sha256()
     source = open_source(task.address)
-    batcher = Batcher(task.settings, task.part.name)
-    attached = attributes.Attached(task.attributes) if task.attributes else None
-    rules = Rules(task.settings, task.now, task.erased)
+    batcher = BatchBuilder(task.settings, task.part.name)
+    attached = attributes.AttributeTable(task.attributes) if task.attributes else None
+    rules = GateRules(task.settings, task.now, task.erased)
     explain = partial(_seen, task.settings)
     rows, passed, whole = 0, 0, True
     with StagedDays(Path(task.folder), task.place, task.named_day, task.only) as days, _without_collector():
@@ -94,7 +94,7 @@ def govern_part(task: Task) -> Governed:
             whole = whole and _whole(block)
         days.prove_empty()
     pa.default_memory_pool().release_unused()  # the next task may be the judge, which has a budget of its own
-    return Governed(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole)
 
 
 def _bands(batch: pa.RecordBatch, reasons: Sequence[Reason | None]) -> pa.Array:
@@ -124,7 +124,7 @@ def _without_collector() -> Generator[None]:
             gc.enable()
 
 
-def stage_said(task: Task) -> Governed:
+def stage_annotations(task: GovernTask) -> GovernedPart:
     """Stage a part that holds scores or attributes of traces; what in it cannot be read is rejected like any row."""
     digest = hashlib.sha256()
     source = open_source(task.address)
@@ -134,17 +134,17 @@ def stage_said(task: Task) -> Governed:
     rows, whole = 0, True
     with (
         StagedDays(Path(task.folder), task.place, task.named_day, None) as days,
-        pq.ParquetWriter(said_file(Path(task.folder), task.place), schema) as writer,
+        pq.ParquetWriter(annotations_file(Path(task.folder), task.place), schema) as writer,
     ):
         for block in source.rows(task.part, digest):
             write(writer, task.place, block)
             days.reject(block.rejected)
             rows += len(block.attributes) + len(block.scores) + len(block.rejected)
             whole = whole and _whole(block)
-    return Governed(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole)
 
 
-def said_file(folder: Path, index: int) -> Path:
+def annotations_file(folder: Path, index: int) -> Path:
     return folder / f"{index}.said.parquet"
 
 
@@ -157,11 +157,11 @@ def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> 
     value = {name: batch[name][row].as_py() for name in SEEN_IN.get(reason, ())}
     match reason:
         case Reason.CONSENT:
-            return _said(settings.consent_key, value["consent_said"])
+            return _annotation(settings.consent_key, value["consent_said"])
         case Reason.REGION:
-            return _said(settings.region_key, value["region_said"])
+            return _annotation(settings.region_key, value["region_said"])
         case Reason.CONFIDENTIAL:
-            return _said(settings.confidential_key, value["confidential_said"])
+            return _annotation(settings.confidential_key, value["confidential_said"])
         case Reason.LATENCY:
             return f"{value['latency_s']:g} s"
         case Reason.TRUNCATED:
@@ -169,7 +169,7 @@ def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> 
         case Reason.FUTURE:
             return f"dated {value['timestamp']:%Y-%m-%d %H:%M} UTC"
         case Reason.SCHEMA:
-            empty = [name for name, found in value.items() if not found]
+            empty = [name for name, field_value in value.items() if not field_value]
             return f"without {', '.join(empty)}" if empty else "no user message, or a role that no chat has"
         case Reason.UNREADABLE:
             return value["unreadable"]
@@ -181,7 +181,7 @@ def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> 
             return ""
 
 
-def _said(key: str, value: str | None) -> str:
+def _annotation(key: str, value: str | None) -> str:
     if value is None:
         return f"{key} is absent"
     return (

@@ -96,7 +96,7 @@ union all select part, null, count(*) from admitted group by all
 """
 
 
-class Case(NamedTuple):
+class DayInput(NamedTuple):
     """What is to be judged: a day's keys, and what was said about its traces in files of their own."""
 
     day: str
@@ -111,14 +111,14 @@ class Case(NamedTuple):
     similarity: float = 1.0
 
 
-class Judged(NamedTuple):
+class DayOutcome(NamedTuple):
     """The verdict on a day. `admitted` and `feedback` are Parquet, the ledger a JSON line per rejected row."""
 
     day: str
     counts: Mapping[int, Counter[Reason | None]]
     """Rows per part and reason; None: admitted."""
     erased: tuple[str, ...]
-    said_by: tuple[int, ...]
+    annotated_by: tuple[int, ...]
     """Parts with scores or attributes of any trace of the day, admitted or not."""
     near_duplicates: int
     """Admitted rows beyond the first of each cluster."""
@@ -127,7 +127,7 @@ class Judged(NamedTuple):
     ledger: Path
 
 
-def judge(case: Case) -> Judged:
+def deduplicate(case: DayInput) -> DayOutcome:
     """Judge every row of a day."""
     folder = case.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def judge(case: Case) -> Judged:
         db.execute(ADMITTED)
         near = _near_duplicates(db, case)
         _copy(db, "select part, row from admitted order by part, row", admitted, "parquet")
-        said_by = [part for files in (case.scores, case.attributes) for part in _said_by(db, files)]
+        said_by = [part for files in (case.scores, case.attributes) for part in _annotated_by(db, files)]
         scored = bool(case.scores) and _feedback(db, case.scores, feedback)
         names = [f"({part}, '{name}')" for part, name in ((p, n.replace("'", "''")) for p, n in case.names.items())]
         db.execute(f"create temp view files(part, file) as values {', '.join(names)}")
@@ -148,11 +148,11 @@ def judge(case: Case) -> Judged:
         for part, reason, rows in db.execute(COUNTS).fetchall():
             counts.setdefault(part, Counter())[None if reason is None else Reason(reason)] = rows
         erased = db.execute("select distinct erased from rejected where erased is not null order by 1").fetchall()
-    return Judged(
+    return DayOutcome(
         day=case.day,
         counts=counts,
         erased=tuple(mark for (mark,) in erased),
-        said_by=tuple(sorted(said_by)),
+        annotated_by=tuple(sorted(said_by)),
         near_duplicates=near,
         admitted=admitted,
         feedback=feedback if scored else None,
@@ -160,26 +160,26 @@ def judge(case: Case) -> Judged:
     )
 
 
-def _near_duplicates(db: DuckDBPyConnection, case: Case) -> int:
+def _near_duplicates(db: DuckDBPyConnection, case: DayInput) -> int:
     if case.near == "off":
         return 0
     bands = case.folder / "bands.parquet"
     _copy(db, "select part, row, bands from keys semi join admitted using (part, row)", bands, "parquet")
-    found = clusters([bands], case.similarity, case.memory_mb, case.folder)
+    duplicates = clusters([bands], case.similarity, case.memory_mb, case.folder)
     bands.unlink()
-    extra = found.num_rows - len(found["cluster"].unique())
+    extra = duplicates.num_rows - len(duplicates["cluster"].unique())
     if case.near == "report" or not extra:
         return extra
-    db.register("clusters", found)
+    db.register("clusters", duplicates)
     db.execute(NEAR)
     return 0
 
 
-def _said_by(db: DuckDBPyConnection, files: Sequence[Path]) -> list[int]:
+def _annotated_by(db: DuckDBPyConnection, files: Sequence[Path]) -> list[int]:
     if not files:
         return []
-    found = db.execute(f"select distinct part from read_parquet({quoted(files)}) semi join keys using (trace_id)")
-    return [part for (part,) in found.fetchall()]
+    result = db.execute(f"select distinct part from read_parquet({quoted(files)}) semi join keys using (trace_id)")
+    return [part for (part,) in result.fetchall()]
 
 
 def _feedback(db: DuckDBPyConnection, files: Sequence[Path], path: Path) -> bool:

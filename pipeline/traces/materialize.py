@@ -18,14 +18,14 @@ from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.traces import Traces
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_json
-from pipeline.traces.days import DayMaker, kept_from, rules_digest
-from pipeline.traces.erased import publishing
+from pipeline.traces.days import DayWriter, kept_from, rules_digest
+from pipeline.traces.erased import shared_lock
 from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
-from pipeline.traces.members import members
+from pipeline.traces.members import dataset_users
 from pipeline.traces.reading import Reading, Session
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Window, total
-from pipeline.traces.scope import Counted, Producer, count, identity, scope_of, where
+from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import NAME, Watermark, compare, days_of, sealed
@@ -65,26 +65,26 @@ def materialize(
     changes = compare(known, parts, settings.retention.raw_days, now)
     rules = rules_digest(settings)
 
-    def allow(current: Watermark, made: Sequence[DayReport] = ()) -> None:
-        new = {report.day: report for report in made}
+    def allow(current: Watermark, new_reports: Sequence[DayReport] = ()) -> None:
+        new = {report.day: report for report in new_reports}
         reports = {report.day: report for report in _reports(store, current)} | new
-        found = whole(source.label, [reports[day] for day in sorted(current.days & reports.keys())], current.calls)
-        if found.below(settings.min_admitted_share):
-            raise ValueError(explain(found, address, parts, settings))
+        row_counts = whole(source.label, [reports[day] for day in sorted(current.days & reports.keys())], current.calls)
+        if row_counts.below(settings.min_admitted_share):
+            raise ValueError(explain(row_counts, address, parts, settings))
 
-    with publishing(store) as forgotten, open_lake(lake_config) as lake:
+    with shared_lock(store) as forgotten, open_lake(lake_config) as lake:
         stale = {day for day in _stale(store, lake, known, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or changes.retired or stale:
             listed = sum(part.size for part in parts)
             new = len(changes.changed)
             log(f"traces: {source.label} lists {len(parts)} parts, {listed / 1e6:,.1f} MB; {new} are new")
-            erased = {user.mark: user for user in forgotten.users}
+            erased = {user.user_hash: user for user in forgotten.users}
             session = Session(store, lake, address, settings, now, erased, log)
             with session.staging() as folder, open_engine(compute) as engine:
                 reading = Reading(session, engine, folder, known, parts)
                 days = reading.read(changes, stale)
                 after = reading.watermark(changes, source.label, {})
-                maker = DayMaker(session, engine, lake_config, rules, compute.memory_mb)
+                maker = DayWriter(session, engine, lake_config, rules, compute.memory_mb)
                 about = maker.make(reading, days, partial(allow, after))
             store.write(NAME, reading.watermark(changes, source.label, about))
         else:
@@ -96,15 +96,15 @@ def materialize(
         window = count(lake, settings.counts, producer, reports, settings.window_days)
         dataset = _publish(store, lake, window)
     filled = [day.report for day in window] or [r for r in reports if r.admitted][-settings.window_days :]
-    told = sorted([*filled, *(r for r in reports if not r.admitted)], key=lambda r: r.day)
+    day_reports = sorted([*filled, *(r for r in reports if not r.admitted)], key=lambda r: r.day)
     log(f"traces: {dataset.rows} rows over {len(window)} days, dataset {dataset.digest[:12]}")
     return GovernedTraces(
         iteration=identify(number, model_name, champion, dataset, recipe_digest),
         source=source.label,
-        days=tuple(told),
-        seen=sum(r.seen for r in told),
-        admitted=sum(r.admitted for r in told),
-        rejected=total(r.rejected for r in told),
+        days=tuple(day_reports),
+        seen=sum(r.seen for r in day_reports),
+        admitted=sum(r.admitted for r in day_reports),
+        rejected=total(r.rejected for r in day_reports),
     )
 
 
@@ -115,7 +115,9 @@ def window_of(store: Store, lake: Lake, dataset: DatasetRef) -> Window:
     """
     window = store.read(_dataset_name(dataset.digest), Window)
     if window is None:
-        gone = " any more: rows of it were erased, or dropped by retention" if members(store, dataset.digest) else ""
+        gone = (
+            " any more: rows of it were erased, or dropped by retention" if dataset_users(store, dataset.digest) else ""
+        )
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}{gone}. Materialise the traces again.")
     # The record's snapshot, not the reference's: the same rows may have been published again since.
     if not lake.has(window.snapshot):
@@ -161,16 +163,16 @@ def _stale(store: Store, lake: Lake, known: Watermark, rules: str) -> set[str]:
 
 
 def _reports(store: Store, current: Watermark) -> list[DayReport]:
-    found = (store.read(report_name(day), DayReport) for day in sorted(days_of(current.parts.values())))
-    return [report for report in found if report is not None]
+    records = (store.read(report_name(day), DayReport) for day in sorted(days_of(current.parts.values())))
+    return [report for report in records if report is not None]
 
 
-def _publish(store: Store, lake: Lake, window: Sequence[Counted]) -> DatasetRef:
+def _publish(store: Store, lake: Lake, window: Sequence[CountedDay]) -> DatasetRef:
     digest = digest_json(identity(window))
     rows = sum(day.rows for day in window)
     if not rows:
         return DatasetRef(uri=lake.uri, rows=0, digest=digest)
-    made = Window(
+    dataset = Window(
         days=tuple(day.report.day for day in window),
         uri=lake.uri,
         rows=rows,
@@ -179,10 +181,10 @@ def _publish(store: Store, lake: Lake, window: Sequence[Counted]) -> DatasetRef:
         scope=scope_of(window),
     )
     name = _dataset_name(digest)
-    published = store.once(name, Window, lambda: made)
+    published = store.once(name, Window, lambda: dataset)
     if not lake.has(published.snapshot) or published.uri != lake.uri:  # the lake was rebuilt, or the snapshot expired
-        store.write(name, made)
-        published = made
+        store.write(name, dataset)
+        published = dataset
     return DatasetRef(uri=published.uri, rows=published.rows, digest=digest, snapshot=published.snapshot)
 
 

@@ -12,13 +12,13 @@ from datetime import datetime
 import pyarrow as pa
 
 from pipeline.storage import Record, Store
-from pipeline.traces.erased import mark
+from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
 
 
-class Members(Record):
+class DatasetUsers(Record):
     """The newest row of each user of a dataset, by mark."""
 
     newest: dict[str, datetime]
@@ -31,8 +31,8 @@ class Members(Record):
 def windows(store: Store) -> list[Window]:
     """Every published dataset."""
     paths = sorted(store.path("traces", "datasets").glob("*.json"))
-    found = [store.read(f"traces/datasets/{path.name}", Window) for path in paths]
-    return [window for window in found if window is not None]
+    records = [store.read(f"traces/datasets/{path.name}", Window) for path in paths]
+    return [window for window in records if window is not None]
 
 
 def ended(store: Store, days: Collection[str]) -> list[str]:
@@ -40,12 +40,12 @@ def ended(store: Store, days: Collection[str]) -> list[str]:
     return [window.digest for window in windows(store) if not set(days).isdisjoint(window.days)]
 
 
-def members(store: Store, dataset: str) -> Members | None:
+def dataset_users(store: Store, dataset: str) -> DatasetUsers | None:
     """Of a dataset (its digest) whose snapshot expired; None when nobody wrote them down."""
-    return store.read(_name(dataset), Members)
+    return store.read(_name(dataset), DatasetUsers)
 
 
-def keep_members(store: Store, lake: Lake) -> None:
+def record_dataset_users(store: Store, lake: Lake) -> None:
     """Write down who is in each dataset; to be called before its snapshot expires. The current one does not."""
     for window in windows(store):
         past = window.snapshot not in ("", lake.snapshot) and lake.has(window.snapshot)
@@ -55,7 +55,7 @@ def keep_members(store: Store, lake: Lake) -> None:
         for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"], where(window.scope)):
             for user, at in _newest(batch):
                 newest[user] = max(newest.get(user, at), at)
-        store.write(_name(window.digest), Members(newest={mark(user): at for user, at in newest.items()}))
+        store.write(_name(window.digest), DatasetUsers(newest={user_hash(user): at for user, at in newest.items()}))
 
 
 def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, datetime]]:

@@ -89,10 +89,10 @@ def clusters(bands: Sequence[Path], similarity: float, memory_mb: int = 512, scr
         engine.execute("SET preserve_insertion_order = false")
         if scratch is not None:
             engine.execute("SET temp_directory = $1", [str(scratch)])
-        found = engine.sql(_PAIRS, params={"files": [str(path) for path in bands], "bands": BANDS})
-        assert found is not None
+        relation = engine.sql(_PAIRS, params={"files": [str(path) for path in bands], "bands": BANDS})
+        assert relation is not None
         links = _Links()
-        for batch in found.to_arrow_reader(10_000):
+        for batch in relation.to_arrow_reader(10_000):
             for one, other in _alike(batch, similarity):
                 links.join(one, other)
     return links.table()

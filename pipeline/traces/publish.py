@@ -19,7 +19,7 @@ from pipeline.traces.rows import SCHEMA
 from pipeline.traces.staging import staged_files
 
 
-class Share(NamedTuple):
+class DayShard(NamedTuple):
     """The rows that one part gives to one day."""
 
     lake: LakeConfig
@@ -32,12 +32,12 @@ class Share(NamedTuple):
     feedback: Path | None
 
 
-def publish_share(share: Share) -> list[str]:
+def publish_share(share: DayShard) -> list[str]:
     """Write the share's admitted rows; the URIs of the data files. Raises OSError when they cannot be written."""
     return write_files(share.lake, share.day, share.name, _batches(share))
 
 
-def _batches(share: Share) -> Iterator[pa.RecordBatch]:
+def _batches(share: DayShard) -> Iterator[pa.RecordBatch]:
     own = [("part", "=", share.place)]
     rows = pq.read_table(share.admitted, columns=["row"], filters=own)["row"].to_numpy()
     feedback: dict[int, dict[str, Any]] = {}

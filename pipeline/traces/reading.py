@@ -22,10 +22,10 @@ from pipeline.recipe.traces import Traces
 from pipeline.storage import Store
 from pipeline.traces.attributes import index_attributes
 from pipeline.traces.database import connect, quoted
-from pipeline.traces.erased import Erased
-from pipeline.traces.govern import Governed, Task, govern_part, said_file, stage_said
+from pipeline.traces.erased import ErasedUser
+from pipeline.traces.govern import GovernedPart, GovernTask, annotations_file, govern_part, stage_annotations
 from pipeline.traces.lake import Lake
-from pipeline.traces.sources.protocol import Address, Part, named_day
+from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touched_by
 
 LEFTOVER_S = 24 * 3600.0
@@ -40,7 +40,7 @@ class Session(NamedTuple):
     address: Address
     settings: Traces
     now: datetime
-    erased: Mapping[str, Erased]
+    erased: Mapping[str, ErasedUser]
     """Whom to forget, by mark."""
     log: Callable[[str], None]
 
@@ -62,11 +62,13 @@ class Session(NamedTuple):
 class Reading:
     """The parts that this run reads. `governed` and `parts` are by index: the part's place in name order."""
 
-    def __init__(self, session: Session, engine: Engine, folder: Path, known: Watermark, parts: Sequence[Part]) -> None:
+    def __init__(
+        self, session: Session, engine: Engine, folder: Path, known: Watermark, parts: Sequence[SourcePart]
+    ) -> None:
         self._session, self._engine, self._known = session, engine, known
         self.folder = folder
         self.parts = dict(enumerate(sorted(parts, key=lambda part: part.name)))
-        self.governed: dict[int, Governed] = {}
+        self.governed: dict[int, GovernedPart] = {}
         self.scores: tuple[Path, ...] = ()
         self.attributes: tuple[Path, ...] = ()
         self._index = ""
@@ -90,10 +92,10 @@ class Reading:
         self._map([n for n in unread if again & set(self._known.parts[self.parts[n].name].days)], frozenset(again))
         return touched
 
-    def watermark(self, changes: Changes, label: str, speaks_of: Mapping[int, Collection[str]]) -> Watermark:
-        """The watermark after every day is made. `speaks_of`: part to the days of the traces that it is about."""
-        found = {name: part for name, part in self._known.parts.items() if part.retired}
-        found |= {name: self._known.parts[name].model_copy(update={"retired": True}) for name in changes.retired}
+    def watermark(self, changes: Changes, label: str, annotates: Mapping[int, Collection[str]]) -> Watermark:
+        """The watermark after every day is made. `annotates`: part to the days of the traces that it is about."""
+        read_parts = {name: part for name, part in self._known.parts.items() if part.retired}
+        read_parts |= {name: self._known.parts[name].model_copy(update={"retired": True}) for name in changes.retired}
         for index, part in self.parts.items():
             read, before = self.governed.get(index), self._known.parts.get(part.name)
             if before is None or before.version != part.version or before.retired:
@@ -105,19 +107,19 @@ class Reading:
                     holds=part.holds,
                     days=tuple(sorted(read.days)),
                 )
-            about = {*before.speaks_of, *speaks_of.get(index, ())}
-            found[part.name] = before.model_copy(update={"speaks_of": tuple(sorted(about))})
-        return Watermark(source=label, reader=self._known.reader, parts=found)
+            about = {*before.annotates, *annotates.get(index, ())}
+            read_parts[part.name] = before.model_copy(update={"speaks_of": tuple(sorted(about))})
+        return Watermark(source=label, reader=self._known.reader, parts=read_parts)
 
-    def _is(self, governed: Governed, names: Collection[str]) -> bool:
+    def _is(self, governed: GovernedPart, names: Collection[str]) -> bool:
         return self.parts[governed.place].name in names
 
     def _read_said(self) -> None:
         """Scores and attributes are joined to whole days, so all of them are read."""
-        said = [n for n, part in self.parts.items() if part.holds != "calls"]
-        self._run(stage_said, [self._task(n, None) for n in said])
+        indices = [n for n, part in self.parts.items() if part.holds != "calls"]
+        self._run(stage_annotations, [self._task(n, None) for n in indices])
         for holds in ("scores", "attributes"):
-            files = tuple(said_file(self.folder, n) for n in said if self.parts[n].holds == holds)
+            files = tuple(annotations_file(self.folder, n) for n in indices if self.parts[n].holds == holds)
             if holds == "scores":
                 self.scores = files
             else:
@@ -127,20 +129,20 @@ class Reading:
 
     def _days_said_about(self, changed: Collection[str]) -> set[str]:
         """Days of the traces that changed scores or attributes speak of, as the table and the ledgers know them."""
-        said = [n for n, part in self.parts.items() if part.holds != "calls" and part.name in changed]
-        if not said or not self._known.parts:
+        indices = [n for n, part in self.parts.items() if part.holds != "calls" and part.name in changed]
+        if not indices or not self._known.parts:
             return set()
         lake = self._session.lake
         ledgers = sorted(self._session.store.path("traces", "rejected").glob("*.jsonl"))
         days: set[str] = set()
         with connect(self.folder) as db:
-            files = quoted(said_file(self.folder, n) for n in said)
+            files = quoted(annotations_file(self.folder, n) for n in indices)
             db.execute(f"create temp table said as select distinct trace_id from read_parquet({files})")
             columns = pa.schema([("trace_id", pa.string()), ("day", pa.date32())])
             batches = lake.batches(self._known.days - {"unknown"}, lake.snapshot, columns.names)
             db.register("admitted", pa.RecordBatchReader.from_batches(columns, batches))
-            found = db.execute("select distinct day from admitted semi join said using (trace_id)").fetchall()
-            days |= {day.isoformat() for (day,) in found}
+            rows = db.execute("select distinct day from admitted semi join said using (trace_id)").fetchall()
+            days |= {day.isoformat() for (day,) in rows}
             for ledger in ledgers:  # one at a time: DuckDB takes 32 MB for each JSON file of a query
                 lines = f"read_json({quoted([ledger])}, columns = {{trace_id: 'VARCHAR'}})"
                 if db.execute(f"select 1 from {lines} semi join said using (trace_id) limit 1").fetchone():
@@ -150,15 +152,15 @@ class Reading:
     def _map(self, indices: Sequence[int], only: frozenset[str] | None) -> None:
         self._run(govern_part, [self._task(n, only) for n in indices])
 
-    def _run(self, function: Callable[[Task], Governed], tasks: Sequence[Task]) -> None:
+    def _run(self, function: Callable[[GovernTask], GovernedPart], tasks: Sequence[GovernTask]) -> None:
         for done in self._engine.map(function, tasks, self._session.log):
             self.governed[done.place] = done
             name = self.parts[done.place].name
             self._session.log(f"traces: read {name}: {done.rows:,} rows{'' if done.whole else ', and it broke off'}")
 
-    def _task(self, index: int, only: frozenset[str] | None) -> Task:
+    def _task(self, index: int, only: frozenset[str] | None) -> GovernTask:
         part = self.parts[index]
-        return Task(
+        return GovernTask(
             address=self._session.address,
             part=part,
             place=index,

@@ -83,7 +83,7 @@ class DayReport(Record):
     near_duplicates: NonNegativeInt = 0
     """Admitted rows that say nearly what another one says."""
     erased: tuple[str, ...] = ()
-    """Proofs (`pipeline.traces.erased.Erased`) of the forgotten users who had rows in this day."""
+    """Proofs (`pipeline.traces.erased.ErasedUser`) of the forgotten users who had rows in this day."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

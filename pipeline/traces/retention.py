@@ -15,11 +15,11 @@ from pipeline import audit
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record, Store
 from pipeline.traces.days import kept_from
-from pipeline.traces.lake import LakeConfig, Swept, open_lake
+from pipeline.traces.lake import LakeConfig, SweepResult, open_lake
 from pipeline.traces.lake.upkeep import GRACE_S
-from pipeline.traces.members import keep_members, windows
+from pipeline.traces.members import record_dataset_users, windows
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, Part, named_day
+from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import NAME, Watermark, touched_by
 
 
@@ -30,7 +30,7 @@ class Retained(Record):
     """Governed days that were dropped."""
     datasets: tuple[str, ...] = ()
     """Digests of the datasets that held one of them: they can no longer be read."""
-    swept: Swept = Swept()
+    swept: SweepResult = SweepResult()
     raw_deleted: tuple[str, ...] = ()
     raw_overdue: tuple[str, ...] = ()
     """Parts of the source that are overdue and not ours to delete."""
@@ -72,7 +72,7 @@ def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime,
             return Retained()
         lost = tuple(sorted(w.digest for w in windows(store) if set(w.days) & set(days)))
         lake.drop_days(days)
-        keep_members(store, lake)
+        record_dataset_users(store, lake)
         lake.expire(None)
         swept = lake.sweep(grace_s)
     detail = {"days": list(days), "datasets": list(lost), "files": swept.files}
@@ -110,7 +110,7 @@ def _drop_raw(
     return names, tuple(named)
 
 
-def _overdue(store: Store, address: Address, first: str) -> Iterator[Part]:
+def _overdue(store: Store, address: Address, first: str) -> Iterator[SourcePart]:
     """Parts whose every day is before `first`: as they were read, else by the date in the name, else by the file's age.
 
     A part that changed since it was read is not overdue: it may speak of newer days.
@@ -125,7 +125,7 @@ def _overdue(store: Store, address: Address, first: str) -> Iterator[Part]:
             yield part
 
 
-def _ours(store: Store, address: Address, part: Part) -> Path | None:
+def _ours(store: Store, address: Address, part: SourcePart) -> Path | None:
     """The part's file, if it lies under the data root."""
     if "://" in address.uri:
         return None

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record
-from pipeline.traces.attributes import STAGED, Attached, index_attributes, write_attributes
-from pipeline.traces.batch import Batcher
-from pipeline.traces.gates import Rules, check
+from pipeline.traces.attributes import STAGED, AttributeTable, index_attributes, write_attributes
+from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, Part, Source, named_day
+from pipeline.traces.sources.protocol import Address, Source, SourcePart, named_day
 
 SAID_PARTS = 8
 """Newest parts of scores, and of attributes, that are read with the sample."""
@@ -72,13 +72,13 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
             if rows >= limit:
                 break
             read.append(part.name)
-            batcher = Batcher(settings, part.name)
+            batcher = BatchBuilder(settings, part.name)
             for block in source.rows(part, hashlib.sha256()):
                 traces, refused = _first(block, limit - rows)
                 if attached is not None:
                     attached.join(traces)
                 batch, unfit = batcher.batch(traces)
-                checked, reasons = check(batch, Rules(settings, now))
+                checked, reasons = check(batch, GateRules(settings, now))
                 rejected.update(str(reason) for reason in reasons if reason is not None)
                 rejected.update(str(each.reason) for each in chain(refused, unfit))
                 rows += len(reasons) + len(refused) + len(unfit)
@@ -118,14 +118,14 @@ def _first(block: Rows, most: int) -> tuple[list[Trace], list[Rejection]]:
     return kept, [row for row in block.rejected if last is None or row.line <= last]
 
 
-def _scored(source: Source, newest: Iterable[Part]) -> set[str]:
+def _scored(source: Source, newest: Iterable[SourcePart]) -> set[str]:
     """Traces that the newest scores are about."""
     parts = [part for part in newest if part.holds == "scores"][:SAID_PARTS]
     blocks = chain.from_iterable(source.rows(part, hashlib.sha256()) for part in parts)
     return {score.trace_id for block in blocks for score in block.scores}
 
 
-def _attributes(source: Source, newest: Iterable[Part], folder: Path) -> Attached | None:
+def _attributes(source: Source, newest: Iterable[SourcePart], folder: Path) -> AttributeTable | None:
     """What the source says of whole traces in rows of their own, where it does."""
     parts = [part for part in newest if part.holds == "attributes"][:SAID_PARTS]
     if not parts:
@@ -134,7 +134,7 @@ def _attributes(source: Source, newest: Iterable[Part], folder: Path) -> Attache
         for place, part in enumerate(parts):
             for block in source.rows(part, hashlib.sha256()):
                 write_attributes(writer, place, block)
-    return Attached(index_attributes([folder / "said.parquet"], folder / "attributes.duckdb"))
+    return AttributeTable(index_attributes([folder / "said.parquet"], folder / "attributes.duckdb"))
 
 
 def _keys(trace: Trace) -> Iterable[str]:

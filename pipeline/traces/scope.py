@@ -37,14 +37,14 @@ class Producer(NamedTuple):
     def names(self) -> frozenset[str]:
         """What its traces may give as their model. The plain name is every version's: it tells the base model alone."""
         digest = self.model.digest
-        found = {f"{self.name}@{digest[:12]}", f"champion-{digest[:12]}", digest, self.model.uri}
+        model_names = {f"{self.name}@{digest[:12]}", f"champion-{digest[:12]}", digest, self.model.uri}
         if not self.version:
-            return frozenset({*found, self.name})
+            return frozenset({*model_names, self.name})
         numbered = (f"{self.name}{sign}{self.version}" for sign in ("/", ":", "-v"))
-        return frozenset({*found, *numbered, f"models:/{self.name}/{self.version}"})
+        return frozenset({*model_names, *numbered, f"models:/{self.name}/{self.version}"})
 
 
-class Counted(NamedTuple):
+class CountedDay(NamedTuple):
     """A day that has rows which count: how many, and which."""
 
     report: DayReport
@@ -58,7 +58,7 @@ class Counted(NamedTuple):
 
 def count(
     lake: Lake, rule: Attribution, producer: Producer, reports: Iterable[DayReport], size: int
-) -> tuple[Counted, ...]:
+) -> tuple[CountedDay, ...]:
     """The newest `size` days that have rows which count, the oldest first.
 
     A scope names no model that its day does not have, so it depends on what is in the table alone.
@@ -66,22 +66,22 @@ def count(
     filled = [report for report in reports if report.admitted]
     models = lake.models([report.day for report in filled]) if rule == "model" else {}
     names = _as_stored(producer.names)
-    found: list[Counted] = []
+    counted_days: list[CountedDay] = []
     for report in reversed(filled):
-        if len(found) == size:
+        if len(counted_days) == size:
             break
-        counted = Counted(report, report.admitted, Scope())
+        counted = CountedDay(report, report.admitted, Scope())
         if rule == "model":
             ours = {model: rows for model, rows in models.get(report.day, {}).items() if model in names}
-            counted = Counted(report, sum(ours.values()), Scope(models=tuple(sorted(ours))))
+            counted = CountedDay(report, sum(ours.values()), Scope(models=tuple(sorted(ours))))
         elif rule == "promoted" and producer.since is not None:
             counted = _newer(lake, report, producer.since)
         if counted.rows:
-            found.append(counted)
-    return tuple(reversed(found))
+            counted_days.append(counted)
+    return tuple(reversed(counted_days))
 
 
-def scope_of(days: Sequence[Counted]) -> Scope:
+def scope_of(days: Sequence[CountedDay]) -> Scope:
     """The one scope that all of the days are read by."""
     if all(day.whole for day in days):
         return Scope()
@@ -89,7 +89,7 @@ def scope_of(days: Sequence[Counted]) -> Scope:
     return Scope(models=tuple(sorted(models)), after=days[0].scope.after)
 
 
-def identity(days: Sequence[Counted]) -> list[list[object]]:
+def identity(days: Sequence[CountedDay]) -> list[list[object]]:
     """What the digest of a dataset is made of. A day whose rows all count is known by its own digest."""
     return [
         [day.report.day, day.report.digest, *([] if day.whole else [day.scope.model_dump(mode="json")])] for day in days
@@ -98,16 +98,16 @@ def identity(days: Sequence[Counted]) -> list[list[object]]:
 
 def where(scope: Scope) -> pc.Expression | None:
     """Whether a row of the governed table is in the scope; None: every row is."""
-    found: pc.Expression | None = None
+    condition: pc.Expression | None = None
     if scope.models:
-        found = pc.field("model").isin(pa.array(scope.models, pa.string()))
+        condition = pc.field("model").isin(pa.array(scope.models, pa.string()))
     if scope.after is not None:
         newer = pc.field("timestamp") > pa.scalar(scope.after, SCHEMA.field("timestamp").type)
-        found = newer if found is None else found & newer
-    return found
+        condition = newer if condition is None else condition & newer
+    return condition
 
 
-def _newer(lake: Lake, report: DayReport, since: datetime) -> Counted:
+def _newer(lake: Lake, report: DayReport, since: datetime) -> CountedDay:
     """Only the day of the promotion itself has to be looked into."""
     scope, day = Scope(after=since), since.date().isoformat()
     condition = where(scope)
@@ -115,7 +115,7 @@ def _newer(lake: Lake, report: DayReport, since: datetime) -> Counted:
     rows = report.admitted if report.day > day else 0
     if report.day == day:
         rows = sum(lake.count(condition, [day]).values())
-    return Counted(report, rows, scope)
+    return CountedDay(report, rows, scope)
 
 
 def _as_stored(names: Iterable[str]) -> frozenset[str]:

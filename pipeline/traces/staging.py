@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.traces.arrow import pc
-from pipeline.traces.erased import mark
+from pipeline.traces.erased import user_hash
 from pipeline.traces.near_duplicates import KEYS as KEYS_OF_A_ROW
 from pipeline.traces.records import UNKNOWN_DAY, Reason
 from pipeline.traces.rows import SCHEMA, Rejection
@@ -206,7 +206,7 @@ def _keys(
     }
     if Reason.ERASED in reasons:
         users = zip(batch["user_id"].to_pylist(), reasons, strict=True)
-        columns["erased"] = [mark(user) if reason is Reason.ERASED else None for user, reason in users]
+        columns["erased"] = [user_hash(user) if reason is Reason.ERASED else None for user, reason in users]
     return _record_batch(columns, batch.num_rows)
 
 
@@ -216,8 +216,8 @@ def _named(batch: pa.RecordBatch) -> Any:
 
 def _record_batch(columns: dict[str, Any], rows: int) -> pa.RecordBatch:
     arrays = [
-        pa.nulls(rows, f.type) if (found := columns.get(f.name)) is None
-        else found if isinstance(found, pa.Array) else pa.array(found, f.type)
+        pa.nulls(rows, f.type) if (column := columns.get(f.name)) is None
+        else column if isinstance(column, pa.Array) else pa.array(column, f.type)
         for f in KEYS
     ]  # fmt: skip
     return pa.RecordBatch.from_arrays(arrays, schema=KEYS)

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pipeline.locations import Uri
 from pipeline.storage import Record
-from pipeline.traces.sources.protocol import Part
+from pipeline.traces.sources.protocol import SourcePart
 
 NAME = "traces/watermark.json"
 
@@ -28,7 +28,7 @@ class ReadPart(Record):
     holds: str
     days: tuple[str, ...]
     """Days that have rows of it, and the day in its name."""
-    speaks_of: tuple[str, ...] = ()
+    annotates: tuple[str, ...] = ()
     """Days of the traces that its scores or attributes are about."""
     retired: bool = False
     """The part is gone because its raw data is past retention; its days stay, and cannot be made again."""
@@ -61,12 +61,12 @@ class Watermark(Record):
 class Changes(NamedTuple):
     """What a listing says against the watermark."""
 
-    changed: tuple[Part, ...]
+    changed: tuple[SourcePart, ...]
     gone: tuple[str, ...]
     retired: tuple[str, ...]
 
 
-def compare(known: Watermark, parts: Iterable[Part], raw_days: int | None, now: datetime) -> Changes:
+def compare(known: Watermark, parts: Iterable[SourcePart], raw_days: int | None, now: datetime) -> Changes:
     """Parts that are new or other than they were; those that are gone; of these, those whose retention is over."""
     listed = {part.name: part for part in parts}
     changed = [p for p in listed.values() if _version(known.parts.get(p.name)) != p.version]
@@ -84,7 +84,7 @@ def days_of(parts: Iterable[ReadPart]) -> set[str]:
 
 def touched_by(parts: Iterable[ReadPart]) -> set[str]:
     """Days that are another when one of the parts is."""
-    return {day for part in parts for day in (*part.days, *part.speaks_of)}
+    return {day for part in parts for day in (*part.days, *part.annotates)}
 
 
 def sealed(parts: Mapping[str, ReadPart]) -> set[str]:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.recipe.traces import Traces
-from pipeline.traces.floor import NO_EVIDENCE, Tally
+from pipeline.traces.floor import NO_EVIDENCE, RowCounts
 from pipeline.traces.pii import Unmaskable, mask
 from pipeline.traces.records import Reason
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, Part
+from pipeline.traces.sources.protocol import Address, SourcePart
 
 PARTS, ROWS, KEYS = 3, 1000, 20
 """Parts of calls and of attributes that are looked into, rows of each, and keys that are shown."""
@@ -41,7 +41,7 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-class Look(NamedTuple):
+class SourceInspection(NamedTuple):
     """What some rows of the source have: metadata keys with their number of rows, and why a row was no trace."""
 
     rows: int
@@ -49,7 +49,7 @@ class Look(NamedTuple):
     details: dict[Reason, str]
 
 
-def explain(tally: Tally, address: Address, parts: Sequence[Part], settings: Traces) -> str:
+def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], settings: Traces) -> str:
     """What was admitted and what was not, why by the looks of it, and what to do."""
     share = f"{tally.admitted:,} of {tally.eligible or tally.seen:,} rows admitted"
     look = _look(address, parts)
@@ -67,7 +67,7 @@ def explain(tally: Tally, address: Address, parts: Sequence[Part], settings: Tra
     return f"{tally.name}: {share}, {under}. Rejected: {'; '.join(reasons)}. Nothing was published. {advice}"
 
 
-def likely_kind(address: Address, parts: Sequence[Part]) -> str:
+def likely_kind(address: Address, parts: Sequence[SourcePart]) -> str:
     """The `traces.source.kind` that reads the first of these files, by its keys; empty where none is known to."""
     calls = [part for part in parts if part.holds == "calls"]
     if not calls or address.section.kind == "langfuse_postgres":
@@ -80,7 +80,7 @@ def likely_kind(address: Address, parts: Sequence[Part]) -> str:
     return next((kind for kind, wanted in KINDS if keys.issuperset(wanted)), "")
 
 
-def _about_consent(look: Look, key: str) -> str:
+def _about_consent(look: SourceInspection, key: str) -> str:
     shown = ", ".join(f"{_shown(name)} ({rows:,})" for name, rows in look.keys.most_common(KEYS)) or "none"
     if look.keys[key]:
         return (
@@ -93,7 +93,7 @@ def _about_consent(look: Look, key: str) -> str:
     )
 
 
-def _look(address: Address, parts: Sequence[Part]) -> Look:
+def _look(address: Address, parts: Sequence[SourcePart]) -> SourceInspection:
     rows, keys = 0, Counter[str]()
     details: dict[Reason, str] = {}
     source = open_source(address)
@@ -110,7 +110,7 @@ def _look(address: Address, parts: Sequence[Part]) -> Look:
             rows += len(block.traces[:ROWS])
             for rejection in block.rejected:
                 details.setdefault(rejection.reason, rejection.detail)
-    return Look(rows, keys, details)
+    return SourceInspection(rows, keys, details)
 
 
 def _keys(head: bytes) -> frozenset[str]:
@@ -128,10 +128,10 @@ def _keys(head: bytes) -> frozenset[str]:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(text)
+        parsed = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _shown(key: str) -> str:

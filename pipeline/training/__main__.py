@@ -18,10 +18,10 @@ from pathlib import Path
 from pipeline.locations import Document, record_of_iteration
 from pipeline.processes import die_with_parent
 from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
-from pipeline.training.checkpoints import Busy, Turn, only_writer
+from pipeline.training.checkpoints import FencingToken, WriterLocked, only_writer
 from pipeline.training.checkpoints.turn import check, parse
-from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
-from pipeline.training.lines import say
+from pipeline.training.exits import NEVER_RETRY, PREEMPTED, InvalidPlan
+from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
@@ -49,7 +49,7 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         return NEVER_RETRY
     try:
         if "RANK" not in os.environ and finished(plan, path.parent, mend=node_rank == 0):
-            say("finished before: its result stands")
+            emit("finished before: its result stands")
             return 0
         if plan.training.engine == "nemo_rl":
             return _with_nemo_rl(plan, path.parent, Path(nemo_rl), turn)
@@ -62,10 +62,10 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         from pipeline.training.worker import work
 
         work(plan, path.parent, started_at, turn)
-    except Unfit as error:
+    except InvalidPlan as error:
         print(error, file=sys.stderr)
         return NEVER_RETRY
-    except Busy as error:
+    except WriterLocked as error:
         print(error, file=sys.stderr)
         return PREEMPTED if attempt else 1  # no crash: the lock of a node that died is given back in time
     return 0
@@ -89,12 +89,12 @@ def finished(plan: TrainingPlan, folder: Path, mend: bool = True) -> bool:
     return False
 
 
-def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: Turn | None) -> int:
+def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: FencingToken | None) -> int:
     from pipeline.training.nemo.run import run
 
     with only_writer(folder, turn):
         try:
-            result = run(plan, folder, checkout, say)
+            result = run(plan, folder, checkout, emit)
         except ValueError as error:
             print(error, file=sys.stderr)
             return NEVER_RETRY

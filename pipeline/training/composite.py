@@ -14,24 +14,24 @@ from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.composite import Reward, score_fresh
 from pipeline.rewards.records import COMPONENTS
-from pipeline.rewards.verifiers import Check, Grader
+from pipeline.rewards.verifiers import Grader, VerifierTask
 from pipeline.training.texts import completion_statistics
 
 Messages = list[dict[str, str]]
 
 
-class Composite:
+class RewardFunction:
     """Called by TRL with a batch's completions and the columns of its rows; returns a reward for each, or None."""
 
     __name__ = "composite"  # TRL names a metric after it
 
     def __init__(self, settings: Rewards, check: Grader) -> None:
         self._settings, self._check = settings, check
-        self._known: dict[Check, Reward] = {}
+        self._known: dict[VerifierTask, Reward] = {}
         self.last: list[float | None] = []
         """The rewards of the last batch that was asked for."""
 
-    def score(self, checks: Sequence[Check]) -> list[Reward]:
+    def score(self, checks: Sequence[VerifierTask]) -> list[Reward]:
         """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
         new = [check for check in dict.fromkeys(checks) if check not in self._known]
         graded = zip(new, self._check(new), strict=True) if new else ()
@@ -48,26 +48,26 @@ class Composite:
         **_: Any,
     ) -> list[float | None]:
         texts = [messages[-1]["content"] for messages in completions]
-        rewards = self.score([Check(*each) for each in zip(texts, reference, verifier, strict=True)])
+        rewards = self.score([VerifierTask(*each) for each in zip(texts, reference, verifier, strict=True)])
         self._known = {}
         if log_metric is not None:
             asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
-            for name, value in {**said_by(rewards), **completion_statistics(texts, asked)}.items():
+            for name, value in {**reward_statistics(rewards), **completion_statistics(texts, asked)}.items():
                 log_metric(name, value)
         self.last = [reward.final_reward for reward in rewards]
         return self.last
 
 
-def said_by(rewards: Sequence[Reward]) -> dict[str, float]:
+def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:
     """Metrics of a batch's rewards: accuracy, the share without a reward, and what their variance comes from.
 
     `component/<name>` is the covariance of a component's contribution with the reward over the reward's variance: these
     sum to 1. A policy that learns to break its checks shows in `abstained` first.
     """
     right = [value for reward in rewards if (value := reward.findings["correct"].value) is not None]
-    found = {"abstained": fmean(reward.final_reward is None for reward in rewards)}
+    metrics = {"abstained": fmean(reward.final_reward is None for reward in rewards)}
     if right:
-        found["accuracy"] = fmean(right)
+        metrics["accuracy"] = fmean(right)
     scored = [reward for reward in rewards if reward.final_reward is not None]
     totals = [reward.final_reward or 0.0 for reward in scored]
     variance = _covariance(totals, totals)
@@ -75,8 +75,8 @@ def said_by(rewards: Sequence[Reward]) -> dict[str, float]:
         for name in COMPONENTS:
             parts = [_contribution(reward, name) for reward in scored]
             if any(parts):
-                found[f"component/{name}"] = _covariance(parts, totals) / variance
-    return found
+                metrics[f"component/{name}"] = _covariance(parts, totals) / variance
+    return metrics
 
 
 def _contribution(reward: Reward, name: str) -> float:

@@ -37,9 +37,9 @@ def check_world(plan: TrainingPlan, environ: Mapping[str, str]) -> None:
     if plan.world_size > 1:
         wrong += [f"{name} must be set" for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if wrong:
-        found = ", ".join(f"{name}={environ.get(name, 'unset')}" for name in (*sizes, *bounds))
+        actual = ", ".join(f"{name}={environ.get(name, 'unset')}" for name in (*sizes, *bounds))
         raise ValueError(
-            f"The plan is for {plan.nodes} nodes x {plan.processes} processes, but the environment says {found}: "
+            f"The plan is for {plan.nodes} nodes x {plan.processes} processes, but the environment says {actual}: "
             f"{'; '.join(wrong)}. Start it with torchrun --nnodes {plan.nodes} --nproc-per-node {plan.processes}, "
             "unset these variables, or change compute.nodes and compute.processes and launch the job again."
         )
@@ -72,18 +72,18 @@ def environment(distribution: Distribution, *, on_gpu: bool) -> dict[str, str]:
     """What accelerate's launcher would export for this strategy: to be set before TRL's config is constructed."""
     if distribution.strategy == "fsdp2":
         settings = {name.upper(): value for name, value in _fsdp2(distribution).items()}
-        found: dict[str, Any] = {"ACCELERATE_USE_FSDP": True, **settings}
+        variables: dict[str, Any] = {"ACCELERATE_USE_FSDP": True, **settings}
     elif distribution.strategy == "ddp":
-        found = {}
+        variables = {}
     else:
         names = {"zero_stage": "ZERO_STAGE", "zero3_init_flag": "ZERO3_INIT"}
         settings = {names.get(name, name.upper()): value for name, value in _zero(distribution).items()}
         settings.pop("DEEPSPEED_MULTINODE_LAUNCHER")
-        found = {"ACCELERATE_USE_DEEPSPEED": True, **{f"ACCELERATE_DEEPSPEED_{n}": v for n, v in settings.items()}}
-    found["ACCELERATE_USE_CPU"] = not on_gpu
+        variables = {"ACCELERATE_USE_DEEPSPEED": True, **{f"ACCELERATE_DEEPSPEED_{n}": v for n, v in settings.items()}}
+    variables["ACCELERATE_USE_CPU"] = not on_gpu
     if not on_gpu:  # accelerate says cpu:<rank>, where torch can't restore an optimizer's state to
-        found["ACCELERATE_TORCH_DEVICE"] = "cpu"
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
+        variables["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in variables.items()}
 
 
 def trainer_arguments(world_size: int, *, on_gpu: bool) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def trainer_arguments(world_size: int, *, on_gpu: bool) -> dict[str, Any]:
     }
 
 
-class Spread(NamedTuple):
+class ShardingStrategy(NamedTuple):
     """A strategy as it runs. `offloaded`: what lies in the host's memory."""
 
     strategy: str
@@ -116,26 +116,26 @@ def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
 
     Where it can't (FSDP2 without a GPU, settings that came too late) it trains as plain DDP and says nothing.
     """
-    wanted, found = _planned(plan), _running(accelerator)
-    if wanted != found:
+    wanted, actual = _planned(plan), _running(accelerator)
+    if wanted != actual:
         raise ValueError(
-            f"The plan says {wanted}, but accelerate runs {found} on {accelerator.device.type}. fsdp2, zero2 and zero3 "
-            f"need one GPU for each of the {plan.world_size} processes: give them, or set "
+            f"The plan says {wanted}, but accelerate runs {actual} on {accelerator.device.type}. fsdp2, zero2 and "
+            f"zero3 need one GPU for each of the {plan.world_size} processes: give them, or set "
             "training.distribution.strategy to ddp and launch the whole job again."
         )
 
 
-def _planned(plan: TrainingPlan) -> Spread:
+def _planned(plan: TrainingPlan) -> ShardingStrategy:
     distribution = plan.training.distribution
     offloaded = {"ddp": (), "zero2": ("optimizer",)}.get(distribution.strategy, ("optimizer", "weights"))
-    return Spread(
+    return ShardingStrategy(
         strategy=distribution.strategy,
         offloaded=frozenset(offloaded if distribution.cpu_offload else ()),
         processes=plan.world_size,
     )
 
 
-def _running(accelerator: Accelerator) -> Spread:
+def _running(accelerator: Accelerator) -> ShardingStrategy:
     from accelerate.utils import DistributedType
     from torch.distributed.fsdp import CPUOffloadPolicy
 
@@ -156,7 +156,7 @@ def _running(accelerator: Accelerator) -> Spread:
         strategy = "ddp"
     else:
         strategy = str(kind.value)
-    return Spread(strategy, frozenset(offloaded), accelerator.num_processes)
+    return ShardingStrategy(strategy, frozenset(offloaded), accelerator.num_processes)
 
 
 def _distributed_type(distribution: Distribution, world_size: int, on_gpu: bool) -> str:

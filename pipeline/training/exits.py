@@ -8,5 +8,5 @@ NEVER_RETRY = 64
 """The plan, or what it names, is wrong; the last lines say what to change."""
 
 
-class Unfit(ValueError):
+class InvalidPlan(ValueError):
     """What no retry makes fit, found in the plan, the tokenizer, the data or the processes: exit code 64."""

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, Trainer
 
 from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.checkpoints import MANIFEST
-from pipeline.training.lines import say
+from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.weights import without_places
 
@@ -21,9 +21,9 @@ from pipeline.training.weights import without_places
 def take_back(plan: TrainingPlan, trainer: Trainer, folder: Path, best: Path | None) -> CheckpointRef:
     """Publish the best checkpoint of a training that was stopped; without any, the base model is the best there is."""
     if best is None:
-        say("stopped before any checkpoint: the base model stands")
+        emit("stopped before any checkpoint: the base model stands")
         return CheckpointRef(adapter=plan.base, model=plan.base, step=0)
-    say(f"stopped: the best checkpoint is {best.name}")
+    emit(f"stopped: the best checkpoint is {best.name}")
 
     def copy(to: Path) -> None:
         to.mkdir(parents=True)

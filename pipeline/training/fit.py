@@ -36,13 +36,13 @@ from pipeline.storage import DatasetRef
 from pipeline.training.checkpoints import Checkpointer, room
 from pipeline.training.clock import Clock
 from pipeline.training.distribution import assert_distribution, trainer_arguments
-from pipeline.training.exits import PREEMPTED, Unfit
+from pipeline.training.exits import PREEMPTED, InvalidPlan
 from pipeline.training.export import export, take_back
 from pipeline.training.goodput import account, interruptions
-from pipeline.training.journal import Journal, read_journal
-from pipeline.training.lines import say
+from pipeline.training.journal import TrainingJournal, read_journal
+from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import Progress
+from pipeline.training.progress import ProgressCallback
 from pipeline.training.result import TrainingResult
 from pipeline.training.validation import Validator, read_held_out
 
@@ -204,13 +204,13 @@ def run(
     it is asked before anything is published. Exits with 143 after a SIGTERM, a checkpoint saved.
     """
     training, first = plan.training, PartialState().is_main_process
-    journal = Journal(folder / JOURNAL if first else None)
+    journal = TrainingJournal(folder / JOURNAL if first else None)
     keeper = resume = None
     if first:
         shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
         attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / JOURNAL))
         keeper = Checkpointer(
-            folder / "checkpoints", plan.digest(), plan.world_size, attempt, training.checkpoints, say, fence
+            folder / "checkpoints", plan.digest(), plan.world_size, attempt, training.checkpoints, emit, fence
         )
         resume = keeper.newest()
     resume = _from_first(resume)
@@ -219,18 +219,18 @@ def run(
     if plan.held_out is not None:
         validator = Validator(read_held_out(plan.held_out.uri), check, training.validation, load_tokenizer(plan))
     clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
-    progress = Progress(plan, keeper, journal, clock, validator, folder / "completions")
+    progress = ProgressCallback(plan, keeper, journal, clock, validator, folder / "completions")
     set_seed(training.seed)  # the adapter's random start
     try:
         trainer = build([progress], clock)
         assert_distribution(trainer.accelerator, plan)
         check_rows(plan, trainer)
     except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words on what does not go together
-        raise Unfit(f"{type(error).__name__}: {error}") from error
+        raise InvalidPlan(f"{type(error).__name__}: {error}") from error
     trainer.remove_callback(PrinterCallback)  # it prints every metric; Progress says what a person reads
     progress.attach(trainer)
     if resume is not None:
-        say(f"resuming at {resume.name}")
+        emit(f"resuming at {resume.name}")
     try:
         with room(folder):
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -239,7 +239,7 @@ def run(
             raise
         progress.collapse("the policy's next-token distribution is not finite")
     if progress.leaving:
-        say(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
+        emit(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
         _close(keeper, training.grace_s / 4)
         PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
         sys.exit(PREEMPTED)
@@ -273,11 +273,11 @@ def run(
     )
 
 
-def _from_first(found: Path | None) -> Path | None:
+def _from_first(folder: Path | None) -> Path | None:
     """What the first rank found, told to all."""
-    said: list[Any] = [found]
-    broadcast_object_list(said)
-    return said[0]
+    objects: list[Any] = [folder]
+    broadcast_object_list(objects)
+    return objects[0]
 
 
 def _close(keeper: Checkpointer | None, within_s: float) -> None:

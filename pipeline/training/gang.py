@@ -17,8 +17,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from pipeline.training.exits import NEVER_RETRY, PREEMPTED, Unfit
-from pipeline.training.lines import say
+from pipeline.training.exits import NEVER_RETRY, PREEMPTED, InvalidPlan
+from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
 
 WORKER = (sys.executable, "-m", "pipeline.training")
@@ -42,8 +42,8 @@ def run(
 
     `master`: host:port of node 0, when the plan has several nodes. `max_restarts`: after crashes, of all processes of a
     single node at once; each resumes from the newest checkpoint. SIGTERM and SIGINT go to every process, which has
-    `plan.training.grace_s` until SIGKILL. Call it in the main thread. Raises Unfit for a node that is not the plan's,
-    or several without a master.
+    `plan.training.grace_s` until SIGKILL. Call it in the main thread. Raises InvalidPlan for a node that is not the
+    plan's, or several without a master.
     """
     config = _config(plan, node_rank, master)
     os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # torch hands its own environment on
@@ -59,16 +59,16 @@ def run(
             except ChildFailedError as error:
                 codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
                 code = exit_code(codes.values())
-                ended = ", ".join(f"rank {rank} with {found}" for rank, found in codes.items())
+                ended = ", ".join(f"rank {rank} with {status}" for rank, status in codes.items())
             if code in (PREEMPTED, NEVER_RETRY) or attempt == restarts:
                 break
-            say(f"{ended}: starting all again, {restarts - attempt} restarts left")
+            emit(f"{ended}: starting all again, {restarts - attempt} restarts left")
     except SignalException as error:
         return 128 + error.sigval
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    say(f"ended: {ended}")
+    emit(f"ended: {ended}")
     return code
 
 
@@ -77,15 +77,15 @@ def exit_code(codes: Iterable[int]) -> int:
 
     Those behind the first were mostly stopped because of it: with SIGTERM, so that their 143 is not a pre-emption.
     """
-    found = [128 - code if code < 0 else code for code in codes]
-    return NEVER_RETRY if NEVER_RETRY in found else found[0]
+    exit_codes = [128 - code if code < 0 else code for code in codes]
+    return NEVER_RETRY if NEVER_RETRY in exit_codes else exit_codes[0]
 
 
 def _config(plan: TrainingPlan, node_rank: int, master: str) -> LaunchConfig:
     if node_rank not in range(plan.nodes):
-        raise Unfit(f"Node rank {node_rank} is none of the plan's {plan.nodes} nodes: number them from 0.")
+        raise InvalidPlan(f"Node rank {node_rank} is none of the plan's {plan.nodes} nodes: number them from 0.")
     if plan.nodes > 1 and not master:
-        raise Unfit(f"The plan has {plan.nodes} nodes and no master: give the host:port of node 0.")
+        raise InvalidPlan(f"The plan has {plan.nodes} nodes and no master: give the host:port of node 0.")
     alone = plan.nodes == 1
     return LaunchConfig(
         min_nodes=plan.nodes,

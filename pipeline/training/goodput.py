@@ -16,24 +16,24 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pipeline.training.journal import Event
+from pipeline.training.journal import TrainingEvent
 from pipeline.training.result import CAUSES, Goodput, Preemption
 
 PRODUCTIVE = "productive"
 
 
-class Timed(NamedTuple):
+class TimedEvent(NamedTuple):
     """An event, and the seconds since the one before it."""
 
-    event: Event
+    event: TrainingEvent
     passed_s: float
 
 
-Attempt = Sequence[Timed]
+Attempt = Sequence[TimedEvent]
 """What one process, or one gang of them, wrote: from `started` to its last line."""
 
 
-def account(events: Sequence[Event]) -> Goodput:
+def account(events: Sequence[TrainingEvent]) -> Goodput:
     """Seconds by cause, from the first event to the last. Steps of a training that goes on count as productive."""
     attempts = _attempts(events)
     spent: dict[str, float] = dict.fromkeys((PRODUCTIVE, *CAUSES), 0.0)
@@ -49,25 +49,25 @@ def device_hours(goodput: Goodput, devices: int) -> float:
     return devices * (goodput.total_s - goodput.badput_s.get("waiting", 0.0)) / 3600
 
 
-def interruptions(events: Sequence[Event]) -> tuple[Preemption, ...]:
+def interruptions(events: Sequence[TrainingEvent]) -> tuple[Preemption, ...]:
     """Every attempt that another one followed: how it ended, how far it had got, and the steps that were done again."""
     attempts = _attempts(events)
-    found: list[Preemption] = []
+    preemptions: list[Preemption] = []
     for attempt, following in pairwise(attempts):
         stopped = [timed.event.why for timed in attempt if timed.event.kind == "stopping"]
         step = max(timed.event.step for timed in attempt)
         lost = max(0, step - following[0].event.step)
-        found.append(Preemption(cause=stopped[-1] if stopped else "killed", step=step, lost_steps=lost))
-    return tuple(found)
+        preemptions.append(Preemption(cause=stopped[-1] if stopped else "killed", step=step, lost_steps=lost))
+    return tuple(preemptions)
 
 
-def _attempts(events: Sequence[Event]) -> list[list[Timed]]:
-    attempts: list[list[Timed]] = []
+def _attempts(events: Sequence[TrainingEvent]) -> list[list[TimedEvent]]:
+    attempts: list[list[TimedEvent]] = []
     now = events[0].at if events else 0.0
     for event in events:
         if event.kind == "started" or not attempts:
             attempts.append([])
-        attempts[-1].append(Timed(event, max(0.0, event.at - now)))
+        attempts[-1].append(TimedEvent(event, max(0.0, event.at - now)))
         now = max(now, event.at)
     return attempts
 
@@ -112,6 +112,6 @@ def _spent(attempt: Attempt, kept: float) -> Iterator[tuple[str, float]]:
     yield cause, left  # a step that was under way when the process had to go
 
 
-def _measured(event: Event, name: str, left: float) -> float:
+def _measured(event: TrainingEvent, name: str, left: float) -> float:
     """Seconds that the event says it took, as far as they passed; all of them where it says nothing."""
     return min(left, max(0.0, event.seconds.get(name, left)))

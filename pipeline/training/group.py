@@ -18,11 +18,11 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from pipeline.recipe import GRPO
-from pipeline.rewards.verifiers import Check
+from pipeline.rewards.verifiers import VerifierTask
 from pipeline.training.clock import Clock
-from pipeline.training.composite import Composite
+from pipeline.training.composite import RewardFunction
 from pipeline.training.freshness.trl_engine import TrlFreshness
-from pipeline.training.lines import say
+from pipeline.training.lines import emit
 
 Row = dict[str, Any]
 Drawn = tuple[Any, ...]
@@ -55,7 +55,7 @@ class GroupTrainer(GRPOTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._settings, self._clock = settings, clock
-        self._freshness = TrlFreshness(self, name, log=say) if self.use_vllm else None
+        self._freshness = TrlFreshness(self, name, log=emit) if self.use_vllm else None
         self._size = settings.num_generations
         self._ready: Drawn | None = None
         self._counted = {"generated": 0.0, "scored": 0.0}
@@ -72,11 +72,11 @@ class GroupTrainer(GRPOTrainer):
         with self._clock.span("generate"):
             if self._freshness is not None:
                 self._freshness.sync(prompt_ids)
-            found = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            output = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             if self._freshness is not None:
-                self._freshness.remember(prompt_ids, found[0])
-        self._counted["generated"] += sum(map(len, found[0]))
-        return found
+                self._freshness.remember(prompt_ids, output[0])
+        self._counted["generated"] += sum(map(len, output[0]))
+        return output
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
         with self._clock.span("reward"):
@@ -145,9 +145,10 @@ class GroupTrainer(GRPOTrainer):
         drawn: Any = super()._generate([row["prompt"] for row in rows])
         prompt_ids, completion_ids, _, completions, logprobs, *_ = drawn
         composite = self.reward_funcs[0]
-        assert isinstance(composite, Composite), "dynamic sampling asks the composite before TRL does"
+        assert isinstance(composite, RewardFunction), "dynamic sampling asks the composite before TRL does"
         checks = [
-            Check(c[-1]["content"], r["reference"], r["verifier"]) for c, r in zip(completions, rows, strict=True)
+            VerifierTask(c[-1]["content"], r["reference"], r["verifier"])
+            for c, r in zip(completions, rows, strict=True)
         ]
         with self._clock.span("reward"):
             rewards = [reward.final_reward for reward in composite.score(checks)]

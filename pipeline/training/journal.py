@@ -19,7 +19,7 @@ from pipeline.storage import Record
 Kind = Literal["started", "ready", "step", "saved", "validated", "stopping", "ended"]
 
 
-class Event(Record):
+class TrainingEvent(Record):
     """One line. `step`: where the training stood; for `started` the step that it resumes at.
 
     `seconds`: by name, what a step spent (`generate`, `reward`, `logprobs`, `update`, ...; with `step` for the whole),
@@ -34,7 +34,7 @@ class Event(Record):
     why: str = ""
 
 
-class Journal:
+class TrainingJournal:
     """Appends to one file. Without a path (a rank that writes no checkpoints) it keeps nothing."""
 
     def __init__(self, path: Path | None) -> None:
@@ -49,22 +49,24 @@ class Journal:
         """`at`: when it was, if not now."""
         if self._path is None:
             return
-        event = Event(kind=kind, at=time.time() if at is None else at, step=step, seconds=seconds or {}, why=why)
+        event = TrainingEvent(
+            kind=kind, at=time.time() if at is None else at, step=step, seconds=seconds or {}, why=why
+        )
         with self._path.open("a") as stream:
             stream.write(event.model_dump_json() + "\n")
 
 
-def read_journal(path: Path) -> Sequence[Event]:
+def read_journal(path: Path) -> Sequence[TrainingEvent]:
     """Every whole line, in order; an empty journal for a file that is not there."""
     if not path.is_file():
         return ()
-    found: list[Event] = []
+    events: list[TrainingEvent] = []
     for line in path.read_text(errors="replace").splitlines():
         try:
-            found.append(Event.model_validate(json.loads(line)))
+            events.append(TrainingEvent.model_validate(json.loads(line)))
         except (ValueError, ValidationError):  # cut by a kill
             continue
-    return found
+    return events
 
 
 def _end_line(path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from pipeline.storage import Store
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED
-from pipeline.training.lines import MARK
+from pipeline.training.lines import PREFIX
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
@@ -36,9 +36,9 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
             "recipe a compute.kubernetes section."
         )
     name = f"iterations/{plan.iteration}/training"
-    found = store.read(f"{name}/result.json", TrainingResult)
-    if found is not None:
-        return found
+    existing = store.read(f"{name}/result.json", TrainingResult)
+    if existing is not None:
+        return existing
     command = [sys.executable, "-m", "pipeline.training", str(store.path(name, "plan.json"))]
     command += ["--parent", str(os.getpid())]
     code, tail = _follow(command, timeout_s, plan.training.grace_s, log)
@@ -61,7 +61,7 @@ def _follow(command: list[str], timeout_s: float, grace_s: float, log: Callable[
         try:
             for line in process.stdout:
                 tail = [*tail[-29:], line.rstrip()]
-                if line.startswith(MARK):
+                if line.startswith(PREFIX):
                     log(line.rstrip())
             return process.wait(), "\n".join(tail)
         except BaseException:  # a cancelled step ends its trainer: first politely, for a last checkpoint

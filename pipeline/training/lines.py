@@ -9,14 +9,14 @@ import os
 from functools import cache
 from typing import Any
 
-MARK = "training: "
+PREFIX = "training: "
 PIPES = "DAGSTER_PIPES_CONTEXT"
 
 
-def say(message: str) -> None:
+def emit(message: str) -> None:
     """One progress line, of the first rank."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"{MARK}{message}", flush=True)
+        print(f"{PREFIX}{message}", flush=True)
         if PIPES in os.environ:
             _session().log.info(message)
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from pipeline.iteration import Iteration
 from pipeline.recipe import DPO, GRPO, Compute, Rewards, Selection, Training
-from pipeline.selection.choose import Decision, choose
-from pipeline.selection.cost import Expected
+from pipeline.selection.choose import MethodDecision, choose
+from pipeline.selection.cost import MethodCost
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import DatasetRef, ModelRef, Record, Store, digest_json
-from pipeline.traces.erased import publishing
+from pipeline.traces.erased import shared_lock
 from pipeline.training.schedule import held_out_rows, schedule
 
 
@@ -22,7 +22,7 @@ class TrainingPlan(Record):
     """Everything that the trainer knows. `data` is None when the decision is not to train."""
 
     iteration: str
-    decision: Decision
+    decision: MethodDecision
     base: ModelRef
     data: DatasetRef | None
     """The rows of every step, in their order."""
@@ -74,7 +74,7 @@ class TrainingPlan(Record):
 
 def plan_training(
     store: Store, iteration: Iteration, dataset: PreferenceDataset, selection: Selection, training: Training,
-    rewards: Rewards, compute: Compute, expected: Mapping[str, Expected],
+    rewards: Rewards, compute: Compute, expected: Mapping[str, MethodCost],
     governed: Callable[[], Collection[tuple[str, str]]],
 ) -> TrainingPlan:  # fmt: skip
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
@@ -106,7 +106,7 @@ def plan_training(
             peak_tflops=compute.accelerator.peak_tflops,
         )
 
-    with publishing(store):
+    with shared_lock(store):
         plan = store.once(iteration.path("training", "plan.json"), TrainingPlan, make)
         placed = _placed(store, iteration, plan, training, compute)
         if placed != plan:

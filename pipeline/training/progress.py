@@ -24,14 +24,14 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from pipeline.training import sentinel
-from pipeline.training.checkpoints import Cadence, Checkpointer
+from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.clock import Clock
 from pipeline.training.exits import PREEMPTED
-from pipeline.training.journal import Journal
-from pipeline.training.lines import say
+from pipeline.training.journal import TrainingJournal
+from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Rates
-from pipeline.training.result import Finding, Health
+from pipeline.training.result import Health, HealthFinding
 from pipeline.training.validation import Validator
 from pipeline.training.weights import without_places
 
@@ -47,14 +47,14 @@ TABLE_EVERY, TABLE_ROWS = 10, 16
 """Steps between tables of sampled completions, and their rows."""
 
 
-class Progress(TrainerCallback):
+class ProgressCallback(TrainerCallback):
     """Commits what the Trainer saves, reports each step, watches health, and turns SIGTERM into a saved stop."""
 
     def __init__(
         self,
         plan: TrainingPlan,
         keeper: Checkpointer | None,
-        journal: Journal,
+        journal: TrainingJournal,
         clock: Clock,
         validator: Validator | None,
         completions: Path,
@@ -62,11 +62,11 @@ class Progress(TrainerCallback):
         """`keeper`: of the first rank alone."""
         self._plan, self._keeper, self._journal, self._clock = plan, keeper, journal, clock
         self._validator, self._completions = validator, completions
-        self._cadence = Cadence(plan.training.checkpoints)
+        self._cadence = SaveSchedule(plan.training.checkpoints)
         algorithm = plan.algorithm
         self._block = algorithm.updates_per_batch if algorithm.kind == "grpo" else 1
         self.health = Health()
-        self._watch = sentinel.Watch(plan.training.sentinel)
+        self._watch = sentinel.HealthMonitor(plan.training.sentinel)
         self.leaving = self.stopped = self.solved = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
         early, because it has nothing left to learn."""
@@ -137,7 +137,9 @@ class Progress(TrainerCallback):
             return
         self._longest, self._in_block = max(self._longest, now - self._begun), False
         if self._agree(not finite(self._trainer))[0]:
-            self._stop(control, Finding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite"))
+            self._stop(
+                control, HealthFinding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite")
+            )
             return
         every = self._plan.training.validation.every_steps
         validated = self._validator is not None and (last or step // every > (step - self._block) // every)
@@ -185,7 +187,7 @@ class Progress(TrainerCallback):
         if state.global_step % TABLE_EVERY in (0, 1) or self.health is not before:
             self._table(state.global_step)
         parts = [f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row]
-        say(f"step {state.global_step}/{state.max_steps}  " + "  ".join(parts))
+        emit(f"step {state.global_step}/{state.max_steps}  " + "  ".join(parts))
         self._logged = time.monotonic()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -204,7 +206,7 @@ class Progress(TrainerCallback):
         self._save_s, self._saved = max(self._save_s, seconds), now
         self._journal.add("saved", state.global_step, {"save": seconds})
 
-    def _stop(self, control: TrainerControl, finding: Finding) -> None:
+    def _stop(self, control: TrainerControl, finding: HealthFinding) -> None:
         """End the training; nobody resumes what was stopped."""
         self._hear(finding)
         self.stopped = control.should_training_stop = True
@@ -214,19 +216,19 @@ class Progress(TrainerCallback):
         """Export what the policy is now. Nothing is saved at this step: an attempt after a kill decides here again."""
         if self.stopped or state.global_step >= state.max_steps:
             return
-        say(f"ends here: {state.max_steps - state.global_step} of {state.max_steps} steps are left out")
+        emit(f"ends here: {state.max_steps - state.global_step} of {state.max_steps} steps are left out")
         self.solved = control.should_training_stop = True
         self.leaving = control.should_save = False
 
     def collapse(self, reason: str) -> None:
         """The policy cannot even be sampled from any more: to run again would end here again."""
-        self._hear(Finding(verdict="STOP", rule="not_finite", step=self._at, reason=reason))
+        self._hear(HealthFinding(verdict="STOP", rule="not_finite", step=self._at, reason=reason))
         self.stopped, self.leaving = True, False
 
-    def _hear(self, finding: Finding) -> None:
+    def _hear(self, finding: HealthFinding) -> None:
         known, self.health = self.health, sentinel.remember(self.health, (finding,))
         if self.health is not known:
-            say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
+            emit(f"{finding.verdict} at step {finding.step}: {finding.reason}")
 
     def _agree(self, *mine: bool) -> list[bool]:
         """What any rank says."""
@@ -234,8 +236,8 @@ class Progress(TrainerCallback):
         accelerator: Any = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return list(mine)
-        said = torch.tensor([[float(each) for each in mine]], device=accelerator.device)
-        return [bool(each) for each in accelerator.gather(said).amax(dim=0)]
+        flags = torch.tensor([[float(each) for each in mine]], device=accelerator.device)
+        return [bool(each) for each in accelerator.gather(flags).amax(dim=0)]
 
     def _table(self, step: int) -> None:
         """Some of the completions that TRL still holds, as a Parquet file for people."""

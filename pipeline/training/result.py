@@ -12,7 +12,7 @@ CAUSES = ("start", "save", "validation", "lost", "waiting", "end")
 computed again after a kill, nobody running, and the export."""
 
 
-class Finding(Record):
+class HealthFinding(Record):
     """A rule that spoke; PASS is a note. `step`: the last one of the window that it looked at."""
 
     verdict: Verdict
@@ -25,10 +25,10 @@ class Health(Record):
     """The sentinel's verdict on a training: the worst of its findings, the first of each rule kept."""
 
     verdict: Verdict = "PASS"
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[HealthFinding, ...] = ()
 
     @property
-    def solved(self) -> Finding | None:
+    def solved(self) -> HealthFinding | None:
         """The note that the task was solved, if it was."""
         return next((finding for finding in self.findings if finding.rule == "solved"), None)
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.recipe.sentinel import Sentinel
-from pipeline.training.result import Finding, Health, Verdict
+from pipeline.training.result import Health, HealthFinding, Verdict
 
 Row = Mapping[str, float]
 Said = tuple[Verdict, str] | None
@@ -48,7 +48,7 @@ _COMPONENT = "component/"
 _SEVERITY: dict[Verdict, int] = {"PASS": 0, "HOLD": 1, "STOP": 2}
 
 
-class Change(NamedTuple):
+class MetricChange(NamedTuple):
     """A metric's mean at first and at last."""
 
     name: str
@@ -64,7 +64,7 @@ class Change(NamedTuple):
         return f"{self.name} went from {self.first:.3g} to {self.last:.3g}"
 
 
-class Watch:
+class HealthMonitor:
     """The sentinel over a training as it goes: give it each row once. A row costs the same in a long history."""
 
     def __init__(self, settings: Sentinel) -> None:
@@ -73,7 +73,7 @@ class Watch:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._rows = 0
 
-    def add(self, row: Row) -> tuple[Finding, ...]:
+    def add(self, row: Row) -> tuple[HealthFinding, ...]:
         """What the rules say at this row."""
         self.row, self._rows = row, self._rows + 1
         for name, value in row.items():
@@ -81,8 +81,8 @@ class Watch:
                 self._values[name].append(value)
         step = int(row.get("step", self._rows))
         rules = RULES if step > self.settings.warm_up else (not_finite,)
-        said = ((rule.__name__, rule(self)) for rule in rules)
-        return tuple(Finding(verdict=it[0], rule=name, step=step, reason=it[1]) for name, it in said if it)
+        results = ((rule.__name__, rule(self)) for rule in rules)
+        return tuple(HealthFinding(verdict=it[0], rule=name, step=step, reason=it[1]) for name, it in results if it)
 
     def first(self, name: str) -> float | None:
         """Mean of the first window's values; of held-out metrics the first one, which is the base model's."""
@@ -125,35 +125,37 @@ class Watch:
         values = self.recent(name)
         return _mean(values) if values else None
 
-    def changes(self, *names: str) -> list[Change]:
+    def changes(self, *names: str) -> list[MetricChange]:
         """Of these metrics, those whose first and last values are known."""
         known = ((name, self.first(name), self.last(name)) for name in names)
-        return [Change(name, first, last) for name, first, last in known if first is not None and last is not None]
+        return [
+            MetricChange(name, first, last) for name, first, last in known if first is not None and last is not None
+        ]
 
     def components(self) -> list[str]:
         return [name for name in self._values if name.startswith(_COMPONENT) and name != f"{_COMPONENT}correct"]
 
 
-def check(history: Sequence[Row], settings: Sentinel) -> tuple[Finding, ...]:
+def check(history: Sequence[Row], settings: Sentinel) -> tuple[HealthFinding, ...]:
     """What the rules say at the last row of a history. Raises nothing, whatever metrics there are."""
-    watch, found = Watch(settings), tuple[Finding, ...]()
+    watch, findings = HealthMonitor(settings), tuple[HealthFinding, ...]()
     for row in history:
-        found = watch.add(row)
-    return found
+        findings = watch.add(row)
+    return findings
 
 
 def review(history: Sequence[Row], settings: Sentinel) -> Health:
     """What the rules said at any row: the first finding of each rule and verdict, and the worst verdict."""
-    watch, health = Watch(settings), Health()
+    watch, health = HealthMonitor(settings), Health()
     for row in history:
         health = remember(health, watch.add(row))
     return health
 
 
-def remember(health: Health, found: Sequence[Finding]) -> Health:
+def remember(health: Health, latest_findings: Sequence[HealthFinding]) -> Health:
     """The health with what was found since."""
     known = {(finding.rule, finding.verdict) for finding in health.findings}
-    new = tuple(finding for finding in found if (finding.rule, finding.verdict) not in known)
+    new = tuple(finding for finding in latest_findings if (finding.rule, finding.verdict) not in known)
     if not new:
         return health
     findings = (*health.findings, *new)
@@ -161,10 +163,10 @@ def remember(health: Health, found: Sequence[Finding]) -> Health:
     return Health(verdict=worst.verdict, findings=findings)
 
 
-Rule = Callable[[Watch], Said]
+Rule = Callable[[HealthMonitor], Said]
 
 
-def not_finite(watch: Watch) -> Said:
+def not_finite(watch: HealthMonitor) -> Said:
     for name in ("loss", "grad_norm", "reward"):
         value = watch.row.get(name, 0.0)
         if not math.isfinite(value):
@@ -172,13 +174,13 @@ def not_finite(watch: Watch) -> Said:
     return None
 
 
-def unscored(watch: Watch) -> Said:
+def unscored(watch: HealthMonitor) -> Said:
     if watch.row.get("abstained") == 1.0:
         return "STOP", "no completion of the step has a reward"
     return _over(watch, watch.settings.abstained, "abstained")
 
 
-def no_gradient(watch: Watch) -> Said:
+def no_gradient(watch: HealthMonitor) -> Said:
     losses, norms = watch.recent("loss"), watch.recent("grad_norm")
     if not losses or not norms or any(losses) or any(norms):
         return None
@@ -188,19 +190,19 @@ def no_gradient(watch: Watch) -> Said:
     return "STOP", f"loss and gradient were exactly 0 for {len(norms)} steps"
 
 
-def accuracy_collapse(watch: Watch) -> Said:
+def accuracy_collapse(watch: HealthMonitor) -> Said:
     accuracy = _fallen(watch, 1 - watch.settings.accuracy_floor, watch.settings.accuracy_noise)
     return ("STOP", str(accuracy)) if accuracy else None
 
 
-def reward_diverges(watch: Watch) -> Said:
+def reward_diverges(watch: HealthMonitor) -> Said:
     enough = watch.settings.reward_rise * (watch.first("reward_std") or 0.0)
     rose = [change for change in watch.changes("reward") if change.last - change.first > enough]
     accuracy = _fallen(watch, watch.settings.accuracy_fall / 2, watch.settings.accuracy_noise / 2)
     return _suspect(watch, f"{rose[0]} while {accuracy}") if rose and accuracy else None
 
 
-def kl(watch: Watch) -> Said:
+def kl(watch: HealthMonitor) -> Said:
     for name in ("held_out/kl", "kl"):
         far = watch.latest(name) if name.startswith(_HELD_OUT) else watch.level(name)
         if far is not None and far > watch.settings.kl_hold:
@@ -209,7 +211,7 @@ def kl(watch: Watch) -> Said:
     return None
 
 
-def entropy(watch: Watch) -> Said:
+def entropy(watch: HealthMonitor) -> Said:
     low, high = watch.settings.entropy_floor, watch.settings.entropy_ceiling
     errors = _errors_left(watch)
     for change in watch.changes("entropy"):
@@ -219,37 +221,37 @@ def entropy(watch: Watch) -> Said:
     return None
 
 
-def length(watch: Watch) -> Said:
+def length(watch: HealthMonitor) -> Said:
     changes = watch.changes("held_out/length", "completions/mean_length")
     return _first_suspect(watch, (c for c in changes if abs(c.last - c.first) > watch.settings.length_drift * c.first))
 
 
-def template(watch: Watch) -> Said:
+def template(watch: HealthMonitor) -> Said:
     shared = watch.changes("held_out/prefix_share", "text/prefix_share")
     varied = watch.changes("held_out/distinct_2", "text/distinct_2")
-    found = [change for change in shared if change.last - change.first > watch.settings.prefix_share]
-    found += [change for change in varied if change.fall > 1 - watch.settings.distinct_floor]
-    return _first_suspect(watch, found)
+    suspect_changes = [change for change in shared if change.last - change.first > watch.settings.prefix_share]
+    suspect_changes += [change for change in varied if change.fall > 1 - watch.settings.distinct_floor]
+    return _first_suspect(watch, suspect_changes)
 
 
-def unanswered(watch: Watch) -> Said:
+def unanswered(watch: HealthMonitor) -> Said:
     answered = watch.changes("held_out/answered", "text/answered")
     refused = watch.changes("held_out/refusals", "text/refusals")
-    found = [change for change in answered if change.first - change.last > watch.settings.unanswered]
-    found += [change for change in refused if change.last - change.first > watch.settings.unanswered]
-    return _first_suspect(watch, found)
+    suspect_changes = [change for change in answered if change.first - change.last > watch.settings.unanswered]
+    suspect_changes += [change for change in refused if change.last - change.first > watch.settings.unanswered]
+    return _first_suspect(watch, suspect_changes)
 
 
-def truncated(watch: Watch) -> Said:
+def truncated(watch: HealthMonitor) -> Said:
     return _over(watch, watch.settings.truncated, "completions/clipped_ratio", "held_out/truncated")
 
 
-def zero_variance(watch: Watch) -> Said:
+def zero_variance(watch: HealthMonitor) -> Said:
     over = _over(watch, watch.settings.zero_variance, _NO_GRADIENT)
     return _unexplained(watch, over, explained=_all_right(watch))
 
 
-def solved(watch: Watch) -> Said:
+def solved(watch: HealthMonitor) -> Said:
     first, now, share = watch.first(_SCORE), watch.confirmed, watch.level(_NO_GRADIENT)
     if _SCORE not in watch.row or first is None or now is None or share is None:
         return None
@@ -260,12 +262,12 @@ def solved(watch: Watch) -> Said:
     return "PASS", f"solved: {rose}, and {share:.0%} of the groups have nothing left to learn from"
 
 
-def grad_norm(watch: Watch) -> Said:
+def grad_norm(watch: HealthMonitor) -> Said:
     values, limit = watch.recent("grad_norm"), watch.settings.grad_norm
     return _suspect(watch, f"grad_norm was over {limit:g} all the time") if values and min(values) > limit else None
 
 
-def one_component(watch: Watch) -> Said:
+def one_component(watch: HealthMonitor) -> Said:
     over = _over(watch, watch.settings.component_share, *watch.components())
     return _unexplained(watch, over, explained=(watch.score or 0.0) >= SOLVED)
 
@@ -276,17 +278,17 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def _over(watch: Watch, limit: float, *names: str) -> Said:
+def _over(watch: HealthMonitor, limit: float, *names: str) -> Said:
     levels = ((name, watch.level(name)) for name in names)
     over = [f"{name} is {level:.2f}" for name, level in levels if level is not None and level > limit]
     return _suspect(watch, over[0]) if over else None
 
 
-def _first_suspect(watch: Watch, changes: Iterable[Change]) -> Said:
+def _first_suspect(watch: HealthMonitor, changes: Iterable[MetricChange]) -> Said:
     return next((_suspect(watch, str(change)) for change in changes), None)
 
 
-def _unexplained(watch: Watch, sign: Said, explained: bool) -> Said:
+def _unexplained(watch: HealthMonitor, sign: Said, explained: bool) -> Said:
     """What is left of a HOLD: nothing if the held-out score explains it, nor while the next one is awaited."""
     if sign is None or sign[0] != "HOLD":
         return sign
@@ -294,7 +296,7 @@ def _unexplained(watch: Watch, sign: Said, explained: bool) -> Said:
     return None if explained or awaited else sign
 
 
-def _all_right(watch: Watch) -> bool:
+def _all_right(watch: HealthMonitor) -> bool:
     """Whether so many groups without a gradient may all be right: no more of them than answers are."""
     share, score = watch.level(_NO_GRADIENT), watch.score
     if share is None or score is None:
@@ -303,7 +305,7 @@ def _all_right(watch: Watch) -> bool:
     return share - min(score, score if accuracy is None else accuracy) <= watch.settings.accuracy_noise
 
 
-def _errors_left(watch: Watch) -> float:
+def _errors_left(watch: HealthMonitor) -> float:
     """Share of the base model's errors on held-out prompts that are left; 0 in a task that is solved."""
     first, now = watch.first(_SCORE), watch.score
     if first is None or now is None or first >= 1:
@@ -311,13 +313,13 @@ def _errors_left(watch: Watch) -> float:
     return 0.0 if now >= SOLVED else min(1.0, (1 - now) / (1 - first))
 
 
-def _suspect(watch: Watch, reason: str) -> Said:
+def _suspect(watch: HealthMonitor, reason: str) -> Said:
     """HOLD, or STOP once accuracy has fallen too."""
     accuracy = _fallen(watch, watch.settings.accuracy_fall, watch.settings.accuracy_noise)
     return ("STOP", f"{reason}, and {accuracy}") if accuracy else ("HOLD", reason)
 
 
-def _fallen(watch: Watch, share: float, noise: float) -> Change | None:
+def _fallen(watch: HealthMonitor, share: float, noise: float) -> MetricChange | None:
     """Accuracy, if it lost more than this share of its first value, and more than noise."""
     accuracy = _accuracy(watch)
     if accuracy is None or accuracy.fall <= share or accuracy.first - accuracy.last <= noise:
@@ -325,7 +327,7 @@ def _fallen(watch: Watch, share: float, noise: float) -> Change | None:
     return accuracy
 
 
-def _accuracy(watch: Watch) -> Change | None:
+def _accuracy(watch: HealthMonitor) -> MetricChange | None:
     """On held-out prompts or on the step's own, whichever fell further."""
     return max(watch.changes("held_out/accuracy", "accuracy"), key=lambda change: change.fall, default=None)
 

@@ -23,23 +23,23 @@ def measured_step_s(store: Store, iteration: Iteration, training: Training, comp
     The same: method and its settings, adapters, engine and its spread, number and peak of the devices, and the number
     of the base model's weights. A record that cannot be read, or whose base is gone, is passed over.
     """
-    found: dict[str, float] = {}
+    step_times: dict[str, float] = {}
     results = store.path("iterations").glob("*/training/result.json")
     for path in sorted(results, key=lambda path: path.stat().st_mtime, reverse=True):
         id = path.parent.parent.name
-        if id == iteration.id or len(found) == len(METHODS):
+        if id == iteration.id or len(step_times) == len(METHODS):
             continue
         try:
             plan = store.read(f"iterations/{id}/training/plan.json", TrainingPlan)
-            if plan is None or plan.decision.method in found or not _same(plan, iteration, training, compute):
+            if plan is None or plan.decision.method in step_times or not _same(plan, iteration, training, compute):
                 continue
             result = store.read(f"iterations/{id}/training/result.json", TrainingResult)
         except ValueError:
             continue
         step_s = typical(result.metrics).get("seconds/step") if result else None
         if step_s is not None:
-            found[plan.decision.method] = step_s
-    return found
+            step_times[plan.decision.method] = step_s
+    return step_times
 
 
 def _same(plan: TrainingPlan, iteration: Iteration, training: Training, compute: Compute) -> bool:

@@ -61,30 +61,30 @@ def step_rates(
     `mfu`: operations of the update and of the log-probabilities over their seconds, all devices at their peak (dense,
     in the training's own precision). A rate whose time was not measured, or without tokens, is absent.
     """
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     if tokens.trained and (step_s := seconds.get("step", 0.0)) > 0:
-        found["tokens_per_s"] = tokens.trained / step_s
-        found["tokens_per_s_per_device"] = tokens.trained / step_s / devices
+        rates["tokens_per_s"] = tokens.trained / step_s
+        rates["tokens_per_s_per_device"] = tokens.trained / step_s / devices
     if tokens.generated and (generate_s := seconds.get("generate", 0.0)) > 0:
-        found["generate_tokens_per_s"] = tokens.generated / generate_s
+        rates["generate_tokens_per_s"] = tokens.generated / generate_s
     if tokens.trained and peak_tflops and (update_s := seconds.get("update", 0.0)) > 0:
         done = tokens.trained * training_flops(shape, tokens.length)
         done += tokens.scored * forward_flops(shape, tokens.length)
         update_s += seconds.get("logprobs", 0.0)  # nothing where the update's own time has it, as in DPO
-        found["mfu"] = done / (update_s * peak_tflops * 1e12 * devices)
-    return found
+        rates["mfu"] = done / (update_s * peak_tflops * 1e12 * devices)
+    return rates
 
 
 def _batches(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
     """Rows by the generation that they share; each by itself where none generates."""
     shared = any(row.get("seconds/generate") for row in rows)
-    found: list[list[Mapping[str, float]]] = []
+    batches: list[list[Mapping[str, float]]] = []
     for row in rows:
-        if found and shared and not row.get("seconds/generate"):
-            found[-1].append(row)
+        if batches and shared and not row.get("seconds/generate"):
+            batches[-1].append(row)
         else:
-            found.append([row])
-    return found
+            batches.append([row])
+    return batches
 
 
 RATES = {
@@ -102,21 +102,21 @@ def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     The seconds are the median batch of generation's, over its optimizer steps: one of these draws it for all of them,
     and a row may stand for a whole batch (NeMo RL).
     """
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     batches = _batches([row for row in metrics if row.get("seconds/step", 0.0) > 0])
     if batches:
         begins = [batch[0].get("step", float(number)) for number, batch in enumerate(batches)]
         updates = [after - before for before, after in pairwise(begins)] or [float(len(batches[0]))]
         spent = [sum(row["seconds/step"] for row in batch) for batch in batches]
-        found["seconds/step"] = statistics.median(
+        summary["seconds/step"] = statistics.median(
             seconds / steps for seconds, steps in zip(spent, [*updates, updates[-1]], strict=False)
         )
     for name, of in RATES.items():
         over = [(row[name], row.get(of, 0.0)) for row in metrics if math.isfinite(row.get(name, math.nan))]
         if (seconds := sum(each for _, each in over)) > 0:
-            found[name] = sum(rate * each for rate, each in over) / seconds
+            summary[name] = sum(rate * each for rate, each in over) / seconds
     memory = [row["memory_mb"] for row in metrics if "memory_mb" in row]
-    return {**found, "memory_mb": max(memory)} if memory else found
+    return {**summary, "memory_mb": max(memory)} if memory else summary
 
 
 PEAK_TFLOPS = (

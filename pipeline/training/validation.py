@@ -20,7 +20,7 @@ from trl.models.utils import unwrap_model_for_generation
 
 from pipeline.recipe import Validation
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.rewards.verifiers import Check, Grader
+from pipeline.rewards.verifiers import Grader, VerifierTask
 from pipeline.training.texts import completion_statistics
 
 BATCH = 128
@@ -38,7 +38,7 @@ class HeldOut(NamedTuple):
     verifier: VerifierKind
 
 
-class Answer(NamedTuple):
+class GradedCompletion(NamedTuple):
     """One completion, graded. `right` is None where the check could not tell; `kl` is summed over its tokens."""
 
     prompt: str
@@ -80,18 +80,18 @@ class Validator:
             model.train(was_training)
         return measured(_GATHER(answers))
 
-    def _answer(self, trainer: Trainer, rows: Sequence[HeldOut]) -> list[Answer]:
-        answers: list[Answer] = []
+    def _answer(self, trainer: Trainer, rows: Sequence[HeldOut]) -> list[GradedCompletion]:
+        answers: list[GradedCompletion] = []
         for first in range(0, len(rows), BATCH):
             batch = rows[first : first + BATCH]
             prompts, completions = self._generate(trainer, [row.prompt for row in batch])
             texts: list[str] = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
             stops = _stops(trainer.accelerator.unwrap_model(trainer.model), self._tokenizer)
             kl = self._kl(trainer, prompts, completions)
-            checks = [Check(text, row.reference, row.verifier) for text, row in zip(texts, batch, strict=True)]
+            checks = [VerifierTask(text, row.reference, row.verifier) for text, row in zip(texts, batch, strict=True)]
             for row, text, tokens, grade, far in zip(batch, texts, completions, self._check(checks), kl, strict=True):
                 finished = bool(tokens) and tokens[-1] in stops
-                answers.append(Answer(str(row.prompt), text, grade.outcome.score, len(tokens), finished, far))
+                answers.append(GradedCompletion(str(row.prompt), text, grade.outcome.score, len(tokens), finished, far))
         return answers
 
     def _generate(
@@ -130,24 +130,24 @@ class Validator:
         model: Any = trainer.accelerator.unwrap_model(trainer.model)
         if not hasattr(model, "disable_adapter"):
             return [None] * len(completions)
-        found: list[float | None] = []
+        estimates: list[float | None] = []
         for first in range(0, len(completions), MICRO_BATCH):
-            asked, said = prompts[first : first + MICRO_BATCH], completions[first : first + MICRO_BATCH]
-            policy = _log_probabilities(model, asked, said, self._tokenizer.pad_token_id)
+            asked, completion_batch = prompts[first : first + MICRO_BATCH], completions[first : first + MICRO_BATCH]
+            policy = _log_probabilities(model, asked, completion_batch, self._tokenizer.pad_token_id)
             with model.disable_adapter():
-                base = _log_probabilities(model, asked, said, self._tokenizer.pad_token_id)
+                base = _log_probabilities(model, asked, completion_batch, self._tokenizer.pad_token_id)
             for mine, theirs in zip(policy, base, strict=True):
                 gap = theirs - mine
-                found.append(float((gap.exp() - 1 - gap).sum()))
-        return found
+                estimates.append(float((gap.exp() - 1 - gap).sum()))
+        return estimates
 
 
-def measured(answers: Sequence[Answer]) -> dict[str, float]:
+def measured(answers: Sequence[GradedCompletion]) -> dict[str, float]:
     """The metrics of graded answers. `held_out/kl` is per token."""
     tokens = sum(answer.tokens for answer in answers)
     graded = [answer.right for answer in answers if answer.right is not None]
     apart = [answer.kl for answer in answers if answer.kl is not None]
-    found = {
+    answer_metrics = {
         "length": tokens / len(answers),
         "truncated": sum(not answer.finished for answer in answers) / len(answers),
         **{
@@ -156,23 +156,23 @@ def measured(answers: Sequence[Answer]) -> dict[str, float]:
         },
     }
     if graded:
-        found["accuracy"] = sum(graded) / len(graded)
+        answer_metrics["accuracy"] = sum(graded) / len(graded)
     if apart and tokens:
-        found["kl"] = sum(apart) / tokens
-    return {f"held_out/{name}": value for name, value in found.items() if not math.isnan(value)}
+        answer_metrics["kl"] = sum(apart) / tokens
+    return {f"held_out/{name}": value for name, value in answer_metrics.items() if not math.isnan(value)}
 
 
 def _log_probabilities(
     model: Any, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad: int
 ) -> list[torch.Tensor]:
     """float32 log-probabilities of every completion's tokens."""
-    rows = [[*asked, *said] for asked, said in zip(prompts, completions, strict=True)]
+    rows = [[*asked, *completion_ids] for asked, completion_ids in zip(prompts, completions, strict=True)]
     width = max(map(len, rows))
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
     logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float()
     taken = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-    return [row[len(row) - len(said) :] for row, said in zip(taken, completions, strict=True)]
+    return [row[len(row) - len(completion_ids) :] for row, completion_ids in zip(taken, completions, strict=True)]
 
 
 def _stops(model: Any, tokenizer: Any) -> set[int]:

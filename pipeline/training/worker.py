@@ -17,17 +17,19 @@ from pipeline.recipe import GRPO
 from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import to_json, write_atomically
 from pipeline.training import dpo, fit, grpo
-from pipeline.training.checkpoints import Turn, only_writer
+from pipeline.training.checkpoints import FencingToken, only_writer
 from pipeline.training.checkpoints.turn import check as check_turn
-from pipeline.training.composite import Composite
+from pipeline.training.composite import RewardFunction
 from pipeline.training.distribution import check_world, environment
-from pipeline.training.exits import Unfit
-from pipeline.training.lines import say
+from pipeline.training.exits import InvalidPlan
+from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
 
 
-def work(plan: TrainingPlan, folder: Path, started_at: float, turn: Turn | None = None) -> None:
-    """Train in `folder` and write `result.json` there (rank 0). Raises Unfit; exits with 143 when it is pre-empted.
+def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken | None = None) -> None:
+    """Train in `folder` and write `result.json` there (rank 0).
+
+    Raises InvalidPlan; exits with 143 when it is pre-empted.
 
     `turn`: of a launcher that numbers its attempts; one that was replaced publishes nothing.
     """
@@ -49,13 +51,13 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: Turn | None 
             os.environ.update(environment(plan.training.distribution, on_gpu=torch.cuda.is_available()))
             fit.load_tokenizer(plan)
             if isinstance(algorithm, GRPO):
-                build = grpo.builder(plan, algorithm, folder, Composite(plan.rewards, check))
+                build = grpo.builder(plan, algorithm, folder, RewardFunction(plan.rewards, check))
             else:
                 build = dpo.builder(plan, algorithm, folder)
             fit.check_held_out(plan)
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
-            raise Unfit(f"{type(error).__name__}: {error}") from error
-        say(f"{algorithm.kind.upper()} of {plan.base.uri}, {algorithm.steps} steps, {plan.world_size} process(es)")
+            raise InvalidPlan(f"{type(error).__name__}: {error}") from error
+        emit(f"{algorithm.kind.upper()} of {plan.base.uri}, {algorithm.steps} steps, {plan.world_size} process(es)")
         result = fit.run(plan, folder, build, check, started_at, fence)
         if result is not None:
             fence()

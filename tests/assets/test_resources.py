@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.outcome import OUTCOME, Outcome
+from assets.outcome import OUTCOME, IterationOutcome
 from assets.resources import RECORDS, Deployment, deployment, read_record
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
@@ -46,10 +46,10 @@ def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"the first stage that is missing: {launch}$"):
         read_record(store, "abc", "eval_report")
     for name, _ in list(RECORDS.values())[:4]:
-        store.write(f"iterations/abc/{name}", Outcome(ending="refused", detail=""))
+        store.write(f"iterations/abc/{name}", IterationOutcome(ending="refused", detail=""))
     with pytest.raises(ValueError, match=rf"{launch} -o 'policy_checkpoint\*' --tags '{{\"iteration\": \"abc\"}}'$"):
         read_record(store, "abc", "eval_report")
-    store.write(f"iterations/abc/{OUTCOME}", Outcome(ending="not trained", detail="too few prompts"))
+    store.write(f"iterations/abc/{OUTCOME}", IterationOutcome(ending="not trained", detail="too few prompts"))
     with pytest.raises(ValueError, match=r"it ended before it .not trained: too few prompts.* python -m jobs.retry"):
         read_record(store, "abc", "eval_report")
     with pytest.raises(ValueError, match="no iteration yet"):

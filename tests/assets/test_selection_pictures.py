@@ -8,7 +8,7 @@ from assets.pictures import GREEN, GREY, ORANGE
 from assets.pictures.selection import draw, evidence_plot
 from benchmarks.selection import run
 from benchmarks.selection_data import World
-from pipeline.selection.choose import Decision
+from pipeline.selection.choose import MethodDecision
 
 WORLDS = {
     "grpo": World(prompts=400),
@@ -19,19 +19,19 @@ WORLDS = {
 
 
 @pytest.fixture(params=WORLDS)
-def decision(request: pytest.FixtureRequest) -> Decision:
+def decision(request: pytest.FixtureRequest) -> MethodDecision:
     return run(WORLDS[request.param], seed=1).decision
 
 
-def test_each_check_has_a_dot_where_and_how_it_was_found(decision: Decision) -> None:
+def test_each_check_has_a_dot_where_and_how_it_was_found(decision: MethodDecision) -> None:
     figure = draw(decision)
     dots = {line.get_gid(): line for axes in figure.axes for line in axes.lines if line.get_gid()}
     assert dots.keys() == {check.key for check in decision.checks}
     for check in decision.checks:
         dot = dots[check.key]
-        unknown = check.found.value is None
+        unknown = check.estimate.value is None
         assert dot.get_color() == (GREY if unknown else GREEN if check.holds else ORANGE)
-        assert dot.get_xdata()[0] == (check.threshold if unknown else check.found.value)
+        assert dot.get_xdata()[0] == (check.threshold if unknown else check.estimate.value)
     labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
     assert [label.partition("\n")[0] for label in labels] == [
         *(check.name for check in decision.checks if check.key not in ("frontier", "pairs")),
@@ -39,7 +39,7 @@ def test_each_check_has_a_dot_where_and_how_it_was_found(decision: Decision) -> 
     ]
 
 
-def test_nothing_is_drawn_outside_the_picture(decision: Decision) -> None:
+def test_nothing_is_drawn_outside_the_picture(decision: MethodDecision) -> None:
     figure = draw(decision)
     figure.savefig(io.BytesIO(), format="png")
     box = figure.bbox

@@ -11,7 +11,7 @@ import pytest
 from assets.resources import Deployment, records
 from assets.traces import traces
 from pipeline.registry.policy import policy_of
-from pipeline.registry.record import Event, ModelVersion, Phase, Proposal, append, read_state, step_event
+from pipeline.registry.record import ModelVersion, Phase, Proposal, RolloutEvent, append, read_state, step_event
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
@@ -75,7 +75,7 @@ class Place:
             rollout=f"r{number}", version=version, champion=base, verdict="PASS", bundle_digest="b", policy=policy
         )
         seconds = when.timestamp()
-        first = Event(epoch=1, at=seconds, rollout=f"r{number}", phase=Phase.PROPOSED, proposal=proposal)
+        first = RolloutEvent(epoch=1, at=seconds, rollout=f"r{number}", phase=Phase.PROPOSED, proposal=proposal)
         assert append(store, NAME, read_state(store, NAME), first)
         for phase in (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING, Phase.PROMOTED):
             state = read_state(store, NAME)

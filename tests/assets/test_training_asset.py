@@ -27,12 +27,12 @@ from pipeline.rewards.trust import HumanAgreement
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.records import DayReport, GovernedTraces
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import CAUSES, Finding, Goodput, Health, Preemption, TrainingResult
+from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult
 from tests.pipeline.selection.test_choose import decide
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
-KL = Finding(verdict="HOLD", rule="kl", step=7, reason="KL of 0.13 per token to the base is above 0.1")
-DEAD = Finding(verdict="STOP", rule="dead", step=9, reason="loss and gradient are exactly 0")
+KL = HealthFinding(verdict="HOLD", rule="kl", step=7, reason="KL of 0.13 per token to the base is above 0.1")
+DEAD = HealthFinding(verdict="STOP", rule="dead", step=9, reason="loss and gradient are exactly 0")
 PASS, HOLD = Health(), Health(verdict="HOLD", findings=(KL,))
 STOP = Health(verdict="STOP", findings=(KL, DEAD))
 METRICS = tuple(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from assets.pictures import training as drawn
-from pipeline.training.result import CAUSES, Finding, Goodput
+from pipeline.training.result import CAUSES, Goodput, HealthFinding
 from tests.assets.test_reward_pictures import cut_off, figures, overlapping, texts
 
 assert figures  # the fixture
@@ -62,7 +62,7 @@ def test_progress_shows_what_the_method_measures(
 def test_health_has_a_panel_for_each_thing_that_was_measured(
     figures: list[Any], rows: Callable[[int], list[dict[str, float]]], panels: set[str]
 ) -> None:
-    findings = [Finding(verdict=v, rule="r", step=s, reason="") for v, s in (("HOLD", 3), ("STOP", 7))]
+    findings = [HealthFinding(verdict=v, rule="r", step=s, reason="") for v, s in (("HOLD", 3), ("STOP", 7))]
     drawn.health_panels(rows(100), findings)
     (figure,) = figures
     whole(figure)

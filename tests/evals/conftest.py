@@ -10,7 +10,7 @@ import pytest
 from evals import bundle, gate
 from evals.comparison import BundleRef, EvalReport
 from evals.gate import GateVerdict
-from evals.runner import Arm, ItemResult, Protocol, Sample, sampling
+from evals.runner import EvalArm, EvalSample, ItemResult, Protocol, sampling
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
@@ -47,7 +47,7 @@ class Kit:
 
     def arm(
         self, name: str, section: Evaluation, suite: Suite, skill: float, no_answer: float = 0.01, cut: float = 0.01
-    ) -> Arm:
+    ) -> EvalArm:
         rng = random.Random(f"{name}{skill}")
         protocol = Protocol(
             suite=suite.name,
@@ -58,18 +58,18 @@ class Kit:
             decoding=DECODING,
         )
 
-        def draw() -> Sample:
+        def draw() -> EvalSample:
             outcome = Outcome.correct if rng.random() < skill else Outcome.wrong
             outcome = Outcome.no_answer if rng.random() < no_answer else outcome
-            return Sample(text="#### 1", tokens=3, finished=rng.random() >= cut, outcome=outcome, answer="1")
+            return EvalSample(text="#### 1", tokens=3, finished=rng.random() >= cut, outcome=outcome, answer="1")
 
         results = tuple(
             ItemResult(id=item.id, samples=tuple(draw() for _ in range(section.samples_per_item)))
             for item in suite.items
         )
-        return Arm(model=ModelRef(uri=f"models/{name}", digest=name * 8), protocol=protocol, results=results)
+        return EvalArm(model=ModelRef(uri=f"models/{name}", digest=name * 8), protocol=protocol, results=results)
 
-    def report(self, section: Evaluation, suite: Suite, champion: Arm, candidate: Arm) -> EvalReport:
+    def report(self, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> EvalReport:
         found = bundle.evidence("iteration", section, suite, champion, candidate)
         return EvalReport(
             iteration="iteration",
@@ -82,7 +82,7 @@ class Kit:
             bundle=BundleRef(uri="", digest="b"),
         )
 
-    def judge(self, section: Evaluation, suite: Suite, champion: Arm, candidate: Arm) -> GateVerdict:
+    def judge(self, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> GateVerdict:
         return gate.judge(self.report(section, suite, champion, candidate), section)
 
 
@@ -92,7 +92,7 @@ def kit() -> Kit:
 
 
 @pytest.fixture(scope="session")
-def good(kit: Kit) -> tuple[Evaluation, Suite, Arm, Arm]:
+def good(kit: Kit) -> tuple[Evaluation, Suite, EvalArm, EvalArm]:
     """Adequate evidence for a better candidate."""
     section = kit.section()
     suite = kit.suite(section)
@@ -100,10 +100,10 @@ def good(kit: Kit) -> tuple[Evaluation, Suite, Arm, Arm]:
 
 
 @pytest.fixture
-def with_sample() -> Callable[..., Arm]:
+def with_sample() -> Callable[..., EvalArm]:
     """Returns an arm with fields of its first `count` items' first samples changed."""
 
-    def change(arm: Arm, count: int = 1, **fields: object) -> Arm:
+    def change(arm: EvalArm, count: int = 1, **fields: object) -> EvalArm:
         changed = tuple(
             result.model_copy(update={"samples": (result.samples[0].model_copy(update=fields), *result.samples[1:])})
             if index < count

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evals import gate, statistics
-from evals.comparison import BundleRef, Comparison, EvalReport, Guard, Interval, Measurement, difference
+from evals.comparison import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, Measurement, difference
 from evals.gate import Verdict
 from evals.statistics import Array, Paired
 from pipeline.recipe import Evaluation
@@ -48,7 +48,7 @@ def verdicts(gain: tuple[Array, Array], rise: tuple[Array, Array] | None, sectio
 
 
 def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, section: Evaluation) -> EvalReport:
-    level = Interval(value=0.5, low=0.4, high=0.6)
+    level = ConfidenceInterval(value=0.5, low=0.4, high=0.6)
     guards = (Guard(name="no_answer", champion=0.1, candidate=0.1, difference=difference(harm, row)),) if harm else ()
     comparison = Comparison(
         items=2 * clusters,

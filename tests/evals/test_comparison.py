@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evals.comparison import Comparison, compare
-from evals.runner import Arm
+from evals.runner import EvalArm
 from pipeline.rewards.verifiers import Outcome
 
 
@@ -76,7 +76,7 @@ def test_a_slice_whose_few_clusters_agree_is_not_certain(kit: Any) -> None:
 
 
 def test_a_failed_check_never_helps_the_candidate(
-    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., Arm]
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., EvalArm]
 ) -> None:
     section, suite, old, new = good
     gain = kit.report(section, suite, old, new).measurement.comparison.difference.value

@@ -21,7 +21,7 @@ from evals.runner import run, sampling, template_digest
 from evals.suites import suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Grade, grade
-from pipeline.serving.sample import Completion, Messages, Sampling, Served
+from pipeline.serving.sample import Completion, Messages, Sampling, SamplingResponse
 from pipeline.storage import ModelRef, Store
 
 from .conftest import DECODING
@@ -37,7 +37,7 @@ class StandIn:
         self.skills, self.calls = skills, 0
         self.answers = {item.messages[0]["content"]: item.reference for item in suite(SECTION).items}
 
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> Served:
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
         self.calls += 1
         rng = random.Random(f"{model.digest}{plan.seed}")
 
@@ -47,7 +47,7 @@ class StandIn:
             return Completion(text=f"#### {number}", tokens=4, finished=True, latency_s=rng.random())
 
         completions = [[answer(prompt) for _ in range(plan.samples)] for prompt in prompts]
-        return Served(completions=completions, decoding=DECODING)
+        return SamplingResponse(completions=completions, decoding=DECODING)
 
 
 def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
@@ -87,7 +87,7 @@ def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
 
 
 def test_a_failed_server_publishes_nothing(tmp_path: Path) -> None:
-    def fail(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> Served:
+    def fail(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
         raise RuntimeError("serving failed")
 
     with pytest.raises(RuntimeError, match="serving failed"):
@@ -153,7 +153,7 @@ def test_outcomes_rewritten_with_their_digests_still_contradict_the_recorded_num
     copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
     lines = (copy / "candidate.jsonl").read_text()
     (copy / "candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
-    manifest = bundle.Manifest(files={name: bundle.digest_file(copy / name) for name in bundle.FILES})
+    manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in bundle.FILES})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
@@ -194,7 +194,7 @@ def test_both_arms_are_sampled_as_the_recipe_says() -> None:
 def test_the_runner_refuses_answers_that_it_cannot_assign() -> None:
     items, plan, whole = suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
 
-    def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> Served:
+    def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
         return whole(model, prompts[1:], plan)
 
     with pytest.raises(ValueError, match="one full list for each prompt"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evals import gate
 from evals.comparison import EvalReport, Measurement
 from evals.gate import Verdict
-from evals.runner import Arm, Protocol
+from evals.runner import EvalArm, Protocol
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.sample import Decoding
 
@@ -40,41 +40,41 @@ def test_a_broken_guard_fails_a_more_accurate_candidate(
     assert ["guard failed" in reason for reason in verdict.reasons] == [True]
 
 
-def _drop(arm: Arm) -> Arm:
+def _drop(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"results": arm.results[1:]})
 
 
-def _repeat(arm: Arm) -> Arm:
+def _repeat(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"results": (*arm.results, arm.results[0])})
 
 
-def _add(arm: Arm) -> Arm:
+def _add(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"results": (*arm.results, arm.results[0].model_copy(update={"id": "stranger"}))})
 
 
-def _rename(arm: Arm) -> Arm:
+def _rename(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"results": (arm.results[0].model_copy(update={"id": "stranger"}), *arm.results[1:])})
 
 
-def _empty(arm: Arm) -> Arm:
+def _empty(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"results": ()})
 
 
-def _short(arm: Arm) -> Arm:
+def _short(arm: EvalArm) -> EvalArm:
     first = arm.results[0].model_copy(update={"samples": arm.results[0].samples[1:]})
     return arm.model_copy(update={"results": (first, *arm.results[1:])})
 
 
-def _other_template(arm: Arm) -> Arm:
+def _other_template(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"template_digest": "u"})})
 
 
-def _other_verifier(arm: Arm) -> Arm:
+def _other_verifier(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"verifier": "v/2"})})
 
 
-def _decoded_otherwise(**changes: object) -> Callable[[Arm], Arm]:
-    def change(arm: Arm) -> Arm:
+def _decoded_otherwise(**changes: object) -> Callable[[EvalArm], EvalArm]:
+    def change(arm: EvalArm) -> EvalArm:
         assert arm.protocol.decoding is not None
         decoding = arm.protocol.decoding.model_copy(update=changes)
         return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"decoding": decoding})})
@@ -82,15 +82,15 @@ def _decoded_otherwise(**changes: object) -> Callable[[Arm], Arm]:
     return change
 
 
-def _undecoded(arm: Arm) -> Arm:
+def _undecoded(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"decoding": None})})
 
 
-def _other_items(arm: Arm) -> Arm:
+def _other_items(arm: EvalArm) -> EvalArm:
     return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"suite_digest": "u"})})
 
 
-def _other_sampling(arm: Arm) -> Arm:
+def _other_sampling(arm: EvalArm) -> EvalArm:
     plan = arm.protocol.sampling.model_copy(update={"temperature": 0.1})
     return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"sampling": plan})})
 
@@ -105,7 +105,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("break_it", BROKEN, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("which", ["champion", "candidate", "both"])
-def test_bad_runs_are_inconclusive(kit: Any, good: tuple[Any, ...], break_it: Callable[[Arm], Arm], which: str) -> None:
+def test_bad_runs_are_inconclusive(
+    kit: Any, good: tuple[Any, ...], break_it: Callable[[EvalArm], EvalArm], which: str
+) -> None:
     section, suite, old, new = good
     old = break_it(old) if which in ("champion", "both") else old
     new = break_it(new) if which in ("candidate", "both") else new
@@ -199,7 +201,7 @@ def test_a_bad_suite_is_inconclusive_even_where_both_arms_agree_with_it(
 
 @pytest.mark.parametrize("outcome", [Outcome.timeout, Outcome.error])
 def test_failed_checks_are_tolerated_up_to_one_percent(
-    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., Arm], outcome: Outcome
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., EvalArm], outcome: Outcome
 ) -> None:
     section, suite, old, new = good  # 800 samples in each arm
     for arms in ((with_sample(old, 8, outcome=outcome), new), (old, with_sample(new, 8, outcome=outcome))):
@@ -211,7 +213,7 @@ def test_failed_checks_are_tolerated_up_to_one_percent(
 
 
 def test_one_unreadable_reference_is_inconclusive(
-    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., Arm]
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., EvalArm]
 ) -> None:
     section, suite, old, new = good
     verdict = kit.judge(section, suite, old, with_sample(new, 1, outcome=Outcome.unparsable_gold))

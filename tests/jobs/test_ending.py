@@ -15,7 +15,7 @@ from pipeline.iteration import Iteration
 from pipeline.recipe.overrides import split
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import CheckpointRef, Store
-from pipeline.training.result import Finding, Health, TrainingResult
+from pipeline.training.result import Health, HealthFinding, TrainingResult
 from tests.evals.conftest import Kit
 from tests.pipeline.registry.conftest import BASE, NAME, World, iteration_over, model, version_of
 
@@ -108,7 +108,7 @@ def test_an_honest_end_says_why_and_what_to_type(
 
 def test_a_held_candidate_is_not_told_as_the_champion_before_it(place: Place) -> None:
     version = place.leave("b", 2)
-    finding = Finding(verdict="HOLD", rule="kl", step=7, reason="kl is 0.13 a token from the base model")
+    finding = HealthFinding(verdict="HOLD", rule="kl", step=7, reason="kl is 0.13 a token from the base model")
     result = TrainingResult(
         iteration=place.iteration.id, plan_digest="p", metrics=(), seconds=1.0, attempts=1, resumed_from=(),
         checkpoint=CheckpointRef(adapter=version.adapter, model=version.model, step=10),

@@ -12,12 +12,12 @@ from assets.resources import Deployment, deployment
 from jobs.governance import drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
 from pipeline import audit
-from pipeline.erasure.proof import Proof, proofs
+from pipeline.erasure.proof import ErasureProof, proofs
 from pipeline.recipe import Compute
 from pipeline.registry.record import Phase, append, read_state, step_event
 from pipeline.registry.rollout import wanted_split
 from pipeline.registry.router import LocalRouter
-from pipeline.rewards.findings import Line, journal, known
+from pipeline.rewards.findings import JournalLine, journal, known
 from pipeline.storage import ModelRef
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import materialize
@@ -76,7 +76,7 @@ def rows_of(settings: Deployment, user: str) -> int:
         return sum(lake.rows_of({user, str(pseudonym(user))}, None).values())
 
 
-def only(settings: Deployment) -> Proof:
+def only(settings: Deployment) -> ErasureProof:
     (proof,) = proofs(settings.store())
     return proof
 
@@ -107,7 +107,7 @@ def test_what_retention_dropped_is_gone_from_the_findings_whichever_run_dropped_
     store, day = settings.store(), "2026-01-05"
     for each in (day, "2026-01-06"):
         with journal(store, each) as writer:
-            writer.add(Line(key="k", source="verifier", iteration="i", trace_id="t"))
+            writer.add(JournalLine(key="k", source="verifier", iteration="i", trace_id="t"))
     retired = store.path("traces", "days", "retired", f"{day}.json")
     retired.parent.mkdir()
     store.path("traces", "days", f"{day}.json").rename(retired)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from k8s.client import Client, connect
+from k8s.client import KubernetesClient, connect
 from k8s.launch import Hooks, launch
 from pipeline.recipe import Kubernetes
 from pipeline.storage import CheckpointRef, Store, model_ref
@@ -50,7 +50,7 @@ class Cluster:
     def __post_init__(self) -> None:
         self.hands = Hands(self.api, home=f"{self.namespace}-0")
 
-    def connect(self) -> Client:
+    def connect(self) -> KubernetesClient:
         """A client that does not wait long before it tries again."""
         client = connect(str(self.kubeconfig))
         client.pauses_s = (0.02, 0.05)
@@ -196,8 +196,8 @@ class Launch(threading.Thread):
     """A launch in a thread of its own; `join` and look at what came of it."""
 
     def __init__(
-        self, cluster: Cluster, planned: tuple[Store, TrainingPlan], settings: Kubernetes, client: Client | None = None,
-        **hooks: Any,
+        self, cluster: Cluster, planned: tuple[Store, TrainingPlan], settings: Kubernetes,
+        client: KubernetesClient | None = None, **hooks: Any,
     ) -> None:  # fmt: skip
         super().__init__(daemon=True)
         self.lines: list[str] = []

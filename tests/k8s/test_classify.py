@@ -15,12 +15,12 @@ def pod(rank: int = 0, phase: str = "Running", code: int | None = None, **more: 
 
 
 def failed(*pods: PodSeen, said: str = "FailedJobs: jobset failed") -> Observed:
-    return Observed("failed", pods=pods, said=said)
+    return Observed("failed", pods=pods, detail=said)
 
 
 CASES = {
     "all done": (Observed("succeeded"), "succeeded"),
-    "no quota": (Observed("suspended", said="couldn't assign flavors"), "queued"),
+    "no quota": (Observed("suspended", detail="couldn't assign flavors"), "queued"),
     "no pod yet": (Observed("pending"), "starting"),
     "creating": (Observed("pending", pods=(pod(phase="Pending", waiting="ContainerCreating"),)), "starting"),
     "no node": (Observed("pending", pods=(pod(phase="Pending", waiting="Unschedulable"),)), "no_capacity"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s.client import RESOURCES, Client, Refused, Resource, Unreachable, connect, resource_of
+from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused, Unreachable, connect, resource_of
 
 from .cluster.faults import Fault
 from .cluster.server import Server, api_server
@@ -23,7 +23,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(server: Server, tmp_path: Path) -> Client:
+def client(server: Server, tmp_path: Path) -> KubernetesClient:
     found = connect(str(server.kubeconfig(tmp_path / "kubeconfig")))
     found.pauses_s = (0.01, 0.01, 0.01)
     return found
@@ -38,7 +38,7 @@ def service(name: str = "x", **spec: Any) -> dict[str, Any]:
     }
 
 
-def test_what_is_applied_is_there_once(client: Client) -> None:
+def test_what_is_applied_is_there_once(client: KubernetesClient) -> None:
     assert client.get(SERVICE, SPACE, "x") is None
     first = client.apply(service())
     assert client.apply(service())["metadata"]["uid"] == first["metadata"]["uid"]
@@ -52,14 +52,14 @@ def test_what_is_applied_is_there_once(client: Client) -> None:
     assert left["metadata"]["finalizers"] == ["foregroundDeletion"]
 
 
-def test_only_the_object_that_was_meant_is_deleted(client: Client) -> None:
+def test_only_the_object_that_was_meant_is_deleted(client: KubernetesClient) -> None:
     client.apply(service())
     client.delete(SERVICE, SPACE, "x", uid="another")
     assert client.get(SERVICE, SPACE, "x") is not None
 
 
 @pytest.mark.shared
-def test_a_field_that_does_not_exist_is_refused(client: Client, shared_data: Path) -> None:
+def test_a_field_that_does_not_exist_is_refused(client: KubernetesClient, shared_data: Path) -> None:
     with pytest.raises(Refused, match=r"(?s)spec\.clusterIPP: field not declared.*check the operator") as refusal:
         client.apply(service(clusterIPP="None"))
     assert refusal.value.code == 400
@@ -74,15 +74,15 @@ def test_a_field_that_does_not_exist_is_refused(client: Client, shared_data: Pat
     ],
 )
 def test_what_an_apply_answers_with_500_is_not_asked_for_twice(
-    client: Client, server: Server, shared_data: Path, spec: dict[str, Any], said: str
+    client: KubernetesClient, server: Server, shared_data: Path, spec: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(Refused, match=said) as refusal:
         client.apply(service(**spec))
     assert refusal.value.code == 400 and server.count("patch") == 1
 
 
-def test_a_kind_that_is_not_installed_is_not_an_object_that_is_not_there(client: Client) -> None:
-    absent = Resource("jobset.x-k8s.io", "v9", "jobsets")
+def test_a_kind_that_is_not_installed_is_not_an_object_that_is_not_there(client: KubernetesClient) -> None:
+    absent = ApiResource("jobset.x-k8s.io", "v9", "jobsets")
     for ask in (lambda: client.get(absent, SPACE, "x"), lambda: client.list(absent, SPACE, "")):
         with pytest.raises(Refused, match=r"404 page not found Install what serves it") as refusal:
             ask()
@@ -90,20 +90,20 @@ def test_a_kind_that_is_not_installed_is_not_an_object_that_is_not_there(client:
     client.delete(absent, SPACE, "x")  # then there is nothing to delete either
 
 
-def test_a_name_stays_one_part_of_the_path(client: Client, server: Server) -> None:
+def test_a_name_stays_one_part_of_the_path(client: KubernetesClient, server: Server) -> None:
     for name in ("a\nb", "../x", "a/status", "a?watch=1"):
         assert client.get(SERVICE, SPACE, name) is None
         assert server.requests[-1].call.name == name
 
 
-def test_a_namespace_that_is_not_there_is_said(client: Client) -> None:
+def test_a_namespace_that_is_not_there_is_said(client: KubernetesClient) -> None:
     obj = service()
     obj["metadata"]["namespace"] = "nowhere"
     with pytest.raises(Refused, match=r'(?s)"nowhere" not found.*create the namespace'):
         client.apply(obj)
 
 
-def test_what_another_manager_owns_is_not_taken(client: Client, server: Server) -> None:
+def test_what_another_manager_owns_is_not_taken(client: KubernetesClient, server: Server) -> None:
     server.storage.apply("Service", SPACE, "x", service(ports=[{"port": 80, "name": "theirs"}]), "theirs")
     with pytest.raises(Refused, match=r"(?s)conflict.*Somebody else manages it") as refusal:
         client.apply(service(ports=[{"port": 80, "name": "ours"}]))
@@ -112,7 +112,7 @@ def test_what_another_manager_owns_is_not_taken(client: Client, server: Server) 
 
 @pytest.mark.parametrize(("status", "advice"), [(401, "Log in"), (403, "Give the service account that right")])
 def test_a_right_that_is_missing_is_not_asked_for_twice(
-    client: Client, server: Server, status: int, advice: str
+    client: KubernetesClient, server: Server, status: int, advice: str
 ) -> None:
     server.faults.add(Fault(verb="patch", kind="Service", status=status, times=0))
     with pytest.raises(Refused, match=advice):
@@ -125,13 +125,15 @@ def test_a_right_that_is_missing_is_not_asked_for_twice(
     [Fault(status=500, times=2), Fault(status=503, times=2), Fault(drop="before"), Fault(drop="after", times=3)],
     ids=["500", "503", "never arrived", "answer lost"],
 )
-def test_a_bad_moment_of_the_server_is_waited_out(client: Client, server: Server, fault: Fault) -> None:
+def test_a_bad_moment_of_the_server_is_waited_out(client: KubernetesClient, server: Server, fault: Fault) -> None:
     server.faults.add(Fault(**{**vars(fault), "verb": "patch"}))
     client.apply(service())
     assert len(server.storage.list("Service")[0]) == 1
 
 
-def test_a_server_that_asks_for_time_gets_it(client: Client, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_asks_for_time_gets_it(
+    client: KubernetesClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("k8s.client.time.sleep", pauses.append)
     server.faults.add(Fault(verb="patch", status=429, times=1))
@@ -147,7 +149,7 @@ def test_a_server_that_hangs_is_given_up_in_time(server: Server, tmp_path: Path)
         client.get(SERVICE, SPACE, "x")
 
 
-def test_a_server_that_is_away_is_said_with_its_address(client: Client, server: Server) -> None:
+def test_a_server_that_is_away_is_said_with_its_address(client: KubernetesClient, server: Server) -> None:
     with server.away(), pytest.raises(Unreachable, match=r"(?s)127\.0\.0\.1.*in 4 tries.*Check that it is up"):
         client.list(SERVICE, SPACE, "")
     assert client.list(SERVICE, SPACE, "") == []

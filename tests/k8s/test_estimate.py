@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from k8s.estimate import describe, estimate_launch, expected_hours, over_budget, paid_devices, prices
 from pipeline.recipe import Accelerator, Checkpoints, Compute, Kubernetes, load
-from pipeline.selection.cost import Expected
+from pipeline.selection.cost import MethodCost
 
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
 NEVER, THRICE = Checkpoints(), Checkpoints(interruption_every_s=6000)
@@ -101,8 +101,8 @@ def test_hours_that_are_none(hours: tuple[float, float]) -> None:
 
 
 def test_what_the_plan_expects_is_good_to_a_factor_and_ends_by_its_time_out() -> None:
-    expected = Expected.model_construct(hours=4.0, measured=False)
-    measured = Expected.model_construct(hours=4.0, measured=True)
+    expected = MethodCost.model_construct(hours=4.0, measured=False)
+    measured = MethodCost.model_construct(hours=4.0, measured=True)
     assert expected_hours(expected, timeout_s=6 * 3600) == (2, 6)
     assert expected_hours(measured, timeout_s=6 * 3600) == pytest.approx((4 / 1.1, 4.4))
     assert expected_hours(expected, timeout_s=3600) == (1, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from k8s.attempts import Attempts
+from k8s.attempts import GangAttempts
 from k8s.classify import Verdict
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
@@ -22,7 +22,7 @@ RANK = "batch.kubernetes.io/job-completion-index"
 def attempts(planned: Planned) -> list[tuple[int, str]]:
     """Number and outcome of each."""
     store, plan = planned
-    return [(each.attempt, each.outcome) for each in Attempts(store, plan.iteration).all()]
+    return [(each.attempt, each.outcome) for each in GangAttempts(store, plan.iteration).all()]
 
 
 def test_a_gang_comes_trains_and_ends(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_an_eviction_takes_the_gang_down_and_it_comes_back_uncounted(
     for pod in pods:
         cluster.hands.finish(pod, 0)
     assert launched.ended() is None
-    (attempt,) = Attempts(planned[0], planned[1].iteration).all()
+    (attempt,) = GangAttempts(planned[0], planned[1].iteration).all()
     assert (attempt.outcome, attempt.restarts) == ("succeeded", 3)
 
 
@@ -223,7 +223,7 @@ def test_an_end_that_was_settled_and_not_cleared_away_is_cleared_away(
     cluster: Cluster, planned: Planned, tmp_path: Path
 ) -> None:
     settings = cluster.settings(tmp_path)
-    kept = Attempts(planned[0], planned[1].iteration)
+    kept = GangAttempts(planned[0], planned[1].iteration)
     kept.current(0.0, lambda number: "a")
     assert kept.end(1, Verdict("out_of_memory", "killed")).cause == "out_of_memory"
     assert kept.end(1, Verdict("deleted", "")).cause == "out_of_memory", "the first word stands"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from k8s.attempts import Attempts
-from k8s.client import Client
+from k8s.attempts import GangAttempts
+from k8s.client import KubernetesClient
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
@@ -39,7 +39,7 @@ class Mortal:
         return answer
 
 
-def mortal(cluster: Cluster, nth: int, after: bool) -> Client:
+def mortal(cluster: Cluster, nth: int, after: bool) -> KubernetesClient:
     client = cluster.connect()
     client._http = Mortal(client._http, nth, after)
     return client
@@ -63,7 +63,7 @@ def test_a_launcher_killed_at_any_call_is_followed_by_one_that_finds_its_gang(
     assert len(made) == 1  # under one name, however often it was applied
     assert len(cluster.jobsets()) == 1
     assert all(len(writers) <= 1 for writers in robot.writers)
-    (attempt,) = Attempts(planned[0], planned[1].iteration).all()
+    (attempt,) = GangAttempts(planned[0], planned[1].iteration).all()
     assert (attempt.attempt, attempt.outcome) == (1, "succeeded")
 
 
@@ -101,12 +101,12 @@ def test_a_slow_launcher_does_not_spoil_what_a_fast_one_has_begun_anew(
     cluster.hands.evict(first)
     cluster.hands.wait_until(lambda: _going(cluster, second), "the end of its peer")
     cluster.hands.end(second)
-    cluster.hands.wait_until(lambda: len(Attempts(planned[0], planned[1].iteration).all()) == 2, "a new attempt")
+    cluster.hands.wait_until(lambda: len(GangAttempts(planned[0], planned[1].iteration).all()) == 2, "a new attempt")
     with Robot(cluster, planned):
         assert fast.ended() is None, fast.lines
         awake.set()
         assert slow.ended() is None, slow.lines
-    outcomes = [(each.attempt, each.outcome) for each in Attempts(planned[0], planned[1].iteration).all()]
+    outcomes = [(each.attempt, each.outcome) for each in GangAttempts(planned[0], planned[1].iteration).all()]
     assert outcomes == [(1, "preempted"), (2, "succeeded")]
 
 
@@ -289,6 +289,6 @@ def test_a_pre_empted_indexed_job_is_a_new_attempt_in_the_same_launch(
     cluster.hands.evict(first)
     with Robot(cluster, planned) as robot:
         assert launched.ended() is None, launched.lines
-    outcomes = [(each.attempt, each.outcome) for each in Attempts(planned[0], planned[1].iteration).all()]
+    outcomes = [(each.attempt, each.outcome) for each in GangAttempts(planned[0], planned[1].iteration).all()]
     assert outcomes == [(1, "preempted"), (2, "succeeded")]
     assert all(len(writers) <= 1 for writers in robot.writers)

@@ -10,7 +10,7 @@ import yaml
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.definitions import definitions
 from jobs.orphans import delete_orphaned_gang
-from k8s.attempts import Attempts
+from k8s.attempts import GangAttempts
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 
@@ -69,7 +69,7 @@ def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(
         assert any("its run was cancelled" in line for line in said)
         said = clear_away(cluster, plan.iteration, tmp_path, instance)
         assert any("No gang was left" in line for line in said)
-    assert [attempt.outcome for attempt in Attempts(store, plan.iteration).all()] == ["deleted"]
+    assert [attempt.outcome for attempt in GangAttempts(store, plan.iteration).all()] == ["deleted"]
     with Robot(cluster, planned):
         assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
-    assert [attempt.outcome for attempt in Attempts(store, plan.iteration).all()] == ["deleted", "succeeded"]
+    assert [attempt.outcome for attempt in GangAttempts(store, plan.iteration).all()] == ["deleted", "succeeded"]

@@ -6,7 +6,7 @@ import pytest
 
 from k8s.gang import Gang, example
 from k8s.observe import Observed, PodSeen
-from k8s.tail import KEPT, Tail
+from k8s.tail import KEPT, LogTail
 from pipeline.recipe import Kubernetes
 
 POD = PodSeen("pod-0", 0, "Running", None, "", "", "", "")
@@ -35,7 +35,7 @@ def gang(tmp_path: Path) -> Gang:
 
 def test_each_line_is_told_once_although_a_second_is_asked_for_again(gang: Gang) -> None:
     logs, told = Logs(), list[str]()
-    tail = Tail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
+    tail = LogTail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
     for step in range(6):
         logs.add(step // 2, f"training: step {step}", nanos=step)
         tail.follow(RUNNING)
@@ -46,7 +46,7 @@ def test_each_line_is_told_once_although_a_second_is_asked_for_again(gang: Gang)
 @pytest.mark.parametrize("noise", ["Loading: 10%\rLoading: 50%", "a\x0bb", "a\u2028b", "a\x85b", "", "\r"])
 def test_noise_does_not_end_the_tail(gang: Gang, noise: str) -> None:
     logs, told = Logs(), list[str]()
-    tail = Tail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
+    tail = LogTail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
     logs.add(1, noise)
     tail.follow(RUNNING)
     logs.add(2, "training: step 1")
@@ -56,7 +56,7 @@ def test_noise_does_not_end_the_tail(gang: Gang, noise: str) -> None:
 
 def test_the_last_lines_are_kept_for_a_report(gang: Gang) -> None:
     logs = Logs()
-    tail = Tail(logs, gang, lambda line: None, lambda line: "taken" in line)  # type: ignore[arg-type]
+    tail = LogTail(logs, gang, lambda line: None, lambda line: "taken" in line)  # type: ignore[arg-type]
     for number in range(KEPT + 5):
         logs.add(number // 60, f"line {number}", nanos=number)
     logs.add(59, "taken by Pipes")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.attempts import Attempts
+from k8s.attempts import GangAttempts
 from pipeline.training.journal import read_journal
 from pipeline.training.launch import train
 from tests.pipeline.training.plans import adapter, folder, make_plan
@@ -56,7 +56,7 @@ def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturb
     assert launched.result is not None
     assert [each.cause for each in launched.result.preemptions] == ["SIGTERM", "killed"]
     assert launched.result.preemptions[0].lost_steps == 0
-    (attempt,) = Attempts(store, plan.iteration).all()
+    (attempt,) = GangAttempts(store, plan.iteration).all()
     assert (attempt.outcome, attempt.restarts) == ("succeeded", 2)
     assert any("resum" in line for line in launched.lines)
     (jobset,) = cluster.jobsets()

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from pipeline.rewards.judge.answers import (
     Admission,
-    Asked,
-    Comparison,
     Judgement,
     JudgeReason,
     JudgeRefused,
+    JudgeRequest,
+    PairComparison,
     Preferred,
 )
-from pipeline.rewards.judge.budget import Budget, Usage
+from pipeline.rewards.judge.budget import Budget, TokenUsage
 from pipeline.rewards.judge.endpoint import Endpoint
 from pipeline.rewards.judge.session import JudgeSession, open_judge
 
 __all__ = [
     "Admission",
-    "Asked",
     "Budget",
-    "Comparison",
     "Endpoint",
     "JudgeReason",
     "JudgeRefused",
+    "JudgeRequest",
     "JudgeSession",
     "Judgement",
+    "PairComparison",
     "Preferred",
-    "Usage",
+    "TokenUsage",
     "open_judge",
 ]

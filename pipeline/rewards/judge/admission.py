@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge.answers import Admission, Asked, Judgement, JudgeReason, JudgeRefused
+from pipeline.rewards.judge.answers import Admission, Judgement, JudgeReason, JudgeRefused, JudgeRequest
 from pipeline.rewards.judge.attacks import attacks
 from pipeline.rewards.judge.controls import CONTROLS
 
@@ -27,7 +27,7 @@ UNASKED = frozenset({JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReas
 
 
 def admit(
-    settings: Judge, identity: str, lineage: Collection[str], score: Callable[[Sequence[Asked]], list[Judgement]]
+    settings: Judge, identity: str, lineage: Collection[str], score: Callable[[Sequence[JudgeRequest]], list[Judgement]]
 ) -> Admission:
     """What the gate saw, if the judge may label. Raises JudgeRefused saying why not and what to do.
 
@@ -39,7 +39,7 @@ def admit(
             "what they would have written (arXiv 2404.13076). Name a judge of another lineage in rewards.judge."
         )
     judgements = score(
-        [Asked([{"role": "user", "content": c.question}], text) for c in CONTROLS for text in (c.right, c.wrong)]
+        [JudgeRequest([{"role": "user", "content": c.question}], text) for c in CONTROLS for text in (c.right, c.wrong)]
     )
     right = sum(_is_right(judgement, place % 2 == 0) for place, judgement in enumerate(judgements))
     if right < MIN_CONTROLS * len(judgements):

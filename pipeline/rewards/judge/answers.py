@@ -11,7 +11,7 @@ Messages = list[dict[str, str]]
 """A chat: `[{"role": "user", "content": ...}, ...]`."""
 
 
-class Asked(NamedTuple):
+class JudgeRequest(NamedTuple):
     """A completion to be scored, against a reference answer where there is one."""
 
     messages: Messages
@@ -19,7 +19,7 @@ class Asked(NamedTuple):
     reference: str | None = None
 
 
-class Comparison(NamedTuple):
+class PairComparison(NamedTuple):
     """Two completions of one prompt."""
 
     messages: Messages

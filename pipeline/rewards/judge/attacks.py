@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
-from pipeline.rewards.judge.answers import Asked
+from pipeline.rewards.judge.answers import JudgeRequest
 from pipeline.rewards.judge.controls import CONTROLS
 
 FILLER_CHARS = 100_000
@@ -26,7 +26,7 @@ class Attack(NamedTuple):
     """One attack; its name is its family and its number there. Half of them come with a reference answer."""
 
     name: str
-    asked: Asked
+    asked: JudgeRequest
 
 
 def attacks(rubric: str) -> list[Attack]:
@@ -128,4 +128,4 @@ def _posed(families: dict[str, tuple[str, ...]]) -> Iterator[Attack]:
             completion = text.replace("{wrong}", control.wrong).replace("{question}", control.question)
             reference = control.right if place % 2 else None
             messages = [{"role": "user", "content": control.question}]
-            yield Attack(f"{family}_{number}", Asked(messages, completion, reference))
+            yield Attack(f"{family}_{number}", JudgeRequest(messages, completion, reference))

@@ -21,9 +21,9 @@ import httpx
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import JudgeReason, Messages
-from pipeline.rewards.judge.budget import Budget, Usage
+from pipeline.rewards.judge.budget import Budget, TokenUsage
 from pipeline.rewards.judge.endpoint import Endpoint
-from pipeline.rewards.judge.prompt import Form
+from pipeline.rewards.judge.prompt import AnswerSchema
 from pipeline.rewards.judge.replies import read_reply
 
 MAX_WAIT_S = 30.0
@@ -31,11 +31,11 @@ CONNECT_S = 10.0
 GIVE_UP_AFTER = 20
 """Questions in a row without any answer, from which on each gets one attempt, until one is answered."""
 
-NOTHING = Usage(0, 0)
+NOTHING = TokenUsage(0, 0)
 _LOST = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE)
 
 
-class Answer(NamedTuple):
+class JudgeResponse(NamedTuple):
     """The model's text or the reason why there is none, and what all attempts took together."""
 
     content: str | None
@@ -49,12 +49,12 @@ class _Exchange(NamedTuple):
 
     content: str | None
     reason: JudgeReason | None
-    used: Usage | None = NOTHING
+    used: TokenUsage | None = NOTHING
     status: int = 0
     retry_after: str | None = None
 
 
-class Client:
+class JudgeClient:
     """An endpoint's connections. Lives in one event loop; the budget is touched there alone."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Client:
     async def __aexit__(self, *raised: object) -> None:
         await self._http.aclose()
 
-    async def ask(self, messages: Messages, form: Form) -> Answer:
+    async def ask(self, messages: Messages, form: AnswerSchema) -> JudgeResponse:
         """The pinned model's text, or the reason why there is none."""
         tokens, usd = 0, 0.0
 
@@ -105,7 +105,7 @@ class Client:
             await asyncio.sleep(wait_s(attempt, done.retry_after, self._backoff_s))
             done = await self._with_schema_or_without(exchange)
         self._lost_in_a_row = self._lost_in_a_row + 1 if done.reason in _LOST else 0
-        return Answer(done.content, done.reason, tokens, usd)
+        return JudgeResponse(done.content, done.reason, tokens, usd)
 
     async def _with_schema_or_without(self, exchange: Callable[[bool], Awaitable[_Exchange]]) -> _Exchange:
         """Many servers refuse `response_format`: if the first one fails with it alone, none has it again."""
@@ -120,10 +120,10 @@ class Client:
             self._takes_schema = True
         return done
 
-    async def _exchange(self, body: bytes) -> tuple[_Exchange, Usage]:
+    async def _exchange(self, body: bytes) -> tuple[_Exchange, TokenUsage]:
         """One request, if the budget allows the most that it can take; and what it counts as."""
         # No tokenizer makes more tokens than bytes, and the body's JSON outweighs a chat template's tags.
-        most = Usage(len(body), self._settings.max_completion_tokens)
+        most = TokenUsage(len(body), self._settings.max_completion_tokens)
         async with self._slots:
             if not await self._hold(most):
                 return _Exchange(None, JudgeReason.BUDGET), NOTHING
@@ -140,7 +140,7 @@ class Client:
             self._log(f"judge: HTTP {done.status} from {self._url}")
         return done, used
 
-    async def _hold(self, most: Usage) -> bool:
+    async def _hold(self, most: TokenUsage) -> bool:
         """False only if the request could pass the budget even after all that is in flight was settled."""
         while not self._budget.hold(most):
             if not self._in_flight:
@@ -181,7 +181,7 @@ class Client:
         reply = read_reply(bytes(body), self._settings.model)
         return _Exchange(reply.content, reply.reason, reply.usage, status)
 
-    def _body(self, messages: Messages, form: Form | None) -> bytes:
+    def _body(self, messages: Messages, form: AnswerSchema | None) -> bytes:
         asked: dict[str, Any] = {
             "model": self._settings.model,
             "messages": messages,

@@ -35,9 +35,9 @@ MARK_CHARS = 16
 def visible(text: str) -> str:
     """`text` as a person would have to see it: hidden characters as `[U+200B]`, role tags and code fences defused."""
     text = text.replace("\r\n", "\n").replace("\0", "")
-    text = _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
-    text = _TAG.sub(lambda found: found[0].translate(_TAME), text)
-    return _MARKDOWN.sub(lambda found: found[0].translate(_STILL), text)
+    text = _HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
+    text = _TAG.sub(lambda match: match[0].translate(_TAME), text)
+    return _MARKDOWN.sub(lambda match: match[0].translate(_STILL), text)
 
 
 def mark_for(texts: Iterable[str]) -> str:

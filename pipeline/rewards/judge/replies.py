@@ -10,7 +10,7 @@ import json
 from typing import Any, Literal, NamedTuple
 
 from pipeline.rewards.judge.answers import JudgeReason
-from pipeline.rewards.judge.budget import Usage
+from pipeline.rewards.judge.budget import TokenUsage
 
 MOST_TOKENS = 10_000_000
 """Of one request that a server can be believed: no context window is that long."""
@@ -23,7 +23,7 @@ class Reply(NamedTuple):
 
     content: str | None
     reason: JudgeReason | None
-    usage: Usage | None
+    usage: TokenUsage | None
 
 
 def read_reply(body: bytes, model: str) -> Reply:
@@ -80,7 +80,7 @@ def _answer(content: str, key: str) -> object:
     return answer[key] if isinstance(answer["rationale"], str) else None
 
 
-def _usage(usage: object) -> Usage | None:
+def _usage(usage: object) -> TokenUsage | None:
     match usage:
         case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)} if (
             not isinstance(prompt, bool)
@@ -89,7 +89,7 @@ def _usage(usage: object) -> Usage | None:
             and completion >= 0
             and 0 < prompt + completion <= MOST_TOKENS
         ):
-            return Usage(prompt, completion)
+            return TokenUsage(prompt, completion)
         case _:
             return None
 
@@ -103,10 +103,10 @@ def _strict_json(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return fields
 
 
 def _constant(name: str) -> None:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import (
     Admission,
-    Asked,
-    Comparison,
     Judgement,
     JudgeReason,
     JudgeRefused,
+    JudgeRequest,
+    PairComparison,
     Preferred,
 )
 from pipeline.rewards.judge.budget import Budget
@@ -31,15 +31,15 @@ from pipeline.rewards.judge.replies import Winner, read_score, read_winner
 from pipeline.storage import digest_json
 
 if TYPE_CHECKING:
-    from pipeline.rewards.judge.client import Client
+    from pipeline.rewards.judge.client import JudgeClient
 
-Q = TypeVar("Q", Asked, Comparison)
+Q = TypeVar("Q", JudgeRequest, PairComparison)
 A = TypeVar("A", Judgement, Preferred)
 
 
 class _Running(NamedTuple):
     loop: asyncio.AbstractEventLoop
-    client: Client
+    client: JudgeClient
     closing: asyncio.Event
 
 
@@ -59,17 +59,19 @@ class JudgeSession:
 
         return admit(self._settings, self.id, lineage, self.score)
 
-    def score(self, asked: Sequence[Asked], done: Callable[[int, Judgement], None] | None = None) -> list[Judgement]:
+    def score(
+        self, asked: Sequence[JudgeRequest], done: Callable[[int, Judgement], None] | None = None
+    ) -> list[Judgement]:
         """One judgement each, in their order. `done(place, judgement)` is called as soon as one is known."""
         return self._all(asked, self._score, done)
 
     def compare(
-        self, asked: Sequence[Comparison], done: Callable[[int, Preferred], None] | None = None
+        self, asked: Sequence[PairComparison], done: Callable[[int, Preferred], None] | None = None
     ) -> list[Preferred]:
         """The better of each two, asked in both orders against position bias (MT-Bench, arXiv 2306.05685)."""
         return self._all(asked, self._compare, done)
 
-    async def _score(self, asked: Asked) -> Judgement:
+    async def _score(self, asked: JudgeRequest) -> Judgement:
         if self._too_long(asked.messages, asked.completion, asked.reference or ""):
             return Judgement(score=None, reason=JudgeReason.TOO_LONG)
         answer = await self._running.client.ask(score_prompt(asked, self._settings.rubric), SCORE)
@@ -78,12 +80,12 @@ class JudgeSession:
             return Judgement(score=(read - 1) / 4, tokens=answer.tokens, usd=answer.usd)
         return Judgement(score=None, reason=str(read), tokens=answer.tokens, usd=answer.usd)
 
-    async def _compare(self, asked: Comparison) -> Preferred:
+    async def _compare(self, asked: PairComparison) -> Preferred:
         if self._too_long(asked.messages, asked.first, asked.second):
             return Preferred(winner=None, consistent=None, reason=JudgeReason.TOO_LONG)
         winners: list[Winner] = []
         tokens, usd = 0, 0.0
-        for order in (asked, Comparison(asked.messages, asked.second, asked.first)):
+        for order in (asked, PairComparison(asked.messages, asked.second, asked.first)):
             answer = await self._running.client.ask(compare_prompt(order, self._settings.rubric), WINNER)
             tokens, usd = tokens + answer.tokens, usd + answer.usd
             read = answer.reason if answer.content is None else read_winner(answer.content)
@@ -122,10 +124,10 @@ class JudgeSession:
         asking = asyncio.run_coroutine_threadsafe(ask(), self._running.loop)
         answers: dict[int, A] = {}
         try:
-            while (found := known.get()) is not None:
-                answers[found[0]] = found[1]
+            while (item := known.get()) is not None:
+                answers[item[0]] = item[1]
                 if done is not None:
-                    done(*found)
+                    done(*item)
         except BaseException:  # whatever ended the caller ends the asking
             asking.cancel()
             raise
@@ -155,9 +157,9 @@ def open_judge(
     started: Future[_Running] = Future()
 
     async def run() -> None:
-        from pipeline.rewards.judge.client import Client  # httpx takes half a second to import
+        from pipeline.rewards.judge.client import JudgeClient  # httpx takes half a second to import
 
-        async with Client(endpoint, settings, budget, log, backoff_s) as client:
+        async with JudgeClient(endpoint, settings, budget, log, backoff_s) as client:
             closing = asyncio.Event()
             started.set_result(_Running(asyncio.get_running_loop(), client, closing))
             await closing.wait()

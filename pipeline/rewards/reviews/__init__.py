@@ -25,7 +25,7 @@ from pipeline.rewards.feedback import principal
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reviews import sheet, strata
-from pipeline.rewards.trust import Reviewed, chat
+from pipeline.rewards.trust import ReviewedLabel, chat
 from pipeline.storage import DatasetRef, Store, write_atomically
 
 FOLDER = "rewards/reviews"
@@ -43,7 +43,7 @@ Row = dict[str, Any]
 class Survey(NamedTuple):
     """What the sheets hold."""
 
-    reviewed: list[Reviewed]
+    reviewed: list[ReviewedLabel]
     problems: list[str]
     """What could not be used, and what to write instead; it stops nothing."""
     asked: dict[str, Counter[str]]
@@ -84,35 +84,35 @@ def write(
     return store.path(folder, SHEET)
 
 
-def read(store: Store) -> list[Reviewed]:
+def read(store: Store) -> list[ReviewedLabel]:
     """Every row that people have scored."""
     return survey(store).reviewed
 
 
 def survey(store: Store) -> Survey:
     """Every week's sheets, read against its sample. Several scores of a row count as their mean."""
-    found = Survey([], [], {})
+    survey_result = Survey([], [], {})
     for folder in _weeks(store):
         lines = list(_sample(folder))
         sample = [row for row in lines if row]
         if len(sample) < len(lines):
             broken = f"{len(lines) - len(sample)} lines cannot be read. Restore it from a backup."
-            found.problems.append(f"{folder / SAMPLE}: {broken}")
-        found.asked[folder.name] = Counter(row["stratum"] for row in sample)
+            survey_result.problems.append(f"{folder / SAMPLE}: {broken}")
+        survey_result.asked[folder.name] = Counter(row["stratum"] for row in sample)
         by_key = {row["trace_id"]: row for row in sample} | {row["item"]: row for row in sample}
         scores: dict[str, list[float]] = {}
         for path in _sheets(folder):
             for answer in _answers(path):
                 row = by_key.get(answer.item) or by_key.get(answer.trace_id.removeprefix("'"))
                 if answer.problem:
-                    found.problems.append(f"{path}: {answer.problem}")
+                    survey_result.problems.append(f"{path}: {answer.problem}")
                 elif row is None:
                     named = f"item {answer.item[:40]!r}, trace_id {answer.trace_id[:40]!r}"
-                    found.problems.append(f"{path}: {named} is not of this week. Copy both from {SHEET}.")
+                    survey_result.problems.append(f"{path}: {named} is not of this week. Copy both from {SHEET}.")
                 else:
                     scores.setdefault(row["item"], []).append(answer.score)
-        found.reviewed.extend(
-            Reviewed(
+        survey_result.reviewed.extend(
+            ReviewedLabel(
                 week=folder.name,
                 trace_id=row["trace_id"],
                 observation_id=row["observation_id"],
@@ -124,10 +124,10 @@ def survey(store: Store) -> Survey:
             for row in sample
             if row["item"] in scores
         )
-    return found
+    return survey_result
 
 
-def labels_of(labels: DatasetRef, reviewed: Sequence[Reviewed]) -> pa.Table:
+def labels_of(labels: DatasetRef, reviewed: Sequence[ReviewedLabel]) -> pa.Table:
     """The rows of a label table that `trust.human_agreement` needs for these reviews."""
     wanted = pads.field("trace_id").isin(pa.array([review.trace_id for review in reviewed], pa.string()))
     columns = ["trace_id", "observation_id", "final_reward"]
@@ -151,7 +151,7 @@ def drop_days(store: Store, days: Collection[str]) -> list[str]:
     return _without(store, lambda row: row["day"] in days)
 
 
-def _rows(labels: DatasetRef, picks: Sequence[strata.Pick], week: str, iteration: str) -> list[Row]:
+def _rows(labels: DatasetRef, picks: Sequence[strata.SampledRow], week: str, iteration: str) -> list[Row]:
     """The picks as they are kept, in the order of their items, which says nothing of their stratum."""
     theirs = {(pick.trace_id, pick.observation_id): pick for pick in picks}
     wanted = pads.field("trace_id").isin([pick.trace_id for pick in picks])
@@ -174,15 +174,15 @@ def _asked(row: Row) -> dict[str, str]:
     return {**cells, "prompt": chat(row["prompt"])}
 
 
-def _answers(path: Path) -> Iterator[sheet.Answer]:
+def _answers(path: Path) -> Iterator[sheet.ReviewAnswer]:
     try:
         yield from sheet.answers(path.read_bytes(), path.suffix == ".jsonl")
     except (ValueError, OSError) as error:
-        yield sheet.Answer("", "", 0.0, f"{error}")
+        yield sheet.ReviewAnswer("", "", 0.0, f"{error}")
 
 
 def _without(store: Store, gone: Callable[[Row], bool]) -> list[str]:
-    told: list[str] = []
+    changes: list[str] = []
     for folder in _weeks(store):
         rows = list(_sample(folder))
         kept = [row for row in rows if row and not gone(row)]  # of a line that is no row nobody can say whose it is
@@ -191,10 +191,10 @@ def _without(store: Store, gone: Callable[[Row], bool]) -> list[str]:
         theirs = [row for row in rows if row and gone(row)]
         # The sample goes last: after a kill it still tells which rows the sheets have to lose.
         for path in sorted(set(folder.iterdir()) - {folder / SAMPLE, folder / RUBRIC}):
-            told += _rewritten(store, path, theirs)
+            changes += _rewritten(store, path, theirs)
         write_atomically(folder / SAMPLE, b"".join(_line(row) for row in kept))
-        told.append(f"{FOLDER}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines")
-    return told
+        changes.append(f"{FOLDER}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines")
+    return changes
 
 
 def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]:

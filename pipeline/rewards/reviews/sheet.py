@@ -29,7 +29,7 @@ _ENDS_A_CELL = re.compile(r"[\n;]")
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32)} | {0x7F: chr(0x2421), 0x09: "    ", 0x0A: "\n"}
 
 
-class Answer(NamedTuple):
+class ReviewAnswer(NamedTuple):
     """One row that has a score, or one that cannot be used and says why; of the two, `problem` is then not empty."""
 
     item: str
@@ -54,22 +54,22 @@ def shown(text: str) -> str:
     return cell if len(cell) <= MAX_CELL else f"{cell[:MAX_CELL]}… (cut)"
 
 
-def _disarmed(found: re.Match[str]) -> str:
+def _disarmed(match: re.Match[str]) -> str:
     """Wherever a cell could begin for a reader that splits at semicolons or line ends, where quotes don't hold."""
-    run, sign = found.groups()
-    return f"{run}'{sign}" if found.start() == 0 or _ENDS_A_CELL.search(run) else found[0]
+    run, sign = match.groups()
+    return f"{run}'{sign}" if match.start() == 0 or _ENDS_A_CELL.search(run) else match[0]
 
 
-def answers(content: bytes, json_lines: bool) -> Iterator[Answer]:
+def answers(content: bytes, json_lines: bool) -> Iterator[ReviewAnswer]:
     """The rows with a score, and those with something else in its place. Raises ValueError for what is no sheet."""
     for number, row in _json_rows(content) if json_lines else _csv_rows(content):
         try:
             score = _score(row.get("human_score"))
         except ValueError as error:
-            yield Answer("", "", 0.0, f"row {number}: {error}")
+            yield ReviewAnswer("", "", 0.0, f"row {number}: {error}")
             continue
         if score is not None:
-            yield Answer(str(row.get("item") or "").strip(), str(row.get("trace_id") or "").strip(), score)
+            yield ReviewAnswer(str(row.get("item") or "").strip(), str(row.get("trace_id") or "").strip(), score)
 
 
 def without(content: bytes, items: Collection[str], traces: Collection[str], json_lines: bool) -> tuple[bytes, int]:
@@ -154,10 +154,10 @@ def _json_sources(text: str) -> Iterator[tuple[list[str], str]]:
 
 def _object(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _decoded(content: bytes) -> tuple[str, str]:

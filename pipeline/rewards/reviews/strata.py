@@ -35,7 +35,7 @@ Stratum = Literal["random", "edge"]
 Why = Callable[[int], str]
 
 
-class Pick(NamedTuple):
+class SampledRow(NamedTuple):
     """One row that is asked about."""
 
     trace_id: str
@@ -46,13 +46,13 @@ class Pick(NamedTuple):
 
 def draw(
     labels: pa.Table, settings: Review, week: str, salt: str, chosen_min: float = 0.7, rejected_max: float = 0.5
-) -> list[Pick]:
+) -> list[SampledRow]:
     """The week's picks from a label table's COLUMNS, the random ones first. `salt`: digest of the table."""
     traces, observations = labels["trace_id"].to_pylist(), labels["observation_id"].to_pylist()
     lots = [key_of("draw", week, salt, *ids) for ids in zip(traces, observations, strict=True)]
 
-    def picked(row: int, stratum: Stratum, why: str) -> Pick:
-        return Pick(traces[row], observations[row], stratum, why)
+    def picked(row: int, stratum: Stratum, why: str) -> SampledRow:
+        return SampledRow(traces[row], observations[row], stratum, why)
 
     labelled = np.flatnonzero(pc.is_valid(labels["final_reward"]).to_numpy())
     wanted = min(settings.max_random, math.ceil(settings.share * len(labelled) - 1e-9))
@@ -80,18 +80,18 @@ def _kinds(labels: pa.Table, chosen_min: float, rejected_max: float) -> Iterator
     combination = missing.indices.to_numpy()
 
     def with_reason(wanted: Callable[[dict[str, str]], bool]) -> list[int]:
-        return np.flatnonzero(np.array([wanted(said) for said in silent], bool)[combination]).tolist()
+        return np.flatnonzero(np.array([wanted(reasons) for reasons in silent], bool)[combination]).tolist()
 
     def apart(row: int) -> str:
-        said = {name: values[row] for name, values in opinions.items() if not math.isnan(values[row])}
-        low, high = min(said, key=said.__getitem__), max(said, key=said.__getitem__)
-        return f"{high} says {said[high]:.2f}, {low} says {said[low]:.2f}"
+        scores = {name: values[row] for name, values in opinions.items() if not math.isnan(values[row])}
+        low, high = min(scores, key=scores.__getitem__), max(scores, key=scores.__getitem__)
+        return f"{high} says {scores[high]:.2f}, {low} says {scores[low]:.2f}"
 
     yield np.flatnonzero(disagreement(labels) >= FAR_APART).tolist(), apart
     for threshold in (chosen_min, rejected_max):
         close = np.flatnonzero(np.abs(rewards - threshold) <= NEAR).tolist()
         yield close, lambda row, threshold=threshold: f"reward {rewards[row]:.2f} is next to {threshold:.2f}"
-    failed = with_reason(lambda said: "correct" in said)
+    failed = with_reason(lambda reasons: "correct" in reasons)
     yield failed, lambda row: f"the check failed: {silent[combination[row]]['correct']}"
-    quarantined = with_reason(lambda said: said.get("feedback") == QUARANTINED)
+    quarantined = with_reason(lambda reasons: reasons.get("feedback") == QUARANTINED)
     yield quarantined, lambda row: "feedback in quarantine"

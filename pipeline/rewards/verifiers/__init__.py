@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, final_answer, plain_number, reference_answer
 from pipeline.rewards.verifiers.grading import Grader, grade, grader, grader_of
-from pipeline.rewards.verifiers.outcome import Check, Grade, Outcome
+from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 
 __all__ = [
     "MAX_ANSWER_CHARS",
     "VERSION",
-    "Check",
     "Grade",
     "Grader",
     "Outcome",
+    "VerifierTask",
     "final_answer",
     "grade",
     "grader",

@@ -37,11 +37,11 @@ def check_code(completion: str, tests: str, *, timeout_s: float, memory_mb: int)
         return Grade(Outcome.no_answer, "")
     if len(code) > MAX_CHARS:
         return Grade(Outcome.error, f"{len(code)} characters of code, over {MAX_CHARS}")
-    found = examine(code, tests, fenced=block is not None, timeout_s=timeout_s, memory_mb=memory_mb)
-    return Grade(Outcome(found.outcome), printable(found.answer))
+    verdict = examine(code, tests, fenced=block is not None, timeout_s=timeout_s, memory_mb=memory_mb)
+    return Grade(Outcome(verdict.outcome), printable(verdict.answer))
 
 
-class Block(NamedTuple):
+class CodeBlock(NamedTuple):
     """A fenced block: the first word behind its fence in lower case, and where its body starts."""
 
     language: str
@@ -49,9 +49,9 @@ class Block(NamedTuple):
     body: str
 
 
-def blocks(text: str) -> list[Block]:
+def blocks(text: str) -> list[CodeBlock]:
     """The fenced blocks, in order. One that the text ends in the middle of counts, as in CommonMark."""
-    found: list[Block] = []
+    fenced_blocks: list[CodeBlock] = []
     opened: re.Match[str] | None = None
     for fence in [*_FENCE.finditer(text), None]:
         if opened is None:
@@ -59,16 +59,16 @@ def blocks(text: str) -> list[Block]:
         elif fence is None or (fence[1].startswith(opened[1]) and not fence[2]):
             start = min(opened.end() + 1, len(text))
             body = text[start : len(text) if fence is None else max(start, fence.start())]
-            found.append(Block(opened[2].lower().strip("{}."), start, body))
+            fenced_blocks.append(CodeBlock(opened[2].lower().strip("{}."), start, body))
             opened = None
-    return found
+    return fenced_blocks
 
 
-def python_block(text: str) -> Block | None:
+def python_block(text: str) -> CodeBlock | None:
     """The last fenced block that is marked as Python, else the last without a mark; None without one."""
-    found = blocks(text)
-    marked = [block for block in found if block.language in _PYTHON]
-    plain = [block for block in found if not block.language]
+    fenced_blocks = blocks(text)
+    marked = [block for block in fenced_blocks if block.language in _PYTHON]
+    plain = [block for block in fenced_blocks if not block.language]
     return (marked or plain or [None])[-1]
 
 

@@ -15,8 +15,8 @@ from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS
 from pipeline.rewards.verifiers.json_schema import check_json
-from pipeline.rewards.verifiers.outcome import Check, Grade, Outcome
-from pipeline.rewards.verifiers.pool import Failure, Pool, Work
+from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
+from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 
 CODE_GRACE_S = 5.0
 """On top of what the completion itself may take: its process starts and ends in that time."""
@@ -40,14 +40,14 @@ class Grader:
     ) -> None:
         self._timeout_s, self._code_deadline_s = timeout_s, code_timeout_s + CODE_GRACE_S
         function = partial(_in_worker, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb)
-        self._pool: Pool[Check, Grade] = Pool(Work(function, _warm_up), workers, memory_mb)
+        self._pool: Pool[VerifierTask, Grade] = Pool(Work(function, _warm_up), workers, memory_mb)
 
-    def __call__(self, checks: Sequence[Check | tuple[str, str]]) -> list[Grade]:
-        found = [_here(c if isinstance(c, Check) else Check(c[0], c[1])) for c in checks]
-        todo = list(dict.fromkeys(check for check in found if isinstance(check, Check)))
+    def __call__(self, checks: Sequence[VerifierTask | tuple[str, str]]) -> list[Grade]:
+        results = [_here(c if isinstance(c, VerifierTask) else VerifierTask(c[0], c[1])) for c in checks]
+        todo = list(dict.fromkeys(check for check in results if isinstance(check, VerifierTask)))
         deadlines_s = [self._code_deadline_s if check.kind == "code" else self._timeout_s for check in todo]
         graded = dict(zip(todo, self._pool.run(todo, deadlines_s), strict=True)) if todo else {}
-        return [_readable(graded[one], one) if isinstance(one, Check) else _readable(one) for one in found]
+        return [_readable(graded[one], one) if isinstance(one, VerifierTask) else _readable(one) for one in results]
 
     def close(self) -> None:
         self._pool.close()
@@ -83,13 +83,13 @@ def grader(
         check.close()
 
 
-def grade(checks: Sequence[Check | tuple[str, str]], *, workers: int = 2, timeout_s: float = 5.0) -> list[Grade]:
+def grade(checks: Sequence[VerifierTask | tuple[str, str]], *, workers: int = 2, timeout_s: float = 5.0) -> list[Grade]:
     """Grade once; the result follows the input, whatever any single item does."""
     with grader(workers, timeout_s) as check:
         return check(checks)
 
 
-def _here(check: Check) -> Grade | Check:
+def _here(check: VerifierTask) -> Grade | VerifierTask:
     """The verdict where this process can give it, else what a worker has to check."""
     match check.kind:
         case "exact":
@@ -97,8 +97,8 @@ def _here(check: Check) -> Grade | Check:
         case "normalised" if check.completion.isascii() and check.reference.isascii():
             return texts.normalised(check.completion, check.reference)
         case "math":
-            found = mathematics.without_math_verify(check.completion, check.reference)
-            return found if isinstance(found, Grade) else Check(*found)
+            result = mathematics.without_math_verify(check.completion, check.reference)
+            return result if isinstance(result, Grade) else VerifierTask(*result)
         case _:
             return check
 
@@ -108,7 +108,7 @@ def _warm_up() -> None:
     check_json("1", "true")
 
 
-def _in_worker(check: Check, *, code_timeout_s: float, code_memory_mb: int) -> Grade:
+def _in_worker(check: VerifierTask, *, code_timeout_s: float, code_memory_mb: int) -> Grade:
     if check.kind == "normalised":
         return texts.normalised(check.completion, check.reference)
     if check.kind == "json_schema":
@@ -121,11 +121,11 @@ def _in_worker(check: Check, *, code_timeout_s: float, code_memory_mb: int) -> G
     return Grade(mathematics.compare(check.completion, check.reference), check.completion)
 
 
-def _readable(found: Grade | Failure, check: Check | None = None) -> Grade:
+def _readable(result: Grade | WorkerFailure, check: VerifierTask | None = None) -> Grade:
     """A grade whose answer can be stored anywhere: of bounded length, and text that can be encoded."""
-    if isinstance(found, Failure):
+    if isinstance(result, WorkerFailure):
         assert check is not None
-        outcome = Outcome.timeout if found is Failure.timeout else Outcome.error
-        found = Grade(outcome, check.completion if check.kind == "math" else "")
-    answer = found.answer[:MAX_ANSWER_CHARS].encode("utf-8", "replace").decode("utf-8")
-    return Grade(found.outcome, answer)
+        outcome = Outcome.timeout if result is WorkerFailure.timeout else Outcome.error
+        result = Grade(outcome, check.completion if check.kind == "math" else "")
+    answer = result.answer[:MAX_ANSWER_CHARS].encode("utf-8", "replace").decode("utf-8")
+    return Grade(result.outcome, answer)

@@ -70,7 +70,7 @@ def _parse(text: str) -> list[Any]:
     # After the word "answer" math-verify would take the next part that it can read, and drop the rest.
     if not text or _SIDE_BY_SIDE.search(text) or "answer" in text.lower():
         return []
-    found = parse(
+    expressions = parse(
         f"${text}$",
         [LatexExtractionConfig()],
         fallback_mode="no_fallback",
@@ -78,7 +78,7 @@ def _parse(text: str) -> list[Any]:
         parsing_timeout=no_limit,
         raise_on_error=True,
     )
-    if found or not _ARITHMETIC.fullmatch(text):
-        return found
-    found = parse(text, [ExprExtractionConfig()], parsing_timeout=no_limit, raise_on_error=True)
-    return found[:1] if found[1:] == [text] else []  # the second is the part of the text that was read
+    if expressions or not _ARITHMETIC.fullmatch(text):
+        return expressions
+    expressions = parse(text, [ExprExtractionConfig()], parsing_timeout=no_limit, raise_on_error=True)
+    return expressions[:1] if expressions[1:] == [text] else []  # the second is the part of the text that was read

@@ -32,7 +32,7 @@ class Grade(NamedTuple):
     answer: str
 
 
-class Check(NamedTuple):
+class VerifierTask(NamedTuple):
     """One completion, what it is checked against, and how."""
 
     completion: str

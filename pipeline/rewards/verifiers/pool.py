@@ -34,7 +34,7 @@ FAILED_STARTS = 3
 READY = "ready"
 
 
-class Failure(StrEnum):
+class WorkerFailure(StrEnum):
     """Why an item has no result."""
 
     timeout = "timeout"
@@ -59,18 +59,18 @@ class Pool(Generic[T, R]):
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
 
-    def run(self, items: Sequence[T], deadlines_s: Sequence[float]) -> list[R | Failure]:
+    def run(self, items: Sequence[T], deadlines_s: Sequence[float]) -> list[R | WorkerFailure]:
         """The results in the order of the items. Raises ValueError when workers cannot start."""
         with self._lock:
             run = _Run(items, deadlines_s)
             try:
-                while len(run.found) < len(items):
+                while len(run.results) < len(items):
                     self._staff(run)
                     self._listen(run)
             finally:
                 for worker in [w for w in self._workers if w.held]:  # interrupted: its results belong to no one
                     self._dismiss(worker)
-            return [run.found[number] for number in range(len(items))]
+            return [run.results[number] for number in range(len(items))]
 
     def close(self) -> None:
         """Kill the workers; the next `run` starts new ones."""
@@ -84,7 +84,7 @@ class Pool(Generic[T, R]):
             w for w in self._workers if not w.held and (w.done >= RECYCLE_AFTER or not w.process.is_alive())
         ]:
             self._dismiss(worker)
-        unfinished = len(run.items) - len(run.found)
+        unfinished = len(run.items) - len(run.results)
         while len(self._workers) < min(self._count, unfinished):
             self._workers.append(_Worker(self._work, self._memory_mb))
         for worker in self._workers:
@@ -101,30 +101,30 @@ class Pool(Generic[T, R]):
         """Wait for a result, the end of a worker or a deadline, whichever comes first."""
         listening = [w for w in self._workers if w.held or not w.ready]
         patience = max(0.0, min((w.due for w in listening), default=0.0) - time.monotonic())
-        told = set(wait([w.connection for w in listening], patience))
+        readable = set(wait([w.connection for w in listening], patience))
         for worker in listening:
-            if worker.connection in told:
+            if worker.connection in readable:
                 self._hear(worker, run)
             elif time.monotonic() >= worker.due:
-                self._lose(worker, run, Failure.timeout if worker.process.is_alive() else Failure.died)
+                self._lose(worker, run, WorkerFailure.timeout if worker.process.is_alive() else WorkerFailure.died)
 
     def _hear(self, worker: _Worker, run: _Run) -> None:
         try:
-            said = worker.connection.recv()
+            message = worker.connection.recv()
         except (EOFError, OSError):
-            self._lose(worker, run, Failure.died)
+            self._lose(worker, run, WorkerFailure.died)
             return
         if not worker.ready:
-            assert said == READY
+            assert message == READY
             worker.ready, run.failed_starts = True, 0
-        elif said is None:  # out of memory: what else it holds may be damaged
+        elif message is None:  # out of memory: what else it holds may be damaged
             run.lost[worker.held[0]] = RUNS
-            self._lose(worker, run, Failure.died)
+            self._lose(worker, run, WorkerFailure.died)
         else:
-            run.found[worker.held.popleft()] = said
+            run.results[worker.held.popleft()] = message
             worker.next_deadline(run)
 
-    def _lose(self, worker: _Worker, run: _Run, why: Failure) -> None:
+    def _lose(self, worker: _Worker, run: _Run, why: WorkerFailure) -> None:
         """Kill a worker; the item that it was at is judged or tried again, its others wait for the next."""
         self._dismiss(worker)
         if not worker.ready:
@@ -137,8 +137,8 @@ class Pool(Generic[T, R]):
                 )
             return
         run.lost[worker.held[0]] += 1
-        if why is Failure.timeout or run.lost[worker.held[0]] >= RUNS:
-            run.found[worker.held.popleft()] = why
+        if why is WorkerFailure.timeout or run.lost[worker.held[0]] >= RUNS:
+            run.results[worker.held.popleft()] = why
         run.waiting.extendleft(reversed(worker.held))
 
     def _dismiss(self, worker: _Worker) -> None:
@@ -154,7 +154,7 @@ class _Run:
     def __init__(self, items: Sequence[Any], deadlines_s: Sequence[float]) -> None:
         self.items, self.deadlines_s = items, deadlines_s
         self.waiting = deque(range(len(items)))
-        self.found: dict[int, Any] = {}
+        self.results: dict[int, Any] = {}
         self.lost: Counter[int] = Counter()
         self.failed_starts = 0
 
@@ -194,10 +194,10 @@ def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> N
             return
         for item in batch:
             try:
-                said = work.function(item)
+                result = work.function(item)
             except MemoryError:
                 connection.send(None)
                 return
             except Exception:  # the boundary to parsers that may raise anything: a failed check is data, not a crash
-                said = Failure.raised
-            connection.send(said)
+                result = WorkerFailure.raised
+            connection.send(result)

@@ -37,7 +37,7 @@ from pipeline.rewards.verifiers.confined import {module}
 """
 
 
-class Verdict(NamedTuple):
+class CodeResult(NamedTuple):
     """`outcome` is one of verifiers.Outcome by name; `answer` a word on it, unchecked text."""
 
     outcome: str
@@ -53,7 +53,7 @@ def unavailable() -> str:
     return ""
 
 
-def examine(code: str, tests: str, *, fenced: bool, timeout_s: float, memory_mb: int) -> Verdict:
+def examine(code: str, tests: str, *, fenced: bool, timeout_s: float, memory_mb: int) -> CodeResult:
     """Run `tests` against `code`. `fenced`: code that does not compile is wrong; else it is no answer.
 
     `timeout_s` is wall-clock time and includes the start of both processes (about 0.05 s); `memory_mb` is the address
@@ -77,10 +77,10 @@ def examine(code: str, tests: str, *, fenced: bool, timeout_s: float, memory_mb:
         finally:
             for descriptor in (asked, asks, answers, answered, decides):
                 os.close(descriptor)
-        found = _read_verdict(verdict, deadline)
-        if found.outcome == "ended":
+        result = _read_verdict(verdict, deadline)
+        if result.outcome == "ended":
             return _how_it_ended(subject, deadline)
-        return _no_sandbox(found.answer) if found.answer.startswith("no sandbox: ") else found
+        return _no_sandbox(result.answer) if result.answer.startswith("no sandbox: ") else result
     finally:
         os.close(verdict)
         for child in children:
@@ -112,45 +112,45 @@ def _start(
         )
 
 
-def _read_verdict(descriptor: int, deadline: float) -> Verdict:
+def _read_verdict(descriptor: int, deadline: float) -> CodeResult:
     data = b""
     while not _complete(data):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-            return Verdict("timeout", "")
+            return CodeResult("timeout", "")
         part = os.read(descriptor, MAX_VERDICT_BYTES)
         if not part or len(data) > MAX_VERDICT_BYTES:
-            return Verdict("error", "the process of the tests ended without a verdict")
+            return CodeResult("error", "the process of the tests ended without a verdict")
         data += part
     try:
         outcome, answer = wire.unpack(data[4:], lambda *_: "")
     except (wire.Malformed, ValueError):
-        return Verdict("error", "the process of the tests broke its verdict")
-    return Verdict(str(outcome), str(answer))
+        return CodeResult("error", "the process of the tests broke its verdict")
+    return CodeResult(str(outcome), str(answer))
 
 
 def _complete(data: bytes) -> bool:
     return len(data) >= 4 and len(data) - 4 >= struct.unpack("<I", data[:4])[0]
 
 
-def _how_it_ended(subject: subprocess.Popen[bytes], deadline: float) -> Verdict:
+def _how_it_ended(subject: subprocess.Popen[bytes], deadline: float) -> CodeResult:
     """What it means that the completion's process ended: its own doing, unless the kernel ended it."""
     try:
         status = subject.wait(max(0.0, min(1.0, deadline - time.monotonic())))
     except subprocess.TimeoutExpired:
-        return Verdict("wrong", "the completion closed its channel")
+        return CodeResult("wrong", "the completion closed its channel")
     if status == -signal.SIGXCPU:
-        return Verdict("timeout", "")
+        return CodeResult("timeout", "")
     if status == -signal.SIGKILL:  # it can't send signals, not even to itself
-        return Verdict("error", "the kernel killed the completion, as it does when memory runs out")
+        return CodeResult("error", "the kernel killed the completion, as it does when memory runs out")
     how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return Verdict("wrong", f"the completion ended its process: {how}")
+    return CodeResult("wrong", f"the completion ended its process: {how}")
 
 
-def _no_sandbox(reason: str) -> Verdict:
+def _no_sandbox(reason: str) -> CodeResult:
     reason = reason.removeprefix("no sandbox: ")
     _warn(reason)
-    return Verdict("error", f"no sandbox: {reason}")
+    return CodeResult("error", f"no sandbox: {reason}")
 
 
 @functools.cache

@@ -34,13 +34,13 @@ def normalised(completion: str, reference: str) -> Grade:
 def normalise(text: str) -> str:
     """Lower case, no punctuation but before digits, no articles, single spaces."""
     folded = unicodedata.normalize("NFKC", visible(text)).casefold()
-    kept = _PUNCTUATION.sub(lambda found: "" if unicodedata.category(found[0])[0] == "P" else found[0], folded)
+    kept = _PUNCTUATION.sub(lambda match: "" if unicodedata.category(match[0])[0] == "P" else match[0], folded)
     return " ".join(_ARTICLES.sub(" ", kept).split())
 
 
-def _compare(answer: str, found: str, gold: str) -> Grade:
+def _compare(answer: str, prediction: str, gold: str) -> Grade:
     if not gold:
         return Grade(Outcome.unparsable_gold, "")
-    if not found:
+    if not prediction:
         return Grade(Outcome.no_answer, answer)
-    return Grade(Outcome.correct if found == gold else Outcome.wrong, answer)
+    return Grade(Outcome.correct if prediction == gold else Outcome.wrong, answer)

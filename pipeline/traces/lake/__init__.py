@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 
 from pipeline.storage import Record
 from pipeline.traces.lake.catalogue import MANIFESTS, LakeConfig, local_lake, open_table
-from pipeline.traces.lake.commits import Change, DayReplaced, SharedTable, day_of
+from pipeline.traces.lake.commits import DayReplaced, SharedTable, TableChange, day_of
 from pipeline.traces.lake.files import count_rows, read_files, write_files
-from pipeline.traces.lake.sweeper import Swept, sweep
+from pipeline.traces.lake.sweeper import SweepResult, sweep
 from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-__all__ = ["Compacted", "DayReplaced", "Lake", "LakeConfig", "Swept", "local_lake", "open_lake"]
+__all__ = ["Compacted", "DayReplaced", "Lake", "LakeConfig", "SweepResult", "local_lake", "open_lake"]
 
 ORDER = ("timestamp", "trace_id", "observation_id")
 
@@ -76,11 +76,11 @@ class Lake:
         added = [self._shared.data_file(uri) for uri in files]
         assert all(day_of(file) == day for file in added), f"files of other days than {day}"
 
-        def change() -> Change:
+        def change() -> TableChange:
             removed = self._shared.files([day])
             if again := {self._shared.uri(file) for file in removed} & set(files):
                 raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files anew.")
-            return Change(removed, added)
+            return TableChange(removed, added)
 
         self._shared.commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
 
@@ -90,11 +90,11 @@ class Lake:
 
     def models(self, days: Iterable[str]) -> dict[str, dict[str, int]]:
         """Day to its models, with their number of rows, as the manifests tell: no data file is read."""
-        found: dict[str, dict[str, int]] = {}
+        row_counts: dict[str, dict[str, int]] = {}
         for file in self._shared.files(days):
-            rows = found.setdefault(day_of(file), {})
+            rows = row_counts.setdefault(day_of(file), {})
             rows[file.partition[1]] = rows.get(file.partition[1], 0) + file.record_count
-        return found
+        return row_counts
 
     def read(
         self,
@@ -106,8 +106,8 @@ class Lake:
         """The rows of `days` at `snapshot` in the order of time, with all columns or the named ones."""
         names = list(columns) if columns is not None else SCHEMA.names
         order = [name for name in ORDER if name not in names]
-        found = list(self.batches(days, snapshot, [*names, *order], where))
-        table = pa.Table.from_batches(found, pa.schema([SCHEMA.field(name) for name in (*names, *order)]))
+        record_batches = list(self.batches(days, snapshot, [*names, *order], where))
+        table = pa.Table.from_batches(record_batches, pa.schema([SCHEMA.field(name) for name in (*names, *order)]))
         return table.sort_by([(name, "ascending") for name in ORDER]).select(names)
 
     def batches(
@@ -134,11 +134,11 @@ class Lake:
         """Day to its number of rows for which `where` holds; no zeros."""
         files = self._shared.files(days, snapshot)
         counts = count_rows(self._config, [self._shared.uri(file) for file in files], where)
-        found: dict[str, int] = {}
+        day_counts: dict[str, int] = {}
         for file in files:
             if rows := counts.get(self._shared.uri(file)):
-                found[day_of(file)] = found.get(day_of(file), 0) + rows
-        return found
+                day_counts[day_of(file)] = day_counts.get(day_of(file), 0) + rows
+        return day_counts
 
     def erase(self, users: Collection[str], since: datetime | None, digests: Mapping[str, str]) -> None:
         """Delete the rows of `users` (at or after `since`) from every day and set the days' digests: one commit.
@@ -149,7 +149,7 @@ class Lake:
         rewritten: dict[str, list[DataFile]] = {}
         clean: set[str] = set()
 
-        def change() -> Change:
+        def change() -> TableChange:
             files = {self._shared.uri(file): file for file in self._shared.files()}
             unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
             affected = count_rows(self._config, unknown, gone)
@@ -158,7 +158,7 @@ class Lake:
                 rest = read_files(self._config, [uri], where=~gone)
                 rewritten[uri] = self._written(day_of(files[uri]), "erased", rest)
             removed = [file for uri, file in files.items() if uri in rewritten]
-            return Change(removed, [new for file in removed for new in rewritten[self._shared.uri(file)]])
+            return TableChange(removed, [new for file in removed for new in rewritten[self._shared.uri(file)]])
 
         self._shared.commit(change, digests, {"traces.erasure": "true"})
 
@@ -167,7 +167,7 @@ class Lake:
         wanted = dict.fromkeys(days)
         if wanted:
             self._shared.commit(
-                lambda: Change(self._shared.files(wanted), []), wanted, {"traces.dropped": ",".join(wanted)}
+                lambda: TableChange(self._shared.files(wanted), []), wanted, {"traces.dropped": ",".join(wanted)}
             )
 
     def expire(self, older_than: datetime | None, keep: Collection[str] = ()) -> list[str]:
@@ -187,7 +187,7 @@ class Lake:
 
         return self._shared.attempts(expire)
 
-    def sweep(self, grace_s: float) -> Swept:
+    def sweep(self, grace_s: float) -> SweepResult:
         """Delete every file under the table that no retained snapshot reaches.
 
         What an expired snapshot named goes at once. What none ever did, left by a run that was killed, goes when it is
@@ -215,11 +215,11 @@ class Lake:
     def _compact_day(self, day: str, uris: Sequence[str]) -> int | None:
         added = self._written(day, "compacted", read_files(self._config, uris))
 
-        def change() -> Change:
+        def change() -> TableChange:
             removed = [file for file in self._shared.files([day]) if self._shared.uri(file) in set(uris)]
             if len(removed) < len(uris):
                 raise DayReplaced(f"{day} was replaced while it was compacted; compact again.")
-            return Change(removed, added)
+            return TableChange(removed, added)
 
         try:
             digest = self.digests().get(day)

@@ -34,7 +34,7 @@ class DayReplaced(ValueError):
     """Another run replaced a day between this one's reading of the table and its commit."""
 
 
-class Change(NamedTuple):
+class TableChange(NamedTuple):
     """Data files that leave the table, and those that come in their place."""
 
     removed: Sequence[DataFile]
@@ -60,7 +60,9 @@ class SharedTable:
     def has(self, snapshot: str) -> bool:
         return not snapshot or self.table.snapshot_by_id(int(snapshot)) is not None
 
-    def commit(self, change: Callable[[], Change], digests: Mapping[str, str | None], summary: dict[str, str]) -> None:
+    def commit(
+        self, change: Callable[[], TableChange], digests: Mapping[str, str | None], summary: dict[str, str]
+    ) -> None:
         """Swap the files of `change()` and set the days' digests, unless one of the days is not as it was seen.
 
         `change` is planned again on the newer state after a commit of others. A commit whose fate is unknown is looked
@@ -88,15 +90,15 @@ class SharedTable:
             if digests[day] is None:
                 self._seen.pop(day, None)
 
-    def _swap(self, change: Change, digests: Mapping[str, str | None], summary: dict[str, str]) -> None:
+    def _swap(self, change: TableChange, digests: Mapping[str, str | None], summary: dict[str, str]) -> None:
         with self.table.transaction() as transaction:
             with transaction.update_snapshot(snapshot_properties=summary).overwrite() as swap:
                 for file in change.removed:
                     swap.delete_data_file(file)
                 for file in change.added:
                     swap.append_data_file(file)
-            if made := {DIGEST + day: digest for day, digest in digests.items() if digest is not None}:
-                transaction.set_properties(made)
+            if properties := {DIGEST + day: digest for day, digest in digests.items() if digest is not None}:
+                transaction.set_properties(properties)
             known = self.digests()
             if dropped := [DIGEST + day for day, digest in digests.items() if digest is None and day in known]:
                 transaction.remove_properties(*dropped)

@@ -24,7 +24,7 @@ SHOWN = 20
 KEYS_PER_REQUEST = 1000
 
 
-class Swept(Record):
+class SweepResult(Record):
     """What a sweep deleted. `paths`: the first 20."""
 
     files: int = 0
@@ -34,7 +34,7 @@ class Swept(Record):
     paths: tuple[str, ...] = ()
 
 
-def sweep(config: LakeConfig, table: Table, grace_s: float) -> Swept:
+def sweep(config: LakeConfig, table: Table, grace_s: float) -> SweepResult:
     """Delete the unreachable files that a snapshot once named, or that are older than `grace_s`.
 
     Raises OSError when reading, listing or deleting fails.
@@ -42,15 +42,15 @@ def sweep(config: LakeConfig, table: Table, grace_s: float) -> Swept:
     warehouse = _Bucket(config) if config.warehouse.startswith("s3://") else _Directory(config)
     before = time.time() - grace_s
     # Listed first: what is committed while this runs is reachable by the time it is looked for.
-    found = warehouse.found()
+    stored_files = warehouse.list_files()
     table.refresh()
-    reach = _Reach(config, table)
+    reach = _ReferencedPaths(config, table)
     keep = reach.now()
-    once = reach.once({file.path for file in found})
-    garbage = [f for f in found if f.path not in keep and (f.modified <= before or f.path in once)]
+    once = reach.once({file.path for file in stored_files})
+    garbage = [f for f in stored_files if f.path not in keep and (f.modified <= before or f.path in once)]
     # Data goes before the manifests that name it: a sweep that breaks off can be resumed.
     warehouse.delete(sorted(garbage, key=lambda file: _rank(file.path)))
-    return Swept(
+    return SweepResult(
         files=len(garbage),
         bytes=sum(file.bytes for file in garbage),
         uploads=warehouse.abort_uploads(before),
@@ -58,7 +58,7 @@ def sweep(config: LakeConfig, table: Table, grace_s: float) -> Swept:
     )
 
 
-class _Reach:
+class _ReferencedPaths:
     """Paths of the files that the table's metadata names, where they lie now."""
 
     def __init__(self, config: LakeConfig, table: Table) -> None:
@@ -106,7 +106,7 @@ def _rank(path: str) -> int:
     return 2 if name.startswith("snap-") else int(name.endswith(".avro"))
 
 
-class _Found(NamedTuple):
+class _StoredFile(NamedTuple):
     path: str
     bytes: int
     modified: float
@@ -119,13 +119,13 @@ class _Directory:
         self._files = filesystem(config)
         self._path = path_of(config.location)
 
-    def found(self) -> list[_Found]:
+    def list_files(self) -> list[_StoredFile]:
         from pyarrow.fs import FileSelector, FileType
 
         infos = self._files.get_file_info(FileSelector(self._path, recursive=True, allow_not_found=True))
-        return [_Found(i.path, i.size, i.mtime.timestamp()) for i in infos if i.type == FileType.File]
+        return [_StoredFile(i.path, i.size, i.mtime.timestamp()) for i in infos if i.type == FileType.File]
 
-    def delete(self, garbage: Sequence[_Found]) -> None:
+    def delete(self, garbage: Sequence[_StoredFile]) -> None:
         for file in garbage:
             self._files.delete_file(file.path)
 
@@ -151,22 +151,22 @@ class _Bucket:
             aws_session_token=options.get("s3.session-token"),
         )
 
-    def found(self) -> list[_Found]:
+    def list_files(self) -> list[_StoredFile]:
         """Every version of every object, and the markers of deleted ones: where versions are kept, deleting hides."""
-        found: list[_Found] = []
+        stored_files: list[_StoredFile] = []
         for page in self._pages("list_object_versions"):
             for version in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
                 path, modified = f"{self._bucket}/{version['Key']}", version["LastModified"].timestamp()
-                found.append(_Found(path, version.get("Size", 0), modified, version["VersionId"]))
-        return found
+                stored_files.append(_StoredFile(path, version.get("Size", 0), modified, version["VersionId"]))
+        return stored_files
 
-    def delete(self, garbage: Sequence[_Found]) -> None:
+    def delete(self, garbage: Sequence[_StoredFile]) -> None:
         for start in range(0, len(garbage), KEYS_PER_REQUEST):
             objects = [
                 {"Key": file.path.removeprefix(self._bucket + "/"), "VersionId": file.version}
                 for file in garbage[start : start + KEYS_PER_REQUEST]
             ]
-            with self._said("delete_objects"):
+            with self._named_errors("delete_objects"):
                 answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
             if errors := answer.get("Errors"):
                 raise OSError(f"s3://{self._bucket}: {len(errors)} objects not deleted, one for {errors[0]['Code']}.")
@@ -176,16 +176,16 @@ class _Bucket:
         uploads = [u for page in self._pages("list_multipart_uploads") for u in page.get("Uploads", ())]
         old = [upload for upload in uploads if upload["Initiated"].timestamp() <= before]
         for upload in old:
-            with self._said("abort_multipart_upload"):
+            with self._named_errors("abort_multipart_upload"):
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"])
         return len(old)
 
     def _pages(self, operation: str) -> Iterator[dict[str, Any]]:
-        with self._said(operation):
+        with self._named_errors(operation):
             yield from self._client.get_paginator(operation).paginate(Bucket=self._bucket, Prefix=self._prefix)
 
     @contextmanager
-    def _said(self, operation: str) -> Generator[None]:
+    def _named_errors(self, operation: str) -> Generator[None]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
 from pipeline.storage import Record
-from pipeline.traces.lake import Compacted, LakeConfig, Swept, open_lake
+from pipeline.traces.lake import Compacted, LakeConfig, SweepResult, open_lake
 
 GRACE_S = 24 * 3600
 """Files that no snapshot ever named and that are younger than this may belong to a commit in flight."""
@@ -22,7 +22,7 @@ class Upkeep(Record):
     compacted: Compacted
     expired: tuple[str, ...]
     """Ids of the snapshots that can no longer be read."""
-    swept: Swept
+    swept: SweepResult
 
 
 def upkeep(

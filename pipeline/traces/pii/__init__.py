@@ -37,11 +37,11 @@ HIDES = r"\\[^\"\\]|[:,\[\s]-?[0-9.]+[eE][+\-]?[0-9]|(?:[{\[][^{\[]*){33}"
 
 
 def _search_set() -> Any:
-    found = re2.Set.SearchSet()
+    pattern_set = re2.Set.SearchSet()
     for kind in KINDS:
-        found.Add(kind.pattern)
-    found.Compile()
-    return found
+        pattern_set.Add(kind.pattern)
+    pattern_set.Compile()
+    return pattern_set
 
 
 def _test(pattern: str) -> Any:
@@ -205,7 +205,7 @@ def _masked_kind(text: str, kind: Kind, pattern: Any) -> str:
         offset = match.start(1)
         for start, end in kind.confirm(str(match.group(1))):
             if identifiers is None:
-                identifiers = [found.span() for found in _uuid.finditer(text)]
+                identifiers = [uuid_match.span() for uuid_match in _uuid.finditer(text)]
             at = bisect_right(identifiers, (offset + start, len(text))) - 1
             if at >= 0 and offset + end <= identifiers[at][1]:
                 continue

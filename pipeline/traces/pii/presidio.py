@@ -32,7 +32,7 @@ def cross_check(texts: Iterable[str]) -> dict[str, int]:
             masked = mask(text)
         except Unmaskable:
             continue
-        left.update(found.entity_type for found in analyzer.analyze(masked, "en") if found.score >= MIN_SCORE)
+        left.update(finding.entity_type for finding in analyzer.analyze(masked, "en") if finding.score >= MIN_SCORE)
     return dict(sorted(left.items()))
 
 

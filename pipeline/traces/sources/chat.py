@@ -133,10 +133,10 @@ class _Reader:
         if isinstance(value, str):
             inner = value_of(value)
             if isinstance(inner, str):
-                return self.messages(inner, role) if inner != value else _said(role, value)
+                return self.messages(inner, role) if inner != value else _turns_of(role, value)
             # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
             is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
-            return _said(role, value) if is_text else self.messages(inner, role)
+            return _turns_of(role, value) if is_text else self.messages(inner, role)
         if value is None or value == {}:
             return []
         if isinstance(value, list):
@@ -155,12 +155,12 @@ class _Reader:
         for item in items:
             if not isinstance(item, dict):
                 raise unreadable(items)
-            found = self._of_dict(cast(Json, item), role)
+            item_turns = self._of_dict(cast(Json, item), role)
             piece = _is_item(item)
-            if joins and piece and len(found) == 1 and found[0]["role"] == turns[-1]["role"] == "assistant":
-                turns[-1] = _merged(turns[-1], found[0])
-            elif found:
-                turns += found
+            if joins and piece and len(item_turns) == 1 and item_turns[0]["role"] == turns[-1]["role"] == "assistant":
+                turns[-1] = _merged(turns[-1], item_turns[0])
+            elif item_turns:
+                turns += item_turns
                 joins = piece
         return turns
 
@@ -174,8 +174,8 @@ class _Reader:
         if value.get("lc") == 1:
             return self._of_langchain(value, role)
         if str(value.get("type")) in KINDS and ("content" in value or isinstance(value.get("data"), dict)):
-            said = KINDS[str(value["type"])]
-            return self._message(said, value if "content" in value else cast(Json, value["data"]))
+            message_role = KINDS[str(value["type"])]
+            return self._message(message_role, value if "content" in value else cast(Json, value["data"]))
         if kind in REASONING or kind == "mcp_list_tools" or (is_definition(value) and "role" not in value):
             return []
         if kind == "image_generation_call":
@@ -192,9 +192,9 @@ class _Reader:
 
     def _role(self, value: Json) -> str:
         """A role that is a tool's name, as LangGraph's, is a tool's."""
-        said = str(value["role"])
-        role = ROLES.get(said.rpartition(".")[2].lower())  # MessageRole.USER
-        if role is None and (said in self._called or "tool_call_id" in value or "toolCallId" in value):
+        role_name = str(value["role"])
+        role = ROLES.get(role_name.rpartition(".")[2].lower())  # MessageRole.USER
+        if role is None and (role_name in self._called or "tool_call_id" in value or "toolCallId" in value):
             role = "tool"
         if role is None:
             raise unreadable(value)
@@ -208,15 +208,15 @@ class _Reader:
         calls = _calls_of(value)
         if content is None and not calls and value.keys().isdisjoint(CONTENTS) and not value.keys() <= MESSAGE:
             raise unreadable(value)
-        found = parts_of(content)
-        self.chat.has_payload |= found.has_payload or any(value.get(key) for key in ("audio", "images"))
-        text = found.text
+        message_parts = parts_of(content)
+        self.chat.has_payload |= message_parts.has_payload or any(value.get(key) for key in ("audio", "images"))
+        text = message_parts.text
         if not text and isinstance(value.get("refusal"), str):
             text = value["refusal"]
         if role == "assistant" and text.strip() in NOTHING:
             text = ""
-        results = [{"role": "tool", "content": result} for result in found.results]
-        calls = calls or found.calls
+        results = [{"role": "tool", "content": result} for result in message_parts.results]
+        calls = calls or message_parts.calls
         if results and not text and not calls:
             return results
         if calls and text and role != "assistant":
@@ -252,14 +252,14 @@ class _Reader:
         raise unreadable(value)
 
     def _of_envelope(self, value: Json, role: str) -> list[Turn]:
-        found = opened(value, role)
-        self.chat.failed |= found.failed
-        self._note_finish(found.beside or {})
+        unwrapped = opened(value, role)
+        self.chat.failed |= unwrapped.failed
+        self._note_finish(unwrapped.beside or {})
         if value.get("object") == "response" and isinstance(value.get("instructions"), str):
             self.chat.instructions = value["instructions"]
-        rules = self._message("system", {"content": _texts_of(found.rules)}) if found.rules else []
-        turns = self.messages(found.value, found.role)
-        if found.sampled and not any(turn["content"] or turn.get("tool_calls") for turn in turns):
+        rules = self._message("system", {"content": _texts_of(unwrapped.rules)}) if unwrapped.rules else []
+        turns = self.messages(unwrapped.value, unwrapped.role)
+        if unwrapped.sampled and not any(turn["content"] or turn.get("tool_calls") for turn in turns):
             reason = (self.chat.finish_reason or "").lower()
             self.chat.failed |= reason not in ("length", "max_tokens", "stop")  # it was filtered
         return rules + turns
@@ -268,12 +268,12 @@ class _Reader:
         keys = ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
         beside = [value.get(key) for key in ("response_metadata", "generation_info")]
         places = [value, *(cast(Json, place) for place in beside if isinstance(place, dict))]
-        found = next((place[key] for place in places for key in keys if isinstance(place.get(key), str)), None)
-        if found:
-            self.chat.finish_reason = found.rpartition(".")[2]  # FinishReason.STOP
+        reason = next((place[key] for place in places for key in keys if isinstance(place.get(key), str)), None)
+        if reason:
+            self.chat.finish_reason = reason.rpartition(".")[2]  # FinishReason.STOP
 
 
-def _said(role: str, text: str) -> list[Turn]:
+def _turns_of(role: str, text: str) -> list[Turn]:
     return [{"role": role, "content": text}] if text else []
 
 
@@ -283,10 +283,10 @@ def _calls_of(value: Json) -> list[Any]:
     places = (value, cast(Json, extra) if isinstance(extra, dict) else {})
     for place in places:
         for key in ("tool_calls", "toolCalls", "function_call"):
-            found = place.get(key)
-            found = decoded(found) if isinstance(found, str) else found
-            if found:
-                return cast(list[Any], found) if isinstance(found, list) else [found]
+            call_data = place.get(key)
+            call_data = decoded(call_data) if isinstance(call_data, str) else call_data
+            if call_data:
+                return cast(list[Any], call_data) if isinstance(call_data, list) else [call_data]
     return []
 
 

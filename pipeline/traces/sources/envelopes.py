@@ -53,7 +53,7 @@ _CHAT = _words("""
 """Keys that requests and responses have: JSON without any of them is what a model was asked to write."""
 
 
-class Opened(NamedTuple):
+class EnvelopeContent(NamedTuple):
     """What an envelope holds: a value of messages, and whose they are where they don't say it."""
 
     value: Any
@@ -67,19 +67,19 @@ class Opened(NamedTuple):
     failed: bool = False
 
 
-def opened(value: Json, role: str) -> Opened:
+def opened(value: Json, role: str) -> EnvelopeContent:
     """Open one envelope. Raises Unreadable."""
     keys = {key for key, inner in value.items() if inner is not None}
     if value.get("error") and keys.isdisjoint(("choices", "candidates", "output", "content", "text", "message")):
-        return Opened(None, role, failed=True)
+        return EnvelopeContent(None, role, failed=True)
     for key in ("choices", "candidates", "generations"):
         if isinstance(value.get(key), list):
             return _sample(cast(list[Any], value[key]))
-    found = _conversation(value, keys, role) or (_request if role == "user" else _response)(value, keys)
-    found = found or _bare(value, keys, role) or _arguments(value, keys, role)
-    if found is None:
+    unwrapped = _conversation(value, keys, role) or (_request if role == "user" else _response)(value, keys)
+    unwrapped = unwrapped or _bare(value, keys, role) or _arguments(value, keys, role)
+    if unwrapped is None:
         raise unreadable(value)
-    return found
+    return unwrapped
 
 
 def is_data(value: Any) -> bool:
@@ -98,7 +98,7 @@ def _is_plain_or_data(value: Any) -> bool:
     return is_data(value) or value == {} if isinstance(value, dict) else True
 
 
-def _sample(samples: list[Any]) -> Opened:
+def _sample(samples: list[Any]) -> EnvelopeContent:
     """The first sample is the one that was served."""
     first = samples[0] if samples else {}
     if isinstance(first, list):
@@ -106,72 +106,72 @@ def _sample(samples: list[Any]) -> Opened:
     if not isinstance(first, dict):
         raise unreadable(samples)
     sample = cast(Json, first)
-    said = next((sample[key] for key in ("message", "content", "text") if sample.get(key) is not None), None)
-    if said is None and "delta" in sample:
+    value = next((sample[key] for key in ("message", "content", "text") if sample.get(key) is not None), None)
+    if value is None and "delta" in sample:
         raise unreadable(samples)  # a piece of a stream
-    return Opened(said or None, "assistant", beside=sample, sampled=True)
+    return EnvelopeContent(value or None, "assistant", beside=sample, sampled=True)
 
 
-def _conversation(value: Json, keys: set[str], role: str) -> Opened | None:
+def _conversation(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
     """What a request and a response may hold alike."""
     if isinstance(value.get("messages"), (list, str)) and "prompt" not in keys:
-        return Opened(value["messages"], role, value.get("system"))
+        return EnvelopeContent(value["messages"], role, value.get("system"))
     if "contents" in keys:
         config = value.get("config")
         places = (value, cast(Json, config) if isinstance(config, dict) else {})
         rules = [
             place[key] for place in places for key in ("system_instruction", "systemInstruction") if place.get(key)
         ]
-        return Opened(value["contents"], role, rules[0] if rules else None)
+        return EnvelopeContent(value["contents"], role, rules[0] if rules else None)
     if "message" in keys and (isinstance(value["message"], dict) or keys <= {"message", *_SETTINGS}):
-        return Opened(value["message"], role)
+        return EnvelopeContent(value["message"], role)
     items = value.get("items")
     if isinstance(items, list) and all(isinstance(item, dict) and kind_of(cast(Json, item)) for item in items):
-        return Opened(items, role)
+        return EnvelopeContent(items, role)
     return None
 
 
-def _request(value: Json, keys: set[str]) -> Opened | None:
+def _request(value: Json, keys: set[str]) -> EnvelopeContent | None:
     beside = keys - {"text"} if isinstance(value.get("text"), dict) else keys  # the format of the answer
     if "input" in keys and beside <= {"input", "instructions", *_SETTINGS}:
-        return Opened(value["input"], "user", value.get("instructions"))
+        return EnvelopeContent(value["input"], "user", value.get("instructions"))
     if "prompt" in keys and keys <= {"prompt", "system", *_SETTINGS}:
-        return Opened(value["prompt"], "user", value.get("system"))
+        return EnvelopeContent(value["prompt"], "user", value.get("system"))
     return None
 
 
-def _response(value: Json, keys: set[str]) -> Opened | None:
+def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
     if "output" in keys:
         inner = value["output"]
         known = keys <= {"output", "input", "chat_history", "intermediate_steps", *_ANSWERED}
         if known or value.get("object") == "response" or isinstance(inner, (list, dict)):
             details = value.get("incomplete_details")
             beside = {"finish_reason": cast(Json, details).get("reason")} if isinstance(details, dict) else {}
-            return Opened(inner, "assistant", beside=beside, failed=value.get("status") == "failed")
+            return EnvelopeContent(inner, "assistant", beside=beside, failed=value.get("status") == "failed")
     if isinstance(value.get("completion"), str) and keys <= {"completion", *_ANSWERED}:
-        return Opened(value["completion"], "assistant")
+        return EnvelopeContent(value["completion"], "assistant")
     if isinstance(value.get("response"), str) and "done" in keys:  # Ollama
-        return Opened(value["response"], "assistant")
+        return EnvelopeContent(value["response"], "assistant")
     return None
 
 
-def _bare(value: Json, keys: set[str], role: str) -> Opened | None:
+def _bare(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
     """A message that doesn't say its role, or whose content says it."""
     inner = value.get("content")
     if isinstance(inner, dict) and isinstance(cast(Json, inner).get("parts"), list):
-        return Opened({"role": role, **cast(Json, inner)}, role, beside=value)
+        return EnvelopeContent({"role": role, **cast(Json, inner)}, role, beside=value)
     if keys <= MESSAGE and not keys.isdisjoint((*CONTENTS, "tool_calls", "toolCalls", "refusal")):
-        return Opened({**value, "role": role}, role)
+        return EnvelopeContent({**value, "role": role}, role)
     if isinstance(value.get("text"), str) and keys <= {"text", *_ANSWERED}:
-        return Opened({**value, "content": value["text"], "role": role}, role)
+        return EnvelopeContent({**value, "content": value["text"], "role": role}, role)
     return None
 
 
-def _arguments(value: Json, keys: set[str], role: str) -> Opened | None:
+def _arguments(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
     """The arguments of a function that was decorated: LlamaIndex's, and whatever calls a model."""
     if not keys <= {"args", "kwargs"}:
         return None
     given = [value[key] for key in ("args", "kwargs") if value.get(key)]
     if len(given) == 1 or (given and isinstance(given[1], dict) and given[1].keys() <= _SETTINGS):
-        return Opened(given[0], role)
+        return EnvelopeContent(given[0], role)
     return None

@@ -15,7 +15,7 @@ from fsspec.core import url_to_fs
 from pipeline.buckets import bucket_fault, is_bucket
 from pipeline.storage import shown_path
 from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken, decompressed
-from pipeline.traces.sources.protocol import Digest, Part
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 JSON = (".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet",)
@@ -49,7 +49,7 @@ class Files:
         holds: Literal["calls", "scores", "attributes"] = "calls",
         suffixes: tuple[str, ...] = JSON,
         strays: bool = False,
-    ) -> list[Part]:
+    ) -> list[SourcePart]:
         """Files of these formats below `folder`, in name order, hidden ones left out; [] when there is no such folder.
 
         `strays`: other files may lie among them and are not part of the source.
@@ -58,12 +58,12 @@ class Files:
         with reading(self.label):
             below = f"{self._root}/{folder}" if folder else self._root
             if not folder and self._fs.isfile(self._root):
-                found = {self._root: self._fs.info(self._root)}
+                listing = {self._root: self._fs.info(self._root)}
             else:
-                found = self._fs.find(below, detail=True) if self._fs.exists(below) else {}
-        if not found:
+                listing = self._fs.find(below, detail=True) if self._fs.exists(below) else {}
+        if not listing:
             self._be_there()
-        named = {self._name(path): info for path, info in found.items()}
+        named = {self._name(path): info for path, info in listing.items()}
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
         readable = [name for name in sorted(named) if _bare(name).endswith(suffixes)]
         if not strays and (unread := sorted(named.keys() - set(readable))):
@@ -71,9 +71,9 @@ class Files:
             raise ValueError(
                 f"{self.label} holds {unread[0]}, which is not {formats}. Export as {formats}, or move the file away."
             )
-        return [Part(name, _version(named[name]), int(named[name].get("size") or 0), holds) for name in readable]
+        return [SourcePart(name, _version(named[name]), int(named[name].get("size") or 0), holds) for name in readable]
 
-    def chunks(self, part: Part, digest: Digest) -> Iterator[bytes]:
+    def chunks(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
         """The content, decompressed, at most CHUNK bytes at a time; the bytes as they are stored go into `digest`."""
         stored = self.stored(part, digest)
         try:
@@ -83,7 +83,7 @@ class Files:
                 pass
             raise
 
-    def content(self, part: Part, digest: Digest) -> bytes | None:
+    def content(self, part: SourcePart, digest: Digest) -> bytes | None:
         """A whole file; None when it is larger than WHOLE."""
         read: list[bytes] = []
         size = 0
@@ -95,7 +95,7 @@ class Files:
                 read.clear()
         return b"".join(read) if size <= WHOLE else None
 
-    def stored(self, part: Part, digest: Digest) -> Iterator[bytes]:
+    def stored(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
         """The bytes as they are stored. Raises Broken when they are not those that were listed."""
         path = self._path(part)
         try:
@@ -117,14 +117,14 @@ class Files:
         elif not self._fs.exists(self._root):
             raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
 
-    def _check(self, part: Part, path: str) -> None:
+    def _check(self, part: SourcePart, path: str) -> None:
         now = None
         with reading(self.label), suppress(FileNotFoundError):
             now = _version(self._fs.info(path))
         if now != part.version:
             raise Broken(f"the file {'changed' if now else 'is gone'} since it was listed")
 
-    def _path(self, part: Part) -> str:
+    def _path(self, part: SourcePart) -> str:
         return self._root if self._root.rpartition("/")[2] == part.name else f"{self._root}/{part.name}"
 
     def _name(self, path: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from pipeline.traces.sources import chat, openinference
-from pipeline.traces.sources.otlp import Event, attributes
+from pipeline.traces.sources.otlp import SpanEvent, attributes
 from pipeline.traces.sources.shapes import decoded
 
 _NUMBERED = re.compile(r"gen_ai\.(?P<side>prompt|completion)\.(?P<n>\d+)\.(?P<field>.+)")
@@ -20,26 +20,28 @@ _EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 Json = dict[str, Any]
 
 
-def asked(said: Json, events: Iterable[Event]) -> chat.Chat:
-    """The input of a call. `said`: the span's attributes."""
-    told = [(found[1], event) for name, event in _events(said, events) if (found := _EVENT.fullmatch(name))]
-    value = said.get("gen_ai.input.messages", said.get("gen_ai.prompt"))
-    value = value or [_message(role, event) for role, event in told] or _numbered(said, "prompt")
-    found = chat.parse(value, "user") if value else openinference.asked(said)
-    rules = _decoded(said.get("gen_ai.system_instructions"))
+def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
+    """The input of a call. `span_attributes`: the span's attributes."""
+    message_events = [
+        (parsed[1], event) for name, event in _events(span_attributes, events) if (parsed := _EVENT.fullmatch(name))
+    ]
+    value = span_attributes.get("gen_ai.input.messages", span_attributes.get("gen_ai.prompt"))
+    value = value or [_message(role, event) for role, event in message_events] or _numbered(span_attributes, "prompt")
+    parsed = chat.parse(value, "user") if value else openinference.asked(span_attributes)
+    rules = _decoded(span_attributes.get("gen_ai.system_instructions"))
     if rules:
         parts = cast(list[Any], rules) if isinstance(rules, list) else [rules]
-        found = chat.joined(chat.parse({"role": "system", "parts": parts}, "system"), found)
-    return found
+        parsed = chat.joined(chat.parse({"role": "system", "parts": parts}, "system"), parsed)
+    return parsed
 
 
-def answered(said: Json, events: Iterable[Event]) -> chat.Chat:
+def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The output of a call: its first choice, the one that was served."""
-    choices = [event for name, event in _events(said, events) if name == "gen_ai.choice"]
-    value = _decoded(said.get("gen_ai.output.messages", said.get("gen_ai.completion")))
-    value = value or [_message("assistant", choice) for choice in choices] or _numbered(said, "completion")
+    choices = [event for name, event in _events(span_attributes, events) if name == "gen_ai.choice"]
+    value = _decoded(span_attributes.get("gen_ai.output.messages", span_attributes.get("gen_ai.completion")))
+    value = value or [_message("assistant", choice) for choice in choices] or _numbered(span_attributes, "completion")
     if not value:
-        return openinference.answered(said)
+        return openinference.answered(span_attributes)
     return chat.parse(_first(cast(list[Any], value)) if isinstance(value, list) else value, "assistant")
 
 
@@ -49,12 +51,12 @@ def _first(messages: list[Any]) -> list[Any]:
     return messages[:1] if choices else messages
 
 
-def _events(said: Json, events: Iterable[Event]) -> list[tuple[str, Json]]:
+def _events(span_attributes: Json, events: Iterable[SpanEvent]) -> list[tuple[str, Json]]:
     """Name and fields of each event: of the span, or of a list that one attribute holds."""
-    listed = _decoded(said.get("events"))
+    listed = _decoded(span_attributes.get("events"))
     held = cast(list[Any], listed) if isinstance(listed, list) else []
-    found = [(str(each.get("event.name")), cast(Json, each)) for each in held if isinstance(each, dict)]
-    return [*found, *((event.name, attributes(event.attributes)) for event in events)]
+    attribute_events = [(str(each.get("event.name")), cast(Json, each)) for each in held if isinstance(each, dict)]
+    return [*attribute_events, *((event.name, attributes(event.attributes)) for event in events)]
 
 
 def _message(role: str, event: Json) -> Json:
@@ -70,14 +72,14 @@ def _message(role: str, event: Json) -> Json:
     return {"role": body.get("role") or role, "content": content, **kept}
 
 
-def _numbered(said: Json, side: str) -> list[Json]:
+def _numbered(span_attributes: Json, side: str) -> list[Json]:
     """`gen_ai.prompt.0.role` and the like."""
-    found: dict[int, Json] = {}
-    for key, value in said.items():
+    numbered_messages: dict[int, Json] = {}
+    for key, value in span_attributes.items():
         match = _NUMBERED.fullmatch(key)
         if match is None or match["side"] != side:
             continue
-        message = found.setdefault(
+        message = numbered_messages.setdefault(
             int(match["n"]), {"role": "user" if side == "prompt" else "assistant", "content": ""}
         )
         call = _CALL.fullmatch(match["field"])
@@ -85,7 +87,7 @@ def _numbered(said: Json, side: str) -> list[Json]:
             message[match["field"]] = value
         else:
             message.setdefault("calls", {}).setdefault(int(call[1]), {})[call[2]] = value
-    messages = [found[n] for n in sorted(found)]
+    messages = [numbered_messages[n] for n in sorted(numbered_messages)]
     for message in messages:
         calls = message.pop("calls", {})
         message.update({"tool_calls": [calls[n] for n in sorted(calls)]} if calls else {})

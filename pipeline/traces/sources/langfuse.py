@@ -89,11 +89,11 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | Tra
         rows.rejected.append(refusal(line, error, trace_id, day))
 
 
-def put(rows: Rows, found: Trace | Rejection) -> None:
-    if isinstance(found, Trace):
-        rows.traces.append(found)
+def put(rows: Rows, row: Trace | Rejection) -> None:
+    if isinstance(row, Trace):
+        rows.traces.append(row)
     else:
-        rows.rejected.append(found)
+        rows.rejected.append(row)
 
 
 def trace_of(row: Observation, line: int) -> Trace | Rejection:
@@ -151,10 +151,10 @@ def score_of(row: ScoreRow) -> Score | None:
 
 def metadata_of(value: Any) -> dict[str, Any]:
     """Metadata as an object. The export turns each value into text, so JSON in it is read back."""
-    found = decoded(value) if isinstance(value, str) else value
-    if not isinstance(found, Mapping):
-        return {} if found in (None, "") else {"metadata": found}
-    pairs = cast(Mapping[str, Any], found).items()
+    parsed = decoded(value) if isinstance(value, str) else value
+    if not isinstance(parsed, Mapping):
+        return {} if parsed in (None, "") else {"metadata": parsed}
+    pairs = cast(Mapping[str, Any], parsed).items()
     return {str(key): decoded(v) if isinstance(v, str) else v for key, v in pairs}
 
 
@@ -191,15 +191,15 @@ def seconds(value: Any) -> float | None:
     return number
 
 
-def latency_s(start: Any, end: Any, said: Any = None) -> float | None:
+def latency_s(start: Any, end: Any, latency: Any = None) -> float | None:
     """End less start where both are there, else what the source says, in seconds."""
-    stated, ended = seconds(said), utc_or_none(end)
+    stated, ended = seconds(latency), utc_or_none(end)
     return stated if ended is None or not start else (ended - utc(start)).total_seconds()
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    found = decoded(value) if isinstance(value, str) else value
-    return cast(Mapping[str, Any], found) if isinstance(found, Mapping) else {}
+    parsed = decoded(value) if isinstance(value, str) else value
+    return cast(Mapping[str, Any], parsed) if isinstance(parsed, Mapping) else {}
 
 
 def _unit(row: ScoreRow) -> float | None:

@@ -17,9 +17,9 @@ from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import JSON, PARQUET, Files
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
 from pipeline.traces.sources.langfuse_usual import usual_call
-from pipeline.traces.sources.lines import Block, blocks
+from pipeline.traces.sources.lines import LineBatch, blocks
 from pipeline.traces.sources.parquet import records
-from pipeline.traces.sources.protocol import Digest, Part
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 FORMATS = (*JSON, *PARQUET)
 KINDS = {"calls": Observation, "scores": ScoreRow, "attributes": TraceRow}
@@ -31,19 +31,19 @@ class LangfuseExport:
         self.label = uri
         self._files = Files(uri)
 
-    def parts(self) -> list[Part]:
-        found = self._files.parts("observations_v2", suffixes=FORMATS)
-        if not found:  # never both: an export that changed its layout holds the same calls twice
-            found = self._files.parts("observations", suffixes=FORMATS)
-            found += self._files.parts("traces", holds="attributes", suffixes=FORMATS) if found else []
-        if not found:
+    def parts(self) -> list[SourcePart]:
+        source_parts = self._files.parts("observations_v2", suffixes=FORMATS)
+        if not source_parts:  # never both: an export that changed its layout holds the same calls twice
+            source_parts = self._files.parts("observations", suffixes=FORMATS)
+            source_parts += self._files.parts("traces", holds="attributes", suffixes=FORMATS) if source_parts else []
+        if not source_parts:
             raise ValueError(
                 f"{self.label} has no observations_v2/ (or observations/) with JSON lines or Parquet in it. "
                 "Point traces.source.uri to the folder above observations_v2/ of a Langfuse blob-storage export."
             )
-        return sorted(found + self._files.parts("scores", holds="scores", suffixes=FORMATS))
+        return sorted(source_parts + self._files.parts("scores", holds="scores", suffixes=FORMATS))
 
-    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         if part.name.endswith(PARQUET):
             yield from self._parquet(part, digest)
         elif part.holds == "calls":
@@ -57,7 +57,7 @@ class LangfuseExport:
                 rows.rejected += block.rejected
                 yield rows
 
-    def _parquet(self, part: Part, digest: Digest) -> Iterator[Rows]:
+    def _parquet(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         kind = KINDS[part.holds]
         for batch in records(self._files, part, digest, kind.__struct_fields__):
             rows = Rows(rejected=batch.rejected)
@@ -66,7 +66,7 @@ class LangfuseExport:
             yield rows
 
 
-def _calls(block: Block) -> Rows:
+def _calls(block: LineBatch) -> Rows:
     """The hot loop of the stage."""
     rows = Rows()
     traces, rejected = rows.traces.append, rows.rejected.append
@@ -75,13 +75,13 @@ def _calls(block: Block) -> Rows:
     try:
         for line, text in enumerate(block.texts, block.first):
             try:
-                found = usual_call(text, line)
+                row = usual_call(text, line)
             except (ValueError, RecursionError):
-                found = None
-            if isinstance(found, Trace):
-                traces(found)
-            elif found is not None:
-                rejected(found)
+                row = None
+            if isinstance(row, Trace):
+                traces(row)
+            elif row is not None:
+                rejected(row)
             elif text and not text.isspace():
                 add(rows, line, lambda text=text: _observation.decode(text))
     finally:

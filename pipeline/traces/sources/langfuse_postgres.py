@@ -21,7 +21,7 @@ from pipeline.traces.sources import chat
 from pipeline.traces.sources.langfuse import latency_s, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
-from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, Part
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
 
 ATTEMPTS = 7
 """Connections made for one day; before each new one a pause that doubles from FIRST_PAUSE_S."""
@@ -70,14 +70,14 @@ class LangfusePostgres:
         self._table = table
         self.label = f"{_address(uri)}, table {table}"
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SourcePart]:
         from psycopg import sql
 
         with self._telling(), self._connected() as connection:
-            found = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows())).fetchall()
-        if not found:
+            version_rows = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows())).fetchall()
+        if not version_rows:
             raise ValueError(f"{self.label} is empty. Point traces.source.table to the table that holds the traces.")
-        return sorted(_part(row) for row in found)
+        return sorted(_part(row) for row in version_rows)
 
     def probe(self) -> None:
         """Raises ValueError when the server cannot be reached, or the table not be read. Does not wait long."""
@@ -89,7 +89,7 @@ class LangfusePostgres:
             if connection.execute(wanted).fetchone() is None:
                 raise ValueError(f"{self.label} is empty. Point traces.source.table to the table of the traces.")
 
-    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. A restart of the server is waited for, and the day is read on where it stopped.
 
         Raises ValueError when the day changed meanwhile, or the server stayed away.
@@ -122,7 +122,7 @@ class LangfusePostgres:
             detail = "the day changed since it was listed"
             yield Rows(rejected=[Rejection(done + 1, Reason.TRUNCATED_FILE, day=_dated(part.name), detail=detail)])
 
-    def _blocks(self, connection: Any, part: Part, offset: int) -> Iterator[list[str | None]]:
+    def _blocks(self, connection: Any, part: SourcePart, offset: int) -> Iterator[list[str | None]]:
         """The rows' texts from `offset` on, about BLOCK bytes at a time."""
         from psycopg import sql
 
@@ -134,11 +134,11 @@ class LangfusePostgres:
             while texts := [text for (text,) in cursor.fetchmany(size)]:
                 yield texts
 
-    def _version(self, connection: Any, part: Part) -> str:
+    def _version(self, connection: Any, part: SourcePart) -> str:
         from psycopg import sql
 
-        found = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows(part.name))).fetchone()
-        return "" if found is None else _part(found).version
+        version_row = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows(part.name))).fetchone()
+        return "" if version_row is None else _part(version_row).version
 
     def _rows(self, name: str | None = None) -> Any:
         from psycopg import sql
@@ -172,9 +172,9 @@ class LangfusePostgres:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> ValueError:
-        said = str(error).partition("\n")[0]
+        message = str(error).partition("\n")[0]
         return ValueError(
-            f"{self.label} cannot be read ({type(error).__name__}: {said}). "
+            f"{self.label} cannot be read ({type(error).__name__}: {message}). "
             "Check that the server runs, TRACES_DATABASE_URL, traces.source.table and its columns id and timestamp."
         )
 
@@ -184,17 +184,18 @@ def _address(uri: str) -> str:
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        found = conninfo_to_dict(uri)
+        parameters = conninfo_to_dict(uri)
     except psycopg.Error:  # its text may repeat the password
         raise ValueError(
             "TRACES_DATABASE_URL is no PostgreSQL address. Write postgresql://user@host/database."
         ) from None
-    return f"postgresql://{found.get('host', 'localhost')}:{found.get('port', 5432)}/{found.get('dbname', '')}"
+    host, port = parameters.get("host", "localhost"), parameters.get("port", 5432)
+    return f"postgresql://{host}:{port}/{parameters.get('dbname', '')}"
 
 
-def _part(row: tuple[str | None, int, int, int, int]) -> Part:
+def _part(row: tuple[str | None, int, int, int, int]) -> SourcePart:
     day, count, *sums, size = row
-    return Part(day or UNDATED, "-".join([str(count), *(f"{int(s) % 2**64:016x}" for s in sums)]), int(size))
+    return SourcePart(day or UNDATED, "-".join([str(count), *(f"{int(s) % 2**64:016x}" for s in sums)]), int(size))
 
 
 def _dated(name: str) -> str | None:
@@ -249,11 +250,11 @@ def _trace(row: TableRow, line: int) -> Trace | Rejection:
 
 def _metadata(row: TableRow) -> str:
     """The row's metadata, with the columns that have no other place. A no in either place is a no."""
-    found = metadata_of(row.metadata)
+    fields = metadata_of(row.metadata)
     if row.token_count is not None:
-        found.setdefault("token_count", row.token_count)
+        fields.setdefault("token_count", row.token_count)
     if row.user_consent is False:
-        found["user_consent"] = False
+        fields["user_consent"] = False
     elif row.user_consent is not None:
-        found.setdefault("user_consent", row.user_consent)
-    return metadata_text(found)
+        fields.setdefault("user_consent", row.user_consent)
+    return metadata_text(fields)

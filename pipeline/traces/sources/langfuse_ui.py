@@ -20,7 +20,7 @@ from pipeline.traces.sources.files import WHOLE, Files
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, add, metadata_of
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of
-from pipeline.traces.sources.protocol import Digest, Part
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 
 class UiTrace(msgspec.Struct, rename="camel"):
@@ -44,15 +44,15 @@ class LangfuseUi:
         self.label = uri
         self._files = Files(uri)
 
-    def parts(self) -> list[Part]:
-        found = self._files.parts(strays=True)
-        if not found:
+    def parts(self) -> list[SourcePart]:
+        source_parts = self._files.parts(strays=True)
+        if not source_parts:
             raise ValueError(
                 f"{self.label} has no JSON files. Point traces.source.uri to the traces downloaded from Langfuse."
             )
-        return found
+        return source_parts
 
-    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         try:
             content = self._files.content(part, digest)
         except Broken as error:
@@ -67,15 +67,15 @@ class LangfuseUi:
 def _rows(content: bytes) -> Rows:
     rows = Rows()
     try:
-        found = msgspec.json.decode(content, type=UiFile)
-        metadata = metadata_of(found.trace.metadata)
+        ui_file = msgspec.json.decode(content, type=UiFile)
+        metadata = metadata_of(ui_file.trace.metadata)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         rows.rejected.append(refusal(1, error))
         return rows
-    trace = found.trace
-    if not found.observations:
+    trace = ui_file.trace
+    if not ui_file.observations:
         rows.rejected.append(Rejection(1, Reason.NOT_GENERATION, trace.id, day_of(trace.timestamp)))
-    for number, value in enumerate(found.observations, 1):
+    for number, value in enumerate(ui_file.observations, 1):
         add(rows, number, lambda value=value: _observation(value, trace, metadata))
     for number, value in enumerate(trace.scores, 1):
         add(rows, number, lambda value=value: _score_row(value, trace.id))

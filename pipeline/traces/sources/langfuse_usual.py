@@ -20,7 +20,7 @@ ROLES = frozenset({"system", "user", "assistant", "tool"})
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)] | None
 
 
-class Usage(msgspec.Struct, gc=False):
+class UsageDetails(msgspec.Struct, gc=False):
     input: Count = None
     output: Count = None
 
@@ -40,14 +40,14 @@ class UsualRow(msgspec.Struct, gc=False):
     input: str | None = None
     output: str | None = None
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
-    usage_details: Usage | None = None
+    usage_details: UsageDetails | None = None
     latency: float | None = None
 
 
 _row = msgspec.json.Decoder(UsualRow).decode
 _messages = msgspec.json.Decoder(list[Message]).decode
 _message = msgspec.json.Decoder(Message).decode
-_NO_USAGE = Usage()
+_NO_USAGE = UsageDetails()
 
 
 def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
@@ -76,10 +76,14 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
     else:
         messages = [{"role": "user", "content": asked}]
     if answered[0] == "{":
-        said = _message(answered)
-        if len(said) != 2 or said.get("role") != "assistant" or ODD(said.get("content", "[")):
+        output_message = _message(answered)
+        if (
+            len(output_message) != 2
+            or output_message.get("role") != "assistant"
+            or ODD(output_message.get("content", "["))
+        ):
             return None
-        answered = said["content"]
+        answered = output_message["content"]
     elif ODD(answered):
         return None
     usage = row.usage_details or _NO_USAGE

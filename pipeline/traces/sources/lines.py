@@ -18,7 +18,7 @@ from pipeline.traces.sources.elements import elements, is_array
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE
 
 
-class Block(NamedTuple):
+class LineBatch(NamedTuple):
     first: int
     """Number of its first line, from 1."""
     texts: list[bytes]
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 def blocks(
     chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE, array: bool = False
-) -> Iterator[Block]:
+) -> Iterator[LineBatch]:
     """Blocks of the rows in `chunks`, none of which is longer than `max_line`; Broken becomes one last rejection.
 
     `array`: the content may be one JSON array, of whose elements each is a row.
@@ -79,7 +79,7 @@ def blocks(
         yield _block(first, [*texts, b"".join(begun)])
 
 
-def _of_array(chunks: Iterator[bytes], size: int, max_size: int) -> Iterator[Block]:
+def _of_array(chunks: Iterator[bytes], size: int, max_size: int) -> Iterator[LineBatch]:
     texts: list[bytes] = []
     held, first, why = 0, 1, ""
     try:
@@ -112,6 +112,6 @@ def refusal(line: int, error: Exception, trace_id: str | None = None, day: str |
     return Rejection(line, Reason.SCHEMA, trace_id, day, type(error).__name__)
 
 
-def _block(first: int, texts: list[bytes], reason: Reason | None = None, detail: str = "") -> Block:
+def _block(first: int, texts: list[bytes], reason: Reason | None = None, detail: str = "") -> LineBatch:
     rejected = [] if reason is None else [Rejection(first + len(texts), reason, detail=detail)]
-    return Block(first, texts, rejected)
+    return LineBatch(first, texts, rejected)

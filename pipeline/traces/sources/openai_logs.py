@@ -20,7 +20,7 @@ from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.langfuse import count, latency_s, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import blocks, refusal
 from pipeline.traces.sources.moments import day_of, utc
-from pipeline.traces.sources.protocol import Digest, Part
+from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import decoded
 
 TIMES = ("created", "created_at", "timestamp", "time", "start_time")
@@ -41,13 +41,13 @@ class OpenAiLogs:
         self.label = uri
         self._files = Files(uri)
 
-    def parts(self) -> list[Part]:
-        found = self._files.parts()
-        if not found:
+    def parts(self) -> list[SourcePart]:
+        source_parts = self._files.parts()
+        if not source_parts:
             raise ValueError(f"{self.label} has no JSON lines. Point traces.source.uri to the folder of the logs.")
-        return found
+        return source_parts
 
-    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
             rows = Rows()
             for line, text in block.lines():
@@ -74,13 +74,13 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
     places = (response, row, request)
     moment = utc(_first(places, TIMES))
     asked = chat.joined(*_asked(request))
-    said = next(({key: response[key]} for key in ("choices", "output") if key in response), None)
-    answered = chat.parse(said, "assistant")
+    content = next(({key: response[key]} for key in ("choices", "output") if key in response), None)
+    answered = chat.parse(content, "assistant")
     failure = response.get("error") or row.get("error")
     failed = bool(failure) or (count(_status(row)) or 0) >= 400 or answered.failed
     strange = None if failed else asked.unreadable or answered.unreadable
-    if not failed and not strange and (not asked.messages or said is None):
-        missing = "response" if said is None else "request"
+    if not failed and not strange and (not asked.messages or content is None):
+        missing = "response" if content is None else "request"
         return Rejection(line, Reason.NO_CONTENT, trace_id, moment.date().isoformat(), f"no messages of the {missing}")
     usage = _object(response.get("usage"))
     user, session = _first((request, row), USERS), _first((row, request), SESSIONS)
@@ -108,25 +108,25 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
 
 
 def _request(row: Json) -> Json:
-    found = _object(row.get("request", row.get("body")))
-    return _object(found.get("body")) or found or row
+    envelope = _object(row.get("request", row.get("body")))
+    return _object(envelope.get("body")) or envelope or row
 
 
 def _response(row: Json) -> Json:
-    found = _object(row["response"]) if "response" in row else row
-    return _object(found.get("body")) if "status_code" in found and "body" in found else found
+    envelope = _object(row["response"]) if "response" in row else row
+    return _object(envelope.get("body")) if "status_code" in envelope and "body" in envelope else envelope
 
 
 def _object(value: Any) -> Json:
     """An object, or one in a string; {} for null. Raises msgspec.ValidationError for anything else."""
-    found = decoded(value) if isinstance(value, str) else value
-    return msgspec.convert({} if found is None else found, Json)
+    parsed = decoded(value) if isinstance(value, str) else value
+    return msgspec.convert({} if parsed is None else parsed, Json)
 
 
 def _first(places: tuple[Json, ...], keys: tuple[str, ...]) -> Any:
     """The first value that is there, place by place."""
-    found = (place[key] for place in places for key in keys if place.get(key) not in (None, ""))
-    return next(found, None)
+    values = (place[key] for place in places for key in keys if place.get(key) not in (None, ""))
+    return next(values, None)
 
 
 def _status(row: Json) -> Any:
@@ -139,8 +139,8 @@ def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
     if request.get("previous_response_id") or request.get("conversation"):
         return chat.Chat([], unreadable="input: {previous_response_id:str}"), chat.Chat([])  # the rest was not sent
     places = ("messages", "input", "prompt")
-    said = next(({key: request[key]} for key in places if request.get(key) not in (None, "", [])), None)
-    return chat.parse(request.get("instructions"), "system"), chat.parse(said, "user")
+    content = next(({key: request[key]} for key in places if request.get(key) not in (None, "", [])), None)
+    return chat.parse(request.get("instructions"), "system"), chat.parse(content, "user")
 
 
 def _latency_s(row: Json) -> float | None:
@@ -157,5 +157,5 @@ def _error(failure: Any) -> str | None:
 def _metadata(row: Json, request: Json, response: Json) -> str:
     """What is said of the call, from the least to the most deliberate place."""
     beside = {} if row is request or row is response else {k: v for k, v in row.items() if k not in _PLACED}
-    said = [metadata_of(place.get("metadata")) for place in (response, request, row)]
-    return metadata_text({**beside, **said[0], **said[1], **said[2]})
+    metadata_objects = [metadata_of(place.get("metadata")) for place in (response, request, row)]
+    return metadata_text({**beside, **metadata_objects[0], **metadata_objects[1], **metadata_objects[2]})

@@ -18,42 +18,48 @@ _PART = re.compile(r"contents\.(\d+)\.message_content\.(.+)")
 Json = dict[str, Any]
 
 
-def asked(said: Mapping[str, Any]) -> chat.Chat:
+def asked(span_attributes: Mapping[str, Any]) -> chat.Chat:
     """The input of a call, from its attributes."""
-    found = _messages(said, "input") or said.get("ai.prompt.messages", said.get("ai.prompt"))
-    return chat.parse(found or said.get("input.value"), "user")
+    content = _messages(span_attributes, "input") or span_attributes.get(
+        "ai.prompt.messages", span_attributes.get("ai.prompt")
+    )
+    return chat.parse(content or span_attributes.get("input.value"), "user")
 
 
-def answered(said: Mapping[str, Any]) -> chat.Chat:
+def answered(span_attributes: Mapping[str, Any]) -> chat.Chat:
     """The output of a call, from its attributes."""
-    found: Any = _messages(said, "output")
-    if not found:
-        text, calls = said.get("ai.response.text"), said.get("ai.response.toolCalls")
-        found = {"text": text or "", "toolCalls": calls} if text or calls else said.get("output.value")
-    return chat.parse(found, "assistant")
+    content: Any = _messages(span_attributes, "output")
+    if not content:
+        text, calls = span_attributes.get("ai.response.text"), span_attributes.get("ai.response.toolCalls")
+        content = {"text": text or "", "toolCalls": calls} if text or calls else span_attributes.get("output.value")
+    return chat.parse(content, "assistant")
 
 
 def in_metadata(metadata: Any) -> Json:
     """The attributes of the span that Langfuse made an observation of; none where there was no span."""
     held = decoded(metadata) if isinstance(metadata, str) else metadata
-    found = cast(Json, held).get("attributes") if isinstance(held, dict) else None
-    found = decoded(found) if isinstance(found, str) else found
-    return cast(Json, found) if isinstance(found, dict) else {}
+    span_attributes = cast(Json, held).get("attributes") if isinstance(held, dict) else None
+    span_attributes = decoded(span_attributes) if isinstance(span_attributes, str) else span_attributes
+    return cast(Json, span_attributes) if isinstance(span_attributes, dict) else {}
 
 
-def _messages(said: Mapping[str, Any], side: str) -> list[Json]:
+def _messages(span_attributes: Mapping[str, Any], side: str) -> list[Json]:
     """`llm.input_messages.0.message.role` and the like, or the list of messages with such keys."""
     prefix = f"llm.{side}_messages"
-    whole = said.get(prefix)
+    whole = span_attributes.get(prefix)
     whole = decoded(whole) if isinstance(whole, str) else whole
-    found: dict[int, Json] = {}
+    numbered_messages: dict[int, Json] = {}
     if isinstance(whole, list):
-        found = {n: cast(Json, item) for n, item in enumerate(cast(list[Any], whole)) if isinstance(item, dict)}
-    for key, value in said.items():
+        numbered_messages = {
+            n: cast(Json, item) for n, item in enumerate(cast(list[Any], whole)) if isinstance(item, dict)
+        }
+    for key, value in span_attributes.items():
         number, _, field = key.removeprefix(f"{prefix}.").partition(".")
         if key.startswith(f"{prefix}.") and number.isdecimal():
-            found.setdefault(int(number), {})[field] = value
-    return [_message(found[n], "user" if side == "input" else "assistant") for n in sorted(found)]
+            numbered_messages.setdefault(int(number), {})[field] = value
+    return [
+        _message(numbered_messages[n], "user" if side == "input" else "assistant") for n in sorted(numbered_messages)
+    ]
 
 
 def _message(fields: Json, role: str) -> Json:

@@ -19,9 +19,9 @@ from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import WHOLE, Files
 from pipeline.traces.sources.langfuse import count, metadata_text, put
-from pipeline.traces.sources.lines import Block, blocks, refusal
+from pipeline.traces.sources.lines import LineBatch, blocks, refusal
 from pipeline.traces.sources.moments import EPOCH
-from pipeline.traces.sources.protocol import Digest, Part
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 MODEL_CALLS = frozenset({"chat", "text_completion", "generate_content"})
 """`gen_ai.operation.name` of a call; other operations (embeddings, execute_tool, invoke_agent) hold no answer."""
@@ -40,24 +40,24 @@ class Otel:
         self.label = uri
         self._files = Files(uri)
 
-    def parts(self) -> list[Part]:
-        found = self._files.parts()
-        if not found:
+    def parts(self) -> list[SourcePart]:
+        source_parts = self._files.parts()
+        if not source_parts:
             raise ValueError(f"{self.label} has no JSON files. Point traces.source.uri to the folder of the spans.")
-        return found
+        return source_parts
 
-    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         place = 1
         for block in _requests(blocks(self._files.chunks(part, digest), array=may_be_array(part.name))):
             rows = Rows()
             for _, text in block.lines():
                 try:
-                    found = list(otlp.spans(otlp.decode(text)))
+                    request_spans = list(otlp.spans(otlp.decode(text)))
                 except (ValueError, RecursionError) as error:
                     rows.rejected.append(refusal(place, error))
                     place += 1
                     continue
-                for span, resource in found:
+                for span, resource in request_spans:
                     put(rows, _row(span, resource, place))
                     place += 1
             for rest in block.rejected:
@@ -66,7 +66,7 @@ class Otel:
             yield rows
 
 
-def _requests(lines: Iterator[Block]) -> Iterator[Block]:
+def _requests(lines: Iterator[LineBatch]) -> Iterator[LineBatch]:
     """A file that holds one request over many lines as one line."""
     head = next(lines, None)
     if head is None:
@@ -82,11 +82,11 @@ def _requests(lines: Iterator[Block]) -> Iterator[Block]:
         rejected += block.rejected
         texts = [*texts, b" ".join(block.texts)] if size <= WHOLE else []
     if size > WHOLE:
-        yield Block(1, [], [Rejection(1, Reason.TOO_LONG, detail=f"a request of over {WHOLE} bytes")])
+        yield LineBatch(1, [], [Rejection(1, Reason.TOO_LONG, detail=f"a request of over {WHOLE} bytes")])
     elif rejected:  # half a request is none
-        yield Block(1, [], rejected[:1])
+        yield LineBatch(1, [], rejected[:1])
     else:
-        yield Block(1, [b" ".join(texts)], [])
+        yield LineBatch(1, [b" ".join(texts)], [])
 
 
 def _row(value: Any, resource: dict[str, Any], line: int) -> Trace | Rejection:
@@ -95,34 +95,34 @@ def _row(value: Any, resource: dict[str, Any], line: int) -> Trace | Rejection:
         span = msgspec.convert(value, otlp.Span)
         trace_id, moment = span.trace_id, _moment(_nanoseconds(span.start_time_unix_nano))
         day = moment.date().isoformat()
-        said = otlp.attributes(span.attributes)
+        span_attributes = otlp.attributes(span.attributes)
         for event in span.events:
             if event.name in _DETAILS:
-                said = {**otlp.attributes(event.attributes), **said}
-        if not _is_call(said):
+                span_attributes = {**otlp.attributes(event.attributes), **span_attributes}
+        if not _is_call(span_attributes):
             return Rejection(line, Reason.NOT_GENERATION, trace_id, day)
-        return _trace(span, moment, said, resource, line)
+        return _trace(span, moment, span_attributes, resource, line)
     except Exception as error:  # the boundary of one span: whatever it holds, it must not stop the spans beside it
         return refusal(line, error, trace_id, day)
 
 
 def _trace(
-    span: otlp.Span, moment: datetime, said: dict[str, Any], resource: dict[str, Any], line: int
+    span: otlp.Span, moment: datetime, span_attributes: dict[str, Any], resource: dict[str, Any], line: int
 ) -> Trace | Rejection:
-    asked, answered = genai.asked(said, span.events), genai.answered(said, span.events)
+    asked, answered = genai.asked(span_attributes, span.events), genai.answered(span_attributes, span.events)
     failed = span.failed or answered.failed
     strange = None if failed else asked.unreadable or answered.unreadable
     if not (asked.messages or answered.messages or failed or strange):
         return Rejection(line, Reason.NO_CONTENT, span.trace_id, moment.date().isoformat())
     start, end = _nanoseconds(span.start_time_unix_nano), _nanoseconds(span.end_time_unix_nano)
-    everything = {**resource, **said}
-    reasons = said.get("gen_ai.response.finish_reasons", said.get("ai.response.finishReason"))
+    everything = {**resource, **span_attributes}
+    reasons = span_attributes.get("gen_ai.response.finish_reasons", span_attributes.get("ai.response.finishReason"))
     reason = cast(list[Any], reasons)[0] if isinstance(reasons, list) and reasons else reasons
     return Trace(
         trace_id=span.trace_id,
         observation_id=span.span_id,
         timestamp=moment,
-        model=_text(said, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name") or "",
+        model=_text(span_attributes, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name") or "",
         user_id=_text(everything, "user.id", "enduser.id"),
         session_id=_text(everything, "session.id", "gen_ai.conversation.id"),
         messages=asked.messages,
@@ -130,11 +130,11 @@ def _trace(
         tool_calls=chat.tool_calls(answered),
         line=line,
         updated_at=_moment(end) if end else None,
-        input_tokens=count(_text(said, *_INPUT_TOKENS)),
-        output_tokens=count(_text(said, *_OUTPUT_TOKENS)),
+        input_tokens=count(_text(span_attributes, *_INPUT_TOKENS)),
+        output_tokens=count(_text(span_attributes, *_OUTPUT_TOKENS)),
         latency_s=(end - start) / 1e9 if end else None,
         level="ERROR" if failed else "DEFAULT",
-        error=(span.status.message if span.status else "") or _text(said, "error.type"),
+        error=(span.status.message if span.status else "") or _text(span_attributes, "error.type"),
         finish_reason=answered.finish_reason or (reason if isinstance(reason, str) else None),
         metadata=metadata_text({k: v for k, v in everything.items() if not k.startswith(_PLACED)}),
         unreadable=strange,
@@ -142,17 +142,17 @@ def _trace(
     )
 
 
-def _is_call(said: dict[str, Any]) -> bool:
-    operation = said.get("gen_ai.operation.name")
+def _is_call(span_attributes: dict[str, Any]) -> bool:
+    operation = span_attributes.get("gen_ai.operation.name")
     if operation is not None:
         return operation in MODEL_CALLS
-    if "openinference.span.kind" in said:
-        return str(said["openinference.span.kind"]).upper() == "LLM"
-    return "gen_ai.request.model" in said or "gen_ai.response.model" in said
+    if "openinference.span.kind" in span_attributes:
+        return str(span_attributes["openinference.span.kind"]).upper() == "LLM"
+    return "gen_ai.request.model" in span_attributes or "gen_ai.response.model" in span_attributes
 
 
-def _text(said: dict[str, Any], *keys: str) -> str | None:
-    return next((str(said[key]) for key in keys if said.get(key) not in (None, "")), None)
+def _text(span_attributes: dict[str, Any], *keys: str) -> str | None:
+    return next((str(span_attributes[key]) for key in keys if span_attributes.get(key) not in (None, "")), None)
 
 
 def _nanoseconds(value: int | str) -> int:

@@ -26,18 +26,18 @@ class ResourceSpans(msgspec.Struct, rename="camel"):
     scope_spans: list[ScopeSpans] = []
 
 
-class Request(msgspec.Struct, rename="camel"):
+class TraceExportRequest(msgspec.Struct, rename="camel"):
     """An ExportTraceServiceRequest."""
 
     resource_spans: list[ResourceSpans]
 
 
-class Status(msgspec.Struct):
+class SpanStatus(msgspec.Struct):
     code: int | str = 0
     message: str = ""
 
 
-class Event(msgspec.Struct):
+class SpanEvent(msgspec.Struct):
     name: str = ""
     attributes: list[Any] = []
 
@@ -48,35 +48,35 @@ class Span(msgspec.Struct, rename="camel"):
     start_time_unix_nano: int | str
     end_time_unix_nano: int | str = 0
     attributes: list[Any] = []
-    events: list[Event] = []
-    status: Status | None = None
+    events: list[SpanEvent] = []
+    status: SpanStatus | None = None
 
     @property
     def failed(self) -> bool:
         return self.status is not None and self.status.code in ERROR
 
 
-class Found(NamedTuple):
+class ReceivedSpan(NamedTuple):
     span: Any
     """As it was sent: `msgspec.convert(span, Span)` may refuse it, and no other."""
     resource: dict[str, Any]
 
 
-decode = msgspec.json.Decoder(Request).decode
+decode = msgspec.json.Decoder(TraceExportRequest).decode
 
 
-def spans(request: Request) -> Iterator[Found]:
+def spans(request: TraceExportRequest) -> Iterator[ReceivedSpan]:
     for group in request.resource_spans:
         resource = attributes(group.resource.attributes) if group.resource else {}
         for scope in group.scope_spans:
             for span in scope.spans:
-                yield Found(span, resource)
+                yield ReceivedSpan(span, resource)
 
 
 def attributes(pairs: list[Any]) -> dict[str, Any]:
     """`[{key, value}]` as an object of plain values."""
-    found = [msgspec.convert(pair, dict[str, Any]) for pair in pairs]
-    return {str(pair.get("key")): _plain(pair.get("value")) for pair in found}
+    key_values = [msgspec.convert(pair, dict[str, Any]) for pair in pairs]
+    return {str(pair.get("key")): _plain(pair.get("value")) for pair in key_values}
 
 
 def _plain(value: Any) -> Any:
@@ -94,5 +94,5 @@ def _plain(value: Any) -> Any:
 
 
 def _values(value: Any) -> list[Any]:
-    found = cast(dict[str, Any], value).get("values") if isinstance(value, dict) else None
-    return cast(list[Any], found) if isinstance(found, list) else []
+    items = cast(dict[str, Any], value).get("values") if isinstance(value, dict) else None
+    return cast(list[Any], items) if isinstance(items, list) else []

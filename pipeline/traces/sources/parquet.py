@@ -14,16 +14,16 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.compression import Broken
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.protocol import BLOCK, Digest, Part
+from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     records: list[tuple[int, dict[str, Any]]]
     """With their place in the file, from 1."""
     rejected: list[Rejection]
 
 
-def records(files: Files, part: Part, digest: Digest, columns: Sequence[str]) -> Iterator[Batch]:
+def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[str]) -> Iterator[RecordBatch]:
     """The file's rows in batches of about BLOCK bytes. One that cannot be read to its end gives one last rejection."""
     line = 0
     # Parquet is read from its end: the file is copied to disk on its way into the digest.
@@ -35,7 +35,7 @@ def records(files: Files, part: Part, digest: Digest, columns: Sequence[str]) ->
                 yield _batch(batch, line)
                 line += batch.num_rows
         except Broken as error:
-            yield Batch([], [Rejection(line + 1, Reason.TRUNCATED_FILE, detail=str(error))])
+            yield RecordBatch([], [Rejection(line + 1, Reason.TRUNCATED_FILE, detail=str(error))])
 
 
 def _batches(stream: Any, columns: Sequence[str]) -> Iterator[Any]:
@@ -53,7 +53,7 @@ def _batches(stream: Any, columns: Sequence[str]) -> Iterator[Any]:
         raise Broken("the Parquet file is damaged") from error
 
 
-def _batch(batch: Any, line: int) -> Batch:
+def _batch(batch: Any, line: int) -> RecordBatch:
     import pyarrow as pa
 
     for at, field in enumerate(batch.schema):
@@ -62,16 +62,16 @@ def _batch(batch: Any, line: int) -> Batch:
                 at, field.name, batch.column(at).cast(pa.timestamp("us", field.type.tz), safe=False)
             )
     try:
-        return Batch(list(enumerate(_plain(batch), line + 1)), [])
+        return RecordBatch(list(enumerate(_plain(batch), line + 1)), [])
     except (ValueError, OverflowError):  # bytes that are no UTF-8, dates that Python does not have: find the row
-        found: list[tuple[int, dict[str, Any]]] = []
+        rows: list[tuple[int, dict[str, Any]]] = []
         rejected: list[Rejection] = []
     for n in range(batch.num_rows):
         try:
-            found.append((line + n + 1, _plain(batch.slice(n, 1))[0]))
+            rows.append((line + n + 1, _plain(batch.slice(n, 1))[0]))
         except (ValueError, OverflowError) as error:
             rejected.append(Rejection(line + n + 1, Reason.MALFORMED, detail=type(error).__name__))
-    return Batch(found, rejected)
+    return RecordBatch(rows, rejected)
 
 
 def _plain(batch: Any) -> list[dict[str, Any]]:

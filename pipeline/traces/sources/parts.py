@@ -59,9 +59,9 @@ class Parts(msgspec.Struct):
 
 def parts_of(content: Any) -> Parts:
     """The parts of a message's content. Raises Unreadable."""
-    found = Parts()
-    _add(content, found)
-    return found
+    message_parts = Parts()
+    _add(content, message_parts)
+    return message_parts
 
 
 def is_part(value: Any) -> bool:
@@ -124,31 +124,31 @@ def dumped(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _add(content: Any, found: Parts) -> None:
+def _add(content: Any, message_parts: Parts) -> None:
     if isinstance(content, str):
-        _add_text(content, found)
+        _add_text(content, message_parts)
     elif isinstance(content, list):
         for part in cast(list[Any], content):
             if isinstance(part, str):
-                found.texts.append(part)
+                message_parts.texts.append(part)
             elif isinstance(part, dict):
-                _add_part(cast(Json, part), found)
+                _add_part(cast(Json, part), message_parts)
             else:
                 raise unreadable(content)
     elif isinstance(content, dict):
         part = cast(Json, content)
         if not kind_of(part) and isinstance(part.get("parts"), list):
-            _add(part["parts"], found)
+            _add(part["parts"], message_parts)
         else:
-            _add_part(part, found)
+            _add_part(part, message_parts)
     elif content is not None:
         raise unreadable(content)
 
 
-def _add_text(text: str, found: Parts) -> None:
+def _add_text(text: str, message_parts: Parts) -> None:
     """A message's text is its own, whatever it says; but instrumentations also put its parts there, as JSON."""
     if not ODD(text):
-        found.texts.append(text)
+        message_parts.texts.append(text)
         return
     bare = text.strip()
     inner = decoded(bare)
@@ -159,11 +159,11 @@ def _add_text(text: str, found: Parts) -> None:
     items = cast(list[Any], inner) if isinstance(inner, list) else [inner]
     typed = isinstance(inner, list) or (isinstance(inner, dict) and kind_of(cast(Json, inner)))
     if items and typed and all(isinstance(item, dict) and is_part(item) for item in items):
-        _add(inner, found)
+        _add(inner, message_parts)
     elif python or _is_message(inner) or (isinstance(inner, str) and _CUT(bare)):
         raise unreadable(inner)
     else:
-        found.texts.append(text)
+        message_parts.texts.append(text)
 
 
 def _is_message(value: Any) -> bool:
@@ -179,43 +179,43 @@ def _is_message(value: Any) -> bool:
     )
 
 
-def _add_part(part: Json, found: Parts) -> None:
+def _add_part(part: Json, message_parts: Parts) -> None:
     kind = kind_of(part)
     if kind in REASONING or kind == "cache_point" or kind == "step_start":
         return
     if is_call_kind(kind):
-        found.calls.append(part)
+        message_parts.calls.append(part)
     elif is_result_kind(kind):
         keys = ("response", "result", "content", "output", "function_response")
-        found.results.append(result_text(next((part[key] for key in keys if part.get(key) is not None), None)))
+        message_parts.results.append(result_text(next((part[key] for key in keys if part.get(key) is not None), None)))
     elif kind in PAYLOADS:
-        found.has_payload = True
+        message_parts.has_payload = True
     elif kind == "refusal" and isinstance(part.get("refusal"), str):
-        found.texts.append(part["refusal"])
+        message_parts.texts.append(part["refusal"])
     elif kind in TEXTS:
-        found.texts.append(_text_of(part))
+        message_parts.texts.append(_text_of(part))
     elif kind:
         raise unreadable(part)
     else:
-        _add_keyed(part, found)
+        _add_keyed(part, message_parts)
 
 
-def _add_keyed(part: Json, found: Parts) -> None:
+def _add_keyed(part: Json, message_parts: Parts) -> None:
     """Google's and Bedrock's parts say what they are by a key."""
     given = _given(part)
     if not given.isdisjoint(_CALL_KEYS) or is_call(part):
-        found.calls.append(part)
+        message_parts.calls.append(part)
     elif key := next((key for key in _RESULT_KEYS if key in given), None):
         inner = part[key]
         answer = cast(Json, inner) if isinstance(inner, dict) else {"response": inner}
-        found.results.append(result_text(answer.get("response", answer.get("content", answer.get("output")))))
+        message_parts.results.append(result_text(answer.get("response", answer.get("content", answer.get("output")))))
     elif not given.isdisjoint(_PAYLOAD_KEYS):
-        found.has_payload = True
+        message_parts.has_payload = True
     elif given and given <= {"reasoningContent", "reasoning", "cachePoint", *_BESIDE}:
         return
     elif _is_text(part):
         if part.get("thought") is not True:
-            found.texts.append(part["text"] if isinstance(part.get("text"), str) else part["refusal"])
+            message_parts.texts.append(part["text"] if isinstance(part.get("text"), str) else part["refusal"])
     elif given:
         raise unreadable(part)
 

@@ -20,7 +20,7 @@ MAX_LINE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-class Part(NamedTuple):
+class SourcePart(NamedTuple):
     """One piece of a source that is read on its own, by one process: a file, or a day of a table."""
 
     name: str
@@ -35,9 +35,9 @@ class Part(NamedTuple):
 
 def named_day(name: str) -> str | None:
     """The date in a part's own name, as YYYY-MM-DD: rows that do not say their day are counted there."""
-    for found in _DATE.findall(name.rpartition("/")[2]):
+    for date_text in _DATE.findall(name.rpartition("/")[2]):
         try:
-            return date.fromisoformat(found).isoformat()
+            return date.fromisoformat(date_text).isoformat()
         except ValueError:
             continue
     return None
@@ -55,11 +55,11 @@ class Source(Protocol):
     label: str
     """The address for people: never with a password in it."""
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SourcePart]:
         """What there is now, in name order. Raises ValueError when there is nothing of this format."""
         ...
 
-    def rows(self, part: Part, digest: Digest) -> Iterator[Rows]:
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """The rows of a part in blocks of about BLOCK bytes, and every raw byte that was read into `digest`.
 
         A row that cannot be read is a Rejection and stops nothing. A part that breaks off, changes or vanishes

@@ -5,11 +5,21 @@ Refuses to know what is in them: the files are the Trainer's, random states incl
 
 from __future__ import annotations
 
-from pipeline.training.checkpoints.cadence import Cadence
+from pipeline.training.checkpoints.cadence import SaveSchedule
 from pipeline.training.checkpoints.checkpointer import Checkpointer
 from pipeline.training.checkpoints.folders import published
-from pipeline.training.checkpoints.manifest import MANIFEST, Manifest
-from pipeline.training.checkpoints.turn import Turn
-from pipeline.training.checkpoints.writer import Busy, only_writer, room
+from pipeline.training.checkpoints.manifest import MANIFEST, CheckpointManifest
+from pipeline.training.checkpoints.turn import FencingToken
+from pipeline.training.checkpoints.writer import WriterLocked, only_writer, room
 
-__all__ = ["MANIFEST", "Busy", "Cadence", "Checkpointer", "Manifest", "Turn", "only_writer", "published", "room"]
+__all__ = [
+    "MANIFEST",
+    "CheckpointManifest",
+    "Checkpointer",
+    "FencingToken",
+    "SaveSchedule",
+    "WriterLocked",
+    "only_writer",
+    "published",
+    "room",
+]

@@ -18,7 +18,7 @@ WINDOW = 5
 """Saves whose median counts: one slow disk write must not stretch the interval."""
 
 
-class Cadence:
+class SaveSchedule:
     """Decides at each step whether to save after it."""
 
     def __init__(self, settings: Checkpoints) -> None:

@@ -15,7 +15,15 @@ from typing import Any
 from pipeline.recipe import Checkpoints
 from pipeline.storage import publish_dir, write_atomically
 from pipeline.training.checkpoints.folders import clear_hidden, folder_name, hidden, published, remove, step_of
-from pipeline.training.checkpoints.manifest import MANIFEST, Manifest, Origin, find_flaw, measure, read, sealed
+from pipeline.training.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointManifest,
+    Origin,
+    find_flaw,
+    measure,
+    read,
+    sealed,
+)
 from pipeline.training.checkpoints.mirror import Mirror
 from pipeline.training.checkpoints.retention import keep, rank
 from pipeline.training.checkpoints.uploads import Uploads
@@ -56,15 +64,15 @@ class Checkpointer:
         nothing is here and the mirror, which may have something, does not answer: to begin anew could cost days.
         """
         remote, silence = self._remote()
-        found, cut = self._first(remote, lambda manifest: manifest.step)
-        if found is None and (silence or cut):
+        folder, cut = self._first(remote, lambda manifest: manifest.step)
+        if folder is None and (silence or cut):
             raise ConnectionError(
                 f"There is no checkpoint in {self._root}, and {silence or cut}. Start again when the mirror answers, "
                 "or set training.checkpoints.mirror to null to begin at step 0."
             )
-        if found is not None and self._uploads is not None and step_of(found.name) not in {m.step for m in remote}:
-            self._uploads.offer(found)  # the last attempt was killed before it was up
-        return found
+        if folder is not None and self._uploads is not None and step_of(folder.name) not in {m.step for m in remote}:
+            self._uploads.offer(folder)  # the last attempt was killed before it was up
+        return folder
 
     def best(self) -> Path | None:
         """The complete checkpoint that `retention.rank` puts first, from the mirror too; None without any."""
@@ -99,7 +107,7 @@ class Checkpointer:
             self._uploads.close()
 
     def _publish(self, saved: Path, step: int, score: float | None, final: Path) -> None:
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             plan_digest=self._origin.plan_digest,
             step=step,
             world_size=self._origin.world_size,
@@ -123,7 +131,9 @@ class Checkpointer:
             if step <= committed and not needed:
                 remove(folder)
 
-    def _first(self, remote: Sequence[Manifest], order: Callable[[Manifest], Any]) -> tuple[Path | None, str]:
+    def _first(
+        self, remote: Sequence[CheckpointManifest], order: Callable[[CheckpointManifest], Any]
+    ) -> tuple[Path | None, str]:
         """The whole checkpoint that comes last in `order`, the disk before the mirror; and how fetching one failed."""
         cut = ""
         local = self._local(self._say)
@@ -143,7 +153,7 @@ class Checkpointer:
             self._say(f"checkpoint {folder.name}{'' if here else ' in the mirror'} is passed over: {flaw}")
         return None, cut
 
-    def _fetch(self, manifest: Manifest, final: Path) -> str | None:
+    def _fetch(self, manifest: CheckpointManifest, final: Path) -> str | None:
         """Publish the mirror's checkpoint here if every file arrives as its manifest says; else its flaw."""
         assert self._mirror is not None
         staging = hidden(final, "fetched")
@@ -157,7 +167,7 @@ class Checkpointer:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _remote(self) -> tuple[list[Manifest], str]:
+    def _remote(self) -> tuple[list[CheckpointManifest], str]:
         """What the mirror has, and what kept it from answering, if anything."""
         if self._mirror is None:
             return [], ""
@@ -168,14 +178,14 @@ class Checkpointer:
             self._say(silence)
             return [], silence
 
-    def _local(self, warn: Callable[[str], None]) -> list[Manifest]:
-        found: list[Manifest] = []
+    def _local(self, warn: Callable[[str], None]) -> list[CheckpointManifest]:
+        local_manifests: list[CheckpointManifest] = []
         for folder in published(self._root):
             try:
-                found.append(read(folder, self._origin))
+                local_manifests.append(read(folder, self._origin))
             except ValueError as reason:
                 warn(f"checkpoint {folder.name} is passed over: {reason}")
-        return found
+        return local_manifests
 
     def _whole(self, folder: Path) -> bool:
         try:

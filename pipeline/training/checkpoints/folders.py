@@ -13,14 +13,14 @@ def folder_name(step: int) -> str:
 
 def step_of(name: str) -> int | None:
     """The step of a published checkpoint's folder name; None for any other name."""
-    found = re.fullmatch(r"step-(\d+)", name)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"step-(\d+)", name)
+    return int(match[1]) if match else None
 
 
 def published(root: Path) -> list[Path]:
     """Published checkpoint folders, newest first, whole or not."""
-    found = [(step, folder) for folder in root.glob("step-*") if (step := step_of(folder.name)) is not None]
-    return [folder for _, folder in sorted(found, reverse=True)]
+    step_folders = [(step, folder) for folder in root.glob("step-*") if (step := step_of(folder.name)) is not None]
+    return [folder for _, folder in sorted(step_folders, reverse=True)]
 
 
 def remove(folder: Path) -> None:

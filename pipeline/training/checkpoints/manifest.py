@@ -39,7 +39,7 @@ class File(Record):
     sha256: str
 
 
-class Manifest(Record):
+class CheckpointManifest(Record):
     """Everything that a checkpoint holds, beside the manifest itself."""
 
     plan_digest: str
@@ -62,10 +62,10 @@ class Manifest(Record):
         return files
 
 
-class Sealed(Record):
+class SealedManifest(Record):
     """What lies on disk: the manifest, and the sha256 of its canonical JSON."""
 
-    manifest: Manifest
+    manifest: CheckpointManifest
     sha256: str
 
 
@@ -77,19 +77,19 @@ def measure(folder: Path) -> dict[str, File]:
         return dict(zip(names, pool.map(_measure, (folder / name for name in names)), strict=True))
 
 
-def sealed(manifest: Manifest) -> bytes:
+def sealed(manifest: CheckpointManifest) -> bytes:
     """The content of the manifest's file."""
-    return (Sealed(manifest=manifest, sha256=digest_json(manifest)).model_dump_json(indent=2) + "\n").encode()
+    return (SealedManifest(manifest=manifest, sha256=digest_json(manifest)).model_dump_json(indent=2) + "\n").encode()
 
 
-def unseal(content: bytes, origin: Origin, step: int) -> Manifest:
+def unseal(content: bytes, origin: Origin, step: int) -> CheckpointManifest:
     """The manifest of the checkpoint of `step`. Raises ValueError with the reason why it must not be resumed from."""
     try:
-        found = Sealed.model_validate_json(content)
+        sealed_manifest = SealedManifest.model_validate_json(content)
     except ValueError as error:
         raise ValueError(f"{MANIFEST} cannot be read ({_first_line(error)})") from error
-    manifest = found.manifest
-    if digest_json(manifest) != found.sha256:
+    manifest = sealed_manifest.manifest
+    if digest_json(manifest) != sealed_manifest.sha256:
         raise ValueError(f"{MANIFEST} does not have its own sha256")
     if manifest.world_size != origin.world_size:
         raise ValueError(f"{manifest.world_size} processes saved it, and now there are {origin.world_size}")
@@ -100,7 +100,7 @@ def unseal(content: bytes, origin: Origin, step: int) -> Manifest:
     return manifest
 
 
-def read(folder: Path, origin: Origin) -> Manifest:
+def read(folder: Path, origin: Origin) -> CheckpointManifest:
     """The manifest of a folder named after its step. Raises ValueError as `unseal` does."""
     step = step_of(folder.name)
     assert step is not None, folder
@@ -113,7 +113,7 @@ def read(folder: Path, origin: Origin) -> Manifest:
     return unseal(content, origin, step)
 
 
-def find_flaw(folder: Path, manifest: Manifest) -> str | None:
+def find_flaw(folder: Path, manifest: CheckpointManifest) -> str | None:
     """Why `folder` does not hold exactly what its manifest says, naming the file; None when it does."""
     there = set(_names(folder))
     if missing := sorted(manifest.files.keys() - there):
@@ -124,10 +124,10 @@ def find_flaw(folder: Path, manifest: Manifest) -> str | None:
         if (size := (folder / name).stat().st_size) != expected.size:
             return f"{name} has {size} bytes instead of {expected.size}"
     try:
-        found = measure(folder)
+        actual_files = measure(folder)
     except OSError as error:
         return f"a file cannot be read ({error})"
-    wrong = [name for name, expected in manifest.files.items() if found[name] != expected]
+    wrong = [name for name, expected in manifest.files.items() if actual_files[name] != expected]
     return f"{wrong[0]} does not have its recorded sha256" if wrong else None
 
 

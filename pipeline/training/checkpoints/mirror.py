@@ -17,13 +17,13 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.recipe import Checkpoints
 from pipeline.storage import Record, write_atomically
 from pipeline.training.checkpoints.folders import folder_name, step_of
-from pipeline.training.checkpoints.manifest import MANIFEST, Manifest, Origin, sealed, unseal
+from pipeline.training.checkpoints.manifest import MANIFEST, CheckpointManifest, Origin, sealed, unseal
 from pipeline.training.checkpoints.retention import keep
 
 CLAIM = "writer.json"
 
 
-class Claim(Record):
+class MirrorClaim(Record):
     attempt: int
     id: str
     """Tells two attempts apart that claimed the same number at once: the one that is read back has won."""
@@ -55,37 +55,37 @@ class Mirror:
         self._fs: Any = fs
         self._root = f"{root.rstrip('/')}/{origin.plan_digest[:12]}"
         self._origin = origin
-        self._claim = Claim(attempt=attempt, id=uuid.uuid4().hex)
+        self._claim = MirrorClaim(attempt=attempt, id=uuid.uuid4().hex)
         self._claimed = False
 
     def claim(self) -> None:
         """Become the writer, with a number above any that was claimed before."""
-        if (found := self._claim_there()) is not None and found.id != self._claim.id:
-            higher = max(self._claim.attempt, found.attempt + 1)  # a new disk counts its attempts from 1
+        if (remote_claim := self._claim_there()) is not None and remote_claim.id != self._claim.id:
+            higher = max(self._claim.attempt, remote_claim.attempt + 1)  # a new disk counts its attempts from 1
             self._claim = self._claim.model_copy(update={"attempt": higher})
         self._write_claim()
         self._claimed = True
 
-    def manifests(self, warn: Callable[[str], None] = lambda reason: None) -> list[Manifest]:
+    def manifests(self, warn: Callable[[str], None] = lambda reason: None) -> list[CheckpointManifest]:
         """Of every checkpoint that is up and compatible; `warn` hears why another is not."""
-        found: list[Manifest] = []
+        remote_manifests: list[CheckpointManifest] = []
         for step in self._steps():
             try:
-                found.append(unseal(self._fs.cat_file(self._path(step, MANIFEST)), self._origin, step))
+                remote_manifests.append(unseal(self._fs.cat_file(self._path(step, MANIFEST)), self._origin, step))
             except FileNotFoundError:
                 warn(f"{folder_name(step)} in the mirror is passed over: {MANIFEST} is missing, its upload was cut")
             except ValueError as reason:
                 warn(f"{folder_name(step)} in the mirror is passed over: {reason}")
-        return found
+        return remote_manifests
 
-    def fetch(self, manifest: Manifest, into: Path) -> None:
+    def fetch(self, manifest: CheckpointManifest, into: Path) -> None:
         """Download a checkpoint's files into the folder `into`. Nothing is verified here."""
         for name in manifest.files:
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             self._fs.get_file(self._path(manifest.step, name), str(into / name))
         write_atomically(into / MANIFEST, sealed(manifest))
 
-    def put(self, folder: Path, manifest: Manifest) -> bool:
+    def put(self, folder: Path, manifest: CheckpointManifest) -> bool:
         """Upload a published checkpoint, its manifest last. False: another attempt writes here now, and we must not."""
         if not self._ours():
             return False
@@ -115,16 +115,20 @@ class Mirror:
         if not self._claimed:
             self.claim()
             return True
-        found = self._claim_there()
-        if found is not None and found.id != self._claim.id and found.attempt >= self._claim.attempt:
+        remote_claim = self._claim_there()
+        if (
+            remote_claim is not None
+            and remote_claim.id != self._claim.id
+            and remote_claim.attempt >= self._claim.attempt
+        ):
             return False
-        if found != self._claim:
+        if remote_claim != self._claim:
             self._write_claim()
         return True
 
-    def _claim_there(self) -> Claim | None:
+    def _claim_there(self) -> MirrorClaim | None:
         try:
-            return Claim.model_validate_json(self._fs.cat_file(f"{self._root}/{CLAIM}"))
+            return MirrorClaim.model_validate_json(self._fs.cat_file(f"{self._root}/{CLAIM}"))
         except FileNotFoundError:
             return None
         except ValueError:  # half written, where the store is a plain file system: nobody's

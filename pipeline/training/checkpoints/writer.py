@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline.training.checkpoints.turn import Turn, take
+from pipeline.training.checkpoints.turn import FencingToken, take
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOTHING = 16 << 20
@@ -21,16 +21,16 @@ GIVES_WAY_S = 300.0
 """For the locks of a node that died: Lustre takes them back once it has evicted that client, after minutes."""
 
 
-class Busy(ValueError):
+class WriterLocked(ValueError):
     """Another live process holds the directory. Nothing is wrong with this one."""
 
 
 @contextmanager
-def only_writer(root: Path, turn: Turn | None = None) -> Generator[None]:
+def only_writer(root: Path, turn: FencingToken | None = None) -> Generator[None]:
     """Hold the directory's writer lock; the kernel frees it when this process ends, however it ends.
 
     Raises Busy when another live process holds it; with a `turn`, which the holder has to give way to, only after
-    `GIVES_WAY_S`. Raises Unfit when a later turn has the directory.
+    `GIVES_WAY_S`. Raises InvalidPlan when a later turn has the directory.
     """
     root.mkdir(parents=True, exist_ok=True)
     if turn is not None:
@@ -50,7 +50,9 @@ def _lock(lock: IO[str], root: Path, patience_s: float) -> None:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() - waited_since > patience_s:
-                raise Busy(f"Another process is training in {root}. Wait for it, or end it, and run again.") from None
+                raise WriterLocked(
+                    f"Another process is training in {root}. Wait for it, or end it, and run again."
+                ) from None
             time.sleep(1)
 
 

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from pipeline.training.freshness.guard import Engine, FreshnessGuard, Policy, Probe
-from pipeline.training.freshness.proof import LogProbabilities, Movement, Proof, StalePolicy, prove_fresh
+from pipeline.training.freshness.guard import FreshnessGuard, Probe, RolloutEngine, TrainedPolicy
+from pipeline.training.freshness.proof import FreshnessProof, LogProbabilities, Movement, StalePolicy, prove_fresh
 
 __all__ = [
-    "Engine",
     "FreshnessGuard",
+    "FreshnessProof",
     "LogProbabilities",
     "Movement",
-    "Policy",
     "Probe",
-    "Proof",
+    "RolloutEngine",
     "StalePolicy",
+    "TrainedPolicy",
     "prove_fresh",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from pipeline.training.freshness.proof import MAX_RESIDUAL, LogProbabilities, Proof, prove_fresh, same_version
+from pipeline.training.freshness.proof import MAX_RESIDUAL, FreshnessProof, LogProbabilities, prove_fresh, same_version
 
 
 class Probe(NamedTuple):
@@ -19,7 +19,7 @@ class Probe(NamedTuple):
     completion: Sequence[int]
 
 
-class Engine(Protocol):
+class RolloutEngine(Protocol):
     """What draws rollouts. A sync reaches several replicas where every process has an engine of its own."""
 
     def version(self) -> str:
@@ -31,7 +31,7 @@ class Engine(Protocol):
         ...
 
 
-class Policy(Protocol):
+class TrainedPolicy(Protocol):
     """What is trained."""
 
     def log_probabilities(self, probes: Sequence[Probe]) -> LogProbabilities: ...
@@ -50,8 +50,8 @@ class FreshnessGuard:
 
     def __init__(
         self,
-        engine: Engine,
-        policy: Policy,
+        engine: RolloutEngine,
+        policy: TrainedPolicy,
         *,
         noise: float | None = None,
         tolerance: float = MAX_RESIDUAL,
@@ -71,7 +71,7 @@ class FreshnessGuard:
         self.undecided = 0
         """Syncs in a row that proved nothing."""
 
-    def check(self, version: str, candidates: Sequence[Probe]) -> Proof:
+    def check(self, version: str, candidates: Sequence[Probe]) -> FreshnessProof:
         """After a push, before anything is drawn. `candidates`: probes, for the first sync; raises StalePolicy."""
         if not self._probes:
             self._choose(candidates)

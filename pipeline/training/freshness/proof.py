@@ -63,7 +63,7 @@ class Movement(Record):
     engine: Place
 
 
-class Proof(Record):
+class FreshnessProof(Record):
     """One sync. `proven`: a stale engine would have been refused; otherwise nothing speaks against this one."""
 
     version: str
@@ -85,7 +85,7 @@ def prove_fresh(
     previous: LogProbabilities | None = None,
     noise: float | None = None,
     tolerance: float = MAX_RESIDUAL,
-) -> Proof:
+) -> FreshnessProof:
     """Decide by the rule above. `noise`: the usual residual, if it is known; `tolerance`: the greatest; nats per token.
 
     Raises StalePolicy, and ValueError when the engine scored other tokens than the policy.
@@ -98,26 +98,29 @@ def prove_fresh(
             f"{len(lengths)}: ask it for the log-probabilities of the same token ids, the completion's alone."
         )
     old = {name: _flat(rows) for name, rows in (("base", base), ("previous", previous)) if rows is not None}
-    told, right = _flat(engine), _flat(policy)
+    engine_logprobs, right = _flat(engine), _flat(policy)
     usable = np.isfinite(np.stack([right, *old.values()])).all(axis=0)
-    if bad := int((usable & ~np.isfinite(told)).sum()):
+    if bad := int((usable & ~np.isfinite(engine_logprobs)).sum()):
         raise StalePolicy(
-            "other weights", f"{bad} of {len(told)} log-probabilities are no finite numbers. Restart the engine."
+            "other weights",
+            f"{bad} of {len(engine_logprobs)} log-probabilities are no finite numbers. Restart the engine.",
         )
     if not usable.any():
-        return Proof(version=pushed, proven=False, residual=0.0, tokens=0, since_base=None, since_previous=None)
+        return FreshnessProof(
+            version=pushed, proven=False, residual=0.0, tokens=0, since_base=None, since_previous=None
+        )
     owner = np.repeat(np.arange(len(lengths)), lengths)[usable]
-    told, right = told[usable], right[usable]
+    engine_logprobs, right = engine_logprobs[usable], right[usable]
     old = {name: values[usable] for name, values in old.items()}
-    residual = float(np.abs(told - right).mean())
-    moved = {name: _movement(told, right, values, owner, noise) for name, values in old.items()}
+    residual = float(np.abs(engine_logprobs - right).mean())
+    moved = {name: _movement(engine_logprobs, right, values, owner, noise) for name, values in old.items()}
     _refuse(moved, residual, tolerance if noise is None else min(tolerance, max(SMALL, ALLOWED_NOISE * noise)))
     since = moved.get("previous") or moved.get("base")
-    return Proof(
+    return FreshnessProof(
         version=pushed,
         proven=since is not None and since.engine == "policy",
         residual=residual,
-        tokens=len(told),
+        tokens=len(engine_logprobs),
         since_base=moved.get("base"),
         since_previous=moved.get("previous"),
     )
@@ -137,7 +140,9 @@ def _flat(rows: LogProbabilities) -> np.ndarray:
     return np.array([value for row in rows for value in row], dtype=float)
 
 
-def _movement(told: np.ndarray, right: np.ndarray, old: np.ndarray, owner: np.ndarray, usual: float | None) -> Movement:
+def _movement(
+    engine_logprobs: np.ndarray, right: np.ndarray, old: np.ndarray, owner: np.ndarray, usual: float | None
+) -> Movement:
     """The share by signs, not by least squares: one unlikely token that jumped must not decide for all the others."""
     way = right - old
     whole = np.bincount(owner, np.abs(way))
@@ -145,14 +150,14 @@ def _movement(told: np.ndarray, right: np.ndarray, old: np.ndarray, owner: np.nd
     distance = total / len(way)
     if probes < FEWEST_PROBES:
         return Movement(distance=distance, share=nan, error=nan, engine="undecided")
-    made = np.bincount(owner, np.sign(way) * (told - old))
-    share = float(made.sum()) / total
-    error = float(np.sqrt(probes / (probes - 1) * np.square(made - share * whole).sum())) / total
-    noise = max(FLOOR, float(np.abs(told - old - share * way).mean()) if usual is None else usual)
+    engine_change = np.bincount(owner, np.sign(way) * (engine_logprobs - old))
+    share = float(engine_change.sum()) / total
+    error = float(np.sqrt(probes / (probes - 1) * np.square(engine_change - share * whole).sum())) / total
+    noise = max(FLOOR, float(np.abs(engine_logprobs - old - share * way).mean()) if usual is None else usual)
     missing, spread = abs(share - 1), SIGMAS * error
     engine: Place = "undecided"
     if missing > max(BAND, spread) and missing * distance > STANDS_OUT * noise:
-        engine = "old" if float(np.abs(told - old).mean()) < STANDS_OUT * noise else "elsewhere"
+        engine = "old" if float(np.abs(engine_logprobs - old).mean()) < STANDS_OUT * noise else "elsewhere"
     elif missing <= BAND and spread <= 1 - BAND and distance > STANDS_OUT * noise:
         engine = "policy"
     return Movement(distance=distance, share=share, error=error, engine=engine)
@@ -160,25 +165,25 @@ def _movement(told: np.ndarray, right: np.ndarray, old: np.ndarray, owner: np.nd
 
 def _refuse(moved: dict[str, Movement], residual: float, tolerance: float) -> None:
     lies = {name: m for name, m in moved.items() if m.engine in ("old", "elsewhere")}
-    told = " and ".join(f"{m.share:.0%} of the {m.distance:.2g} nats a token since the {n}" for n, m in lies.items())
+    details = " and ".join(f"{m.share:.0%} of the {m.distance:.2g} nats a token since the {n}" for n, m in lies.items())
     held = {name for name, m in lies.items() if m.engine == "old"}
     if "base" in held:
         raise StalePolicy(
             "base policy",
-            f"the engine moved {told}: it draws with the base. Check that requests name the adapter, or that the "
+            f"the engine moved {details}: it draws with the base. Check that requests name the adapter, or that the "
             "merged update is not lost in rounding (bf16 keeps 8 bits), and resume from the last checkpoint.",
         )
     if "previous" in held:
         raise StalePolicy(
             "stale adapter",
-            f"the engine moved {told}: the last push did not arrive. Give each push a name and a path of its own, "
+            f"the engine moved {details}: the last push did not arrive. Give each push a name and a path of its own, "
             "reset the prefix cache, and resume from the last checkpoint.",
         )
     if lies:
         raise StalePolicy(
             "scaled adapter",
-            f"the engine moved {told}: an older push, a part of the adapter, or the whole by another factor. Compare "
-            "alpha / r and the list of modules on both sides, and resume from the last checkpoint.",
+            f"the engine moved {details}: an older push, a part of the adapter, or the whole by another factor. "
+            "Compare alpha / r and the list of modules on both sides, and resume from the last checkpoint.",
         )
     if residual > tolerance:
         raise StalePolicy(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pipeline.training.freshness.guard import FreshnessGuard, Probe
-from pipeline.training.freshness.proof import MAX_RESIDUAL, LogProbabilities, Proof
+from pipeline.training.freshness.proof import MAX_RESIDUAL, FreshnessProof, LogProbabilities
 
 T = TypeVar("T")
 PROMPT_TOKENS = 64
@@ -31,7 +31,7 @@ class TrlFreshness:
         self._trainer, self._name, self._engine = trainer, name, TrlEngine(trainer)
         self.guard = FreshnessGuard(self._engine, TrlPolicy(trainer), tolerance=tolerance, log=log)
 
-    def sync(self, prompt_ids: Sequence[Sequence[int]]) -> Proof | None:
+    def sync(self, prompt_ids: Sequence[Sequence[int]]) -> FreshnessProof | None:
         """Push the weights, if the step is new, and prove that they arrived; raises StalePolicy."""
         step = self._trainer.state.global_step
         if step == self._trainer._last_loaded_step:
@@ -102,8 +102,8 @@ class TrlEngine:
     def _served_scores(self, probes: Sequence[Probe]) -> LogProbabilities:
         sequences = [[*probe.prompt, *probe.completion] for probe in probes]
         lengths = [len(probe.prompt) for probe in probes]
-        told = self._vllm.vllm_client.get_sequence_logprobs(sequences, lengths, top_logprobs=1)
-        return [[value for (value,) in row] for row in told["actual_logprobs"]]
+        response = self._vllm.vllm_client.get_sequence_logprobs(sequences, lengths, top_logprobs=1)
+        return [[value for (value,) in row] for row in response["actual_logprobs"]]
 
     def _replicas(self, ask: Callable[[], T]) -> list[T]:
         from accelerate.utils import gather_object
@@ -149,7 +149,7 @@ def model_log_probabilities(model: Any, probes: Sequence[Probe], batch: int = 8)
         here = slice(before - len(prompt), before + len(completion))
         ids[row, here] = torch.tensor([*prompt, *completion])
         mask[row, here] = 1
-    found: list[list[float]] = []
+    logprobs: list[list[float]] = []
     training = model.training
     model.eval()
     with torch.no_grad():
@@ -160,6 +160,6 @@ def model_log_probabilities(model: Any, probes: Sequence[Probe], batch: int = 8)
                 input_ids=some, attention_mask=seen, position_ids=positions, logits_to_keep=after + 1, use_cache=False
             )
             scores = output.logits[:, :-1].float().log_softmax(-1).gather(-1, some[:, -after:, None])[..., 0]
-            found += scores.tolist()
+            logprobs += scores.tolist()
     model.train(training)
-    return [row[: len(probe.completion)] for row, probe in zip(found, probes, strict=True)]
+    return [row[: len(probe.completion)] for row, probe in zip(logprobs, probes, strict=True)]

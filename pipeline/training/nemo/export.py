@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
-from pipeline.training.nemo.read import ADAPTER, WEIGHTS, Saved
+from pipeline.training.nemo.read import ADAPTER, WEIGHTS, SavedCheckpoint
 from pipeline.training.nemo.render import conversion
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.weights import without_places
 
 
 def export(
-    plan: TrainingPlan, saved: Saved, folder: Path, step: int, checkout: Path, python: Sequence[str]
+    plan: TrainingPlan, saved: SavedCheckpoint, folder: Path, step: int, checkout: Path, python: Sequence[str]
 ) -> CheckpointRef:
     """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both.
 
@@ -69,7 +69,9 @@ def _merged(plan: TrainingPlan, source: Path, staging: Path) -> None:
     _save(plan, model.merge_and_unload(), source, staging)
 
 
-def _converted(plan: TrainingPlan, saved: Saved, staging: Path, checkout: Path, python: Sequence[str]) -> None:
+def _converted(
+    plan: TrainingPlan, saved: SavedCheckpoint, staging: Path, checkout: Path, python: Sequence[str]
+) -> None:
     from transformers import AutoModelForCausalLM
 
     out = staging.with_name(".hf")
@@ -80,16 +82,16 @@ def _converted(plan: TrainingPlan, saved: Saved, staging: Path, checkout: Path, 
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}. Its last lines:\n{tail}")
     loaded: Any = AutoModelForCausalLM.from_pretrained(out, dtype="auto", output_loading_info=True)
-    model, found = loaded
-    _refuse_gaps(out, found["missing_keys"], found["unexpected_keys"])
+    model, loading_info = loaded
+    _refuse_gaps(out, loading_info["missing_keys"], loading_info["unexpected_keys"])
     _save(plan, model, out, staging)
     shutil.rmtree(out)
 
 
 def _refuse_gaps(source: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
     gaps = {"are missing": sorted(missing), "don't belong": sorted(unexpected)}
-    if said := [f"{len(names)} {what}, such as {names[0]}" for what, names in gaps.items() if names]:
-        raise ValueError(f"The weights in {source} are not the model's: {'; '.join(said)}. Train on the same base.")
+    if problems := [f"{len(names)} {what}, such as {names[0]}" for what, names in gaps.items() if names]:
+        raise ValueError(f"The weights in {source} are not the model's: {'; '.join(problems)}. Train on the same base.")
 
 
 def _save(plan: TrainingPlan, model: Any, source: Path, staging: Path) -> None:

@@ -31,10 +31,10 @@ LOSSES = {"dapo": True, "grpo": False}
 def refuse(plan: TrainingPlan) -> None:
     """Raise ValueError that lists every setting NeMo RL cannot express, and what to change."""
     algorithm = plan.algorithm
-    found = [*_shared(plan), *(_grpo(plan, algorithm) if isinstance(algorithm, GRPO) else _dpo(plan, algorithm))]
-    if found:
+    problems = [*_shared(plan), *(_grpo(plan, algorithm) if isinstance(algorithm, GRPO) else _dpo(plan, algorithm))]
+    if problems:
         raise ValueError(
-            "\n".join(["NeMo RL cannot train this plan; change these, or set training.engine trl:", *found])
+            "\n".join(["NeMo RL cannot train this plan; change these, or set training.engine trl:", *problems])
         )
 
 

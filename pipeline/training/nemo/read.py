@@ -22,7 +22,7 @@ ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 ACCURACY = "val:accuracy"
 
 
-class Saved(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A whole checkpoint. `step` counts NeMo RL's own steps; `info` is what it noted of the training."""
 
     step: int
@@ -32,25 +32,25 @@ class Saved(NamedTuple):
     @property
     def accuracy(self) -> float | None:
         """On held-out prompts, if they were asked at this step."""
-        found = self.info.get(ACCURACY)
-        return float(found) if isinstance(found, int | float) else None
+        value = self.info.get(ACCURACY)
+        return float(value) if isinstance(value, int | float) else None
 
 
-def whole(root: Path, lora: bool, say: Say) -> list[Saved]:
+def whole(root: Path, lora: bool, say: Say) -> list[SavedCheckpoint]:
     """Whole checkpoints, newest first; each one passed over is named with its flaw."""
-    found: list[Saved] = []
+    saved_checkpoints: list[SavedCheckpoint] = []
     for step, folder in _steps(root):
         if (flaw := find_flaw(folder, lora)) is None:
-            found.append(Saved(step, folder, json.loads((folder / INFO).read_text())))
+            saved_checkpoints.append(SavedCheckpoint(step, folder, json.loads((folder / INFO).read_text())))
         else:
             say(f"checkpoint {folder.name} is passed over: {flaw}")
-    return found
+    return saved_checkpoints
 
 
-def best(saved: Sequence[Saved]) -> Saved | None:
+def best(saved: Sequence[SavedCheckpoint]) -> SavedCheckpoint | None:
     """The one with the highest held-out accuracy, the newest of equals; NaN and none rank worst."""
 
-    def rank(each: Saved) -> tuple[float, int]:
+    def rank(each: SavedCheckpoint) -> tuple[float, int]:
         accuracy = each.accuracy
         return (-math.inf if accuracy is None or math.isnan(accuracy) else accuracy, each.step)
 
@@ -108,5 +108,5 @@ def _torn(path: Path) -> str | None:
 
 
 def _steps(root: Path) -> list[tuple[int, Path]]:
-    found = [(match, path) for path in root.glob("step_*") if (match := re.fullmatch(r"step_(\d+)", path.name))]
-    return sorted(((int(match[1]), path) for match, path in found), reverse=True)
+    matches = [(match, path) for path in root.glob("step_*") if (match := re.fullmatch(r"step_(\d+)", path.name))]
+    return sorted(((int(match[1]), path) for match, path in matches), reverse=True)

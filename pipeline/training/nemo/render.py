@@ -166,7 +166,7 @@ def _set(tree: Tree, dotted: str, value: Any) -> None:
 
 
 def _keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found: list[str] = []
+    keys: list[str] = []
     for name, value in tree.items():
-        found += [f"{prefix}{name}", *(_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else ())]
-    return found
+        keys += [f"{prefix}{name}", *(_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else ())]
+    return keys

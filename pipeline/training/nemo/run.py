@@ -22,13 +22,13 @@ from pipeline.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.exits import PREEMPTED
 from pipeline.training.goodput import account, interruptions
-from pipeline.training.journal import Journal, read_journal
+from pipeline.training.journal import TrainingJournal, read_journal
 from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
 from pipeline.training.nemo.follow import Process
 from pipeline.training.nemo.limits import batches
 from pipeline.training.nemo.output import Output, Row, begins
-from pipeline.training.nemo.read import Saved, Say, best, set_aside, whole
+from pipeline.training.nemo.read import SavedCheckpoint, Say, best, set_aside, whole
 from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, unknown_keys, workspace
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
@@ -108,12 +108,12 @@ class _Attempt:
         set_aside(self._root, self._lora, say)
         self._saved = whole(self._root, self._lora, say)
         self.reached = self._saved[0].step if self._saved else 0
-        self.journal = Journal(folder / "journal.jsonl")
+        self.journal = TrainingJournal(folder / "journal.jsonl")
         self.journal.add("started", self.ours(self.reached))
         if self.reached:
             say(f"resuming at step {self.ours(self.reached)}")
         self.rows = self._read_rows()
-        self._watch, self.health = sentinel.Watch(plan.training.sentinel), Health()
+        self._watch, self.health = sentinel.HealthMonitor(plan.training.sentinel), Health()
         for row in self.rows:
             self.health = sentinel.remember(self.health, self._watch.add(row))
         self._output = Output(self.reached)
@@ -151,7 +151,7 @@ class _Attempt:
             tail = "\n".join(self._process.tail)
             raise RuntimeError(f"NeMo RL ended with {code}. Run it again to resume. Its last lines:\n{tail}")
 
-    def outcome(self) -> Saved | None:
+    def outcome(self) -> SavedCheckpoint | None:
         """The last checkpoint; of a training that was stopped the best one, None if it came before any."""
         self._saved = whole(self._root, self._lora, self._say)
         if self.stopped:
@@ -195,9 +195,9 @@ class _Attempt:
             f"step {step}/{self._plan.algorithm.steps}  "
             + "  ".join(f"{name} {row[key]:.3f}" for key, name in SHOWN.items() if key in row)
         )
-        found = self._watch.add(row)
-        self.health = sentinel.remember(self.health, found)
-        for finding in found:
+        findings = self._watch.add(row)
+        self.health = sentinel.remember(self.health, findings)
+        for finding in findings:
             self._say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
         if self.stopped and self._process is not None:
             self._process.end()

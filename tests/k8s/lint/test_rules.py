@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s.gang import Gang
-from k8s.lint import GANG_RULES, RULES, Finding, lint_gang, lint_objects
+from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
 from k8s.lint.manifests import Manifests
-from k8s.lint.outcomes import CRASHED, EVICTED, NOTICED, REFUSED, End, jobset_action, volcano_action
+from k8s.lint.outcomes import CRASHED, EVICTED, NOTICED, REFUSED, PodExit, jobset_action, volcano_action
 from k8s.lint.tree import quantity
 from k8s.render import render
 from tests.k8s.lint.cases import STATIC, find, gang, good, put
@@ -24,7 +24,7 @@ WITHOUT_OPERATOR = {"no-gang-scheduler", "no-queue"}
 """Of an indexed Job: true, and its price."""
 
 
-def rules(findings: list[Finding]) -> set[str]:
+def rules(findings: list[Violation]) -> set[str]:
     return {finding.rule for finding in findings}
 
 
@@ -152,13 +152,13 @@ def test_pipes_files_outside_the_volume_are_found() -> None:
     [
         (EVICTED, "RestartJobSetAndIgnoreMaxRestarts"),
         (NOTICED, "RestartJobSetAndIgnoreMaxRestarts"),
-        (End(137, evicted=True), "RestartJobSetAndIgnoreMaxRestarts"),
+        (PodExit(137, evicted=True), "RestartJobSetAndIgnoreMaxRestarts"),
         (REFUSED, "FailJobSet"),
         (CRASHED, "RestartJobSet"),
-        (End(137), "RestartJobSet"),
+        (PodExit(137), "RestartJobSet"),
     ],
 )
-def test_how_our_jobset_ends(end: End, action: str) -> None:
+def test_how_our_jobset_ends(end: PodExit, action: str) -> None:
     (workload,) = Manifests(render(gang())).gangs
     assert jobset_action(workload.object, workload.jobs[0], end) == action
 
@@ -167,7 +167,7 @@ def test_how_our_jobset_ends(end: End, action: str) -> None:
     ("end", "action"),
     [(EVICTED, "RestartJob"), (NOTICED, "RestartJob"), (CRASHED, "RestartJob"), (REFUSED, "AbortJob")],
 )
-def test_how_our_volcano_job_ends(end: End, action: str) -> None:
+def test_how_our_volcano_job_ends(end: PodExit, action: str) -> None:
     (job,) = render(gang("volcano"))
     assert volcano_action(job, job["spec"]["tasks"][0], end) == action
 

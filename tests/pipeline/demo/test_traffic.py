@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo.task import problems
-from pipeline.demo.traffic import Claim, ensure_days
+from pipeline.demo.traffic import TrafficClaim, ensure_days
 from pipeline.recipe import Compute
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.serving.sample import Completion, Messages, Sampling
@@ -87,7 +87,7 @@ def test_a_day_is_served_once_and_every_champion_has_its_own(tmp_path: Path) -> 
     assert {name: after[name] for name in before} == before
     days = [name for name in after if name.startswith("observations_v2/")]
     assert [Path(d).name for d in days] == [f"2026-01-0{n}.jsonl.gz" for n in (5, 6, 7)]
-    claims = [Claim.model_validate_json(p.read_text()) for p in sorted((tmp_path / "claims").iterdir())]
+    claims = [TrafficClaim.model_validate_json(p.read_text()) for p in sorted((tmp_path / "claims").iterdir())]
     assert [c.champion for c in claims] == [FIRST.digest, SECOND.digest]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.erasure import forget
-from pipeline.erasure.proof import Proof
+from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.pii import pseudonym
 from tests.pipeline.erasure.conftest import ANN, NAME, NOW, Place, secret
 
 
-def erase(place: Place, user: str = ANN, since: datetime | None = None) -> Proof:
+def erase(place: Place, user: str = ANN, since: datetime | None = None) -> ErasureProof:
     return forget(
         place.store,
         place.lake,

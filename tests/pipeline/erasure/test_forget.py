@@ -18,7 +18,7 @@ from pipeline.registry.blocks import blocks
 from pipeline.registry.propose import champion
 from pipeline.registry.record import Phase, append, read_state, step_event
 from pipeline.storage import Store, digest_json
-from pipeline.traces.erased import erased_users, mark
+from pipeline.traces.erased import erased_users, user_hash
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
@@ -140,21 +140,21 @@ def test_withdrawn_consent_takes_the_rows_from_its_date_on(world: World) -> None
     hours = [json.loads(x)["start_time"][11:13] for x in raw.splitlines() if BOB.encode() in x]
     assert hours == ["00", "01", "02"]
     (listed,) = erased_users(world.place.store).users
-    assert (listed.mark, listed.since) == (mark(BOB), since.replace(tzinfo=UTC))
+    assert (listed.user_hash, listed.since) == (user_hash(BOB), since.replace(tzinfo=UTC))
     both = erase(world.place, BOB)
     assert both.rows == {DAYS[0]: 6, DAYS[1]: 3}
     assert both.id != proof.id
-    assert [(u.mark, u.since) for u in erased_users(world.place.store).users] == [(mark(BOB), None)]
+    assert [(u.user_hash, u.since) for u in erased_users(world.place.store).users] == [(user_hash(BOB), None)]
     assert holding(world.place.root, BOB) == set()
 
 
 def test_an_unknown_user_is_a_clear_result_and_still_on_the_list(world: World) -> None:
     reports = world.place.reports()
     proof = erase(world.place, "user-nobody-9")
-    assert not proof.found
+    assert not proof.has_matches
     assert proof.rows == {}
     assert world.place.reports() == reports
-    assert [u.mark for u in erased_users(world.place.store).users] == [mark("user-nobody-9")]
+    assert [u.user_hash for u in erased_users(world.place.store).users] == [user_hash("user-nobody-9")]
     assert world.place.propose(world.first) == ""
 
 
@@ -172,7 +172,7 @@ def test_the_proof_and_the_audit_entry_name_nobody(world: World) -> None:
     proof = erase(world.place)
     (entry,) = [e for e in audit.entries(world.place.store) if e.kind == "erasure"]
     assert (entry.subject, entry.detail["proof"]) == (proof.id, digest_json(proof))
-    assert entry.detail["mark"] == mark(ANN)
+    assert entry.detail["mark"] == user_hash(ANN)
     assert not audit.verify(world.place.store).flaw
 
 

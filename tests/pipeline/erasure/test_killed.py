@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline import audit
-from pipeline.erasure.proof import Proof
+from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Reason
 from tests.pipeline.erasure.conftest import ANN, DAYS, World
@@ -46,7 +46,7 @@ def test_a_kill_at_a_phases_end_is_healed_by_the_same_command(phase: int, world:
     check_healed(world, erase(world.place))
 
 
-def check_healed(world: World, proof: Proof) -> None:
+def check_healed(world: World, proof: ErasureProof) -> None:
     assert holding(world.place.root, *words_of(ANN)) == set()
     assert proof.rows == {DAYS[0]: 6, DAYS[1]: 6}
     assert proof.affected.iterations == tuple(sorted({world.first.id, world.third.id}))

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from pipeline import audit
-from pipeline.erasure.proof import Proof, proof_name
+from pipeline.erasure.proof import ErasureProof, proof_name
 from pipeline.registry import versions
 from pipeline.storage import digest_json
 from pipeline.traces.lake import open_lake
@@ -35,7 +35,7 @@ def test_a_proof_still_agrees_with_the_log_after_a_move(world: World, tmp_path: 
     proof = erase(Place(tmp_path / "first"))
     (tmp_path / "first").rename(tmp_path / "second")
     moved = Place(tmp_path / "second")
-    assert moved.store.read(proof_name(proof.id), Proof) == proof
+    assert moved.store.read(proof_name(proof.id), ErasureProof) == proof
     assert audit.verify(moved.store).flaw == ""
     assert [e.detail["proof"] for e in audit.entries(moved.store) if e.kind == "erasure"] == [digest_json(proof)]
     assert erase(moved) == proof

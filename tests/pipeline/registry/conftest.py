@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from pipeline.iteration import Iteration, identify
 from pipeline.recipe import Rollout
-from pipeline.registry.policy import ArmMetrics, LiveMetrics, Policy, policy_of
-from pipeline.registry.propose import Proposed, propose
+from pipeline.registry.policy import ArmMetrics, LiveMetrics, RolloutPolicy, policy_of
+from pipeline.registry.propose import ProposalResult, propose
 from pipeline.registry.record import ModelVersion, RolloutState, read_state
 from pipeline.registry.rollout import Tick, tick
 from pipeline.registry.router import LocalRouter, Split
@@ -124,8 +124,8 @@ class World:
         return read_state(self.store, NAME)
 
     def propose(
-        self, digest: str, *, number: int = 1, verdict: str = "PASS", data: str = "data", policy: Policy = POLICY
-    ) -> Proposed:
+        self, digest: str, *, number: int = 1, verdict: str = "PASS", data: str = "data", policy: RolloutPolicy = POLICY
+    ) -> ProposalResult:
         state = self.state
         iteration = iteration_over(state.champion.model if state.champion else BASE, state.promotions, data)
         return propose(

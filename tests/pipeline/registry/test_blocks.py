@@ -3,13 +3,13 @@
 import pytest
 
 from pipeline import audit
-from pipeline.registry.blocks import Block, block, blocked
+from pipeline.registry.blocks import ErasureBlock, block, blocked
 from pipeline.registry.record import Phase
 from tests.pipeline.registry.conftest import BASE, World, iteration_over, version_of
 
 
-def by_digest(digest: str) -> Block:
-    return Block(proof="p1", digests=(digest,), iterations=())
+def by_digest(digest: str) -> ErasureBlock:
+    return ErasureBlock(proof="p1", digests=(digest,), iterations=())
 
 
 def test_a_blocked_model_or_iteration_is_not_let_in(world: World) -> None:
@@ -19,7 +19,7 @@ def test_a_blocked_model_or_iteration_is_not_let_in(world: World) -> None:
     assert world.state.phase is Phase.IDLE
     iteration = iteration_over(BASE)
     assert blocked(world.store, version_of("good", 1, iteration)) == ""
-    block(world.store, Block(proof="p2", digests=(), iterations=(iteration.id,)))
+    block(world.store, ErasureBlock(proof="p2", digests=(), iterations=(iteration.id,)))
     assert "erasure p2" in blocked(world.store, version_of("made later", 2, iteration))
 
 

@@ -1,14 +1,14 @@
 import pytest
 
 from pipeline import audit
-from pipeline.registry.decision import Decision, abort, decide, resume
+from pipeline.registry.decision import RolloutDecision, abort, decide, resume
 from pipeline.registry.record import Phase, read_events
 from pipeline.registry.rollout import tick
 from tests.pipeline.registry.conftest import NAME, World
 
 
 def decided(world: World, action: str, rollout: str = "", reason: str = "a reason", by: str = "operator"):
-    decision = Decision(action=action, reason=reason, by=by, rollout=rollout)
+    decision = RolloutDecision(action=action, reason=reason, by=by, rollout=rollout)
     return decide(world.store, NAME, world.router, world.registry, decision, world.now)
 
 

@@ -6,7 +6,7 @@ import pytest
 from pipeline.recipe import Rollout
 from pipeline.registry.policy import (
     Counts,
-    Evidence,
+    LiveEvidence,
     LiveMetrics,
     harm,
     latency_evidence,
@@ -20,13 +20,13 @@ from tests.pipeline.registry.conftest import POLICY, arm
 
 def first_harm(rng, drop, *, looks=48, canary=75, champion=1425, quality=0.7, errors=(0.01, 0.01)):
     """The look at which harm is proven, drawing each look's correct answers and errors; None if never."""
-    evidence = Evidence()
+    evidence = LiveEvidence()
     for look in range(1, looks + 1):
         arms = [
             Counts(requests=n, graded=n, correct=int(rng.binomial(n, q)), errors=int(rng.binomial(n, e)))
             for n, q, e in ((champion, quality, errors[0]), (canary, quality - drop, errors[1]))
         ]
-        evidence = Evidence(champion=evidence.champion.plus(arms[0]), canary=evidence.canary.plus(arms[1]))
+        evidence = LiveEvidence(champion=evidence.champion.plus(arms[0]), canary=evidence.canary.plus(arms[1]))
         if harm(evidence, POLICY):
             return look
     return None
@@ -54,30 +54,30 @@ def test_a_drop_of_15_points_is_proven_within_a_few_looks_of_5_percent():
 
 
 def test_the_same_canary_at_100_percent_is_compared_with_the_champion_of_the_stage_before():
-    before = Evidence(champion=arm(1000, 0.7), canary=arm(300, 0.7))
+    before = LiveEvidence(champion=arm(1000, 0.7), canary=arm(300, 0.7))
     full = before.fresh().plus(look(arm(0), arm(1500, 0.5)), POLICY)
     assert "quality fell" in harm(full, POLICY)
     assert not harm(before.fresh().plus(look(arm(0), arm(1500, 0.7)), POLICY), POLICY)
-    assert "to compare with" in shortfall(Evidence(canary=arm(100)), POLICY)
+    assert "to compare with" in shortfall(LiveEvidence(canary=arm(100)), POLICY)
 
 
 def test_errors_over_the_ratio_are_harm_and_few_errors_are_an_anecdote():
     assert "errors went" in harm(
-        Evidence(champion=arm(20_000, error_rate=0.01), canary=arm(1000, error_rate=0.08)), POLICY
+        LiveEvidence(champion=arm(20_000, error_rate=0.01), canary=arm(1000, error_rate=0.08)), POLICY
     )
     rash = POLICY.model_copy(update={"alpha": 0.9})
-    assert not harm(Evidence(champion=arm(20_000), canary=arm(900, error_rate=0.01)), rash)
-    assert not harm(Evidence(champion=arm(20_000, 0.9), canary=arm(29, 0.0)), POLICY)
+    assert not harm(LiveEvidence(champion=arm(20_000), canary=arm(900, error_rate=0.01)), rash)
+    assert not harm(LiveEvidence(champion=arm(20_000, 0.9), canary=arm(29, 0.0)), POLICY)
 
 
 def test_latency_is_harm_after_a_run_of_slow_looks_and_never_after_one():
-    evidence, slow = Evidence(), look(arm(1425), arm(75, p99=1.3))
+    evidence, slow = LiveEvidence(), look(arm(1425), arm(75, p99=1.3))
     looks = 0
     while not harm(evidence, POLICY):
         evidence, looks = evidence.plus(slow, POLICY), looks + 1
     assert 5 <= looks <= 10
     assert "p99 latency" in harm(evidence, POLICY)
-    assert "p99 latency" in shortfall(Evidence(champion=arm(100), canary=arm(100), slow=2, brisk=1), POLICY)
+    assert "p99 latency" in shortfall(LiveEvidence(champion=arm(100), canary=arm(100), slow=2, brisk=1), POLICY)
 
 
 def test_a_bettor_on_latency_rarely_wins_when_slow_looks_are_a_coin_toss():
@@ -90,10 +90,10 @@ def test_a_bettor_on_latency_rarely_wins_when_slow_looks_are_a_coin_toss():
 
 
 def test_an_observed_share_that_contradicts_the_weight_is_seen():
-    assert skew(Evidence(champion=arm(9000), canary=arm(1000)), 5)
-    assert not skew(Evidence(champion=arm(9510), canary=arm(490)), 5)
-    assert skew(Evidence(champion=arm(1), canary=arm(1000)), 100)
-    assert not skew(Evidence(canary=arm(1000)), 100)
+    assert skew(LiveEvidence(champion=arm(9000), canary=arm(1000)), 5)
+    assert not skew(LiveEvidence(champion=arm(9510), canary=arm(490)), 5)
+    assert skew(LiveEvidence(champion=arm(1), canary=arm(1000)), 100)
+    assert not skew(LiveEvidence(canary=arm(1000)), 100)
 
 
 def look(champion, canary, start=0.0, end=400.0):

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.registry.record import Event, Phase, append, fold, read_events, read_state, step_event
+from pipeline.registry.record import Phase, RolloutEvent, append, fold, read_events, read_state, step_event
 from pipeline.storage import Store
 from tests.pipeline.registry.conftest import NAME
 
@@ -20,14 +20,14 @@ def test_the_log_refuses_steps_that_are_not_legal_and_gaps(world):
     world.propose("new")
     state = world.state
     for phase, stage in ((Phase.PROMOTED, 0), (Phase.OBSERVING, 0), (Phase.GATED, 0)):
-        event = Event(
+        event = RolloutEvent(
             epoch=state.epoch + 1 + (phase is Phase.GATED), at=0, rollout=state.rollout, phase=phase, stage=stage
         )
         with pytest.raises(AssertionError):
             append(world.store, NAME, state, event)
     world.tick_until("observing")
     with pytest.raises(AssertionError, match="skipped"):
-        event = Event(epoch=world.state.epoch + 1, at=0, rollout="r", phase=Phase.SHIFTING, stage=2)
+        event = RolloutEvent(epoch=world.state.epoch + 1, at=0, rollout="r", phase=Phase.SHIFTING, stage=2)
         append(world.store, NAME, world.state, event)
     world.store.path("rollout", NAME, "events", "000002.json").unlink()
     with pytest.raises(ValueError, match="Restore"):

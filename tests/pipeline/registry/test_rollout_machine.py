@@ -12,7 +12,7 @@ from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pipeline.registry.decision import Decision, decide
+from pipeline.registry.decision import RolloutDecision, decide
 from pipeline.registry.propose import champion
 from pipeline.registry.record import TERMINAL, Phase, fold, read_events
 from pipeline.registry.rollout import tick, wanted_split
@@ -211,7 +211,7 @@ class RolloutMachine(RuleBasedStateMachine):
         if action == "abort" and sure < 4:
             return
         rollout = before.rollout if meant == "it" else meant
-        decision = Decision(action=action, reason="a person says so", by="operator", rollout=rollout)
+        decision = RolloutDecision(action=action, reason="a person says so", by="operator", rollout=rollout)
 
         def crash():
             raise Crash

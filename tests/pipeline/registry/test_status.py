@@ -3,11 +3,11 @@ import pytest
 from pipeline.registry.decision import abort, resume
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import Phase, read_events
-from pipeline.registry.status import Status, status
+from pipeline.registry.status import RolloutStatus, status
 from tests.pipeline.registry.conftest import BASE, NAME, World, iteration_over
 
 
-def shown(world: World) -> Status:
+def shown(world: World) -> RolloutStatus:
     serving = champion(world.store, NAME) or ChampionState(model=BASE, version=0, promotions=0)
     return status(NAME, serving, read_events(world.store, NAME), world.router.read())
 

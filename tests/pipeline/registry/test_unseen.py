@@ -4,13 +4,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.registry.policy import Policy
+from pipeline.registry.policy import RolloutPolicy
 from pipeline.registry.record import read_events
 from pipeline.registry.unseen import lineage, prompt_key, unseen
 from pipeline.selection.preferences import PAIRS, PROMPTS
 from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, model
 
-FEW: Policy = POLICY.model_copy(update={"min_canary_requests": 2})
+FEW: RolloutPolicy = POLICY.model_copy(update={"min_canary_requests": 2})
 
 
 def ask(text: str, role: str = "user"):

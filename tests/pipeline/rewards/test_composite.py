@@ -6,7 +6,7 @@ from pytest import approx, mark, raises
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.composite import compose, profile_of, score_fresh, weights_of
 from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
-from pipeline.rewards.verifiers import Check, Grade, Outcome
+from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask
 
 SETTINGS = Rewards()
 LONG = "First multiply the seven bags by two books each, then add the sixteen loose books.\n#### 30"
@@ -104,7 +104,7 @@ def test_a_better_component_never_lowers_the_reward(findings: dict, name: str, o
     [(Outcome.correct, 1.0), (Outcome.wrong, 0.15 / 1.15), (Outcome.timeout, None), (Outcome.error, None)],
 )
 def test_a_fresh_completion_is_worth_what_a_logged_one_is(outcome: Outcome, reward: float | None) -> None:
-    fresh = score_fresh(Check(LONG, "30"), Grade(outcome, "30"), SETTINGS)
+    fresh = score_fresh(VerifierTask(LONG, "30"), Grade(outcome, "30"), SETTINGS)
     assert fresh.final_reward == (None if reward is None else approx(reward))
     assert fresh.profile == "verified"
     needed = [name for name in COMPONENTS if getattr(weights_of("verified", SETTINGS), name) > 0]

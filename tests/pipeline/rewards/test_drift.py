@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.rewards.drift import Distribution, against, record, stability_index
+from pipeline.rewards.drift import RewardDistribution, against, record, stability_index
 from pipeline.storage import Store
 
 FLAT = (100,) * 20
@@ -22,12 +22,12 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def distribution(iteration: str, number: int = 0, **changes: Any) -> Distribution:
+def distribution(iteration: str, number: int = 0, **changes: Any) -> RewardDistribution:
     fields = {"model_name": "m", "histogram": FLAT, "mean": 0.5}
-    return Distribution(iteration=iteration, number=number, **{**fields, **changes})
+    return RewardDistribution(iteration=iteration, number=number, **{**fields, **changes})
 
 
-def before(store: Store, this: Distribution) -> str | None:
+def before(store: Store, this: RewardDistribution) -> str | None:
     record(store, this)
     found = against(store, this)
     return found.against if found else None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.rewards.findings import Line, drop_days, forget, journal, key_of, known, settled, spent
+from pipeline.rewards.findings import JournalLine, drop_days, forget, journal, key_of, known, settled, spent
 from pipeline.storage import Store
 
 DAY = "2026-01-05"
@@ -16,11 +16,11 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def line(key: str, user: str = "ann", **fields: object) -> Line:
-    return Line(**{"key": key, "source": "judge", "iteration": "i", "trace_id": "t", "user_id": user, **fields})  # type: ignore[arg-type]
+def line(key: str, user: str = "ann", **fields: object) -> JournalLine:
+    return JournalLine(**{"key": key, "source": "judge", "iteration": "i", "trace_id": "t", "user_id": user, **fields})  # type: ignore[arg-type]
 
 
-def note(store: Store, *lines: Line, day: str = DAY) -> None:
+def note(store: Store, *lines: JournalLine, day: str = DAY) -> None:
     with journal(store, day) as writer:
         for each in lines:
             writer.add(each)

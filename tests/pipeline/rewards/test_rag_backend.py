@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from pipeline.recipe.rewards import Rag
 from pipeline.rewards.judge import Budget, Endpoint
-from pipeline.rewards.rag_backend import Backend, Missing, closed, open_wire
+from pipeline.rewards.rag_backend import Backend, MetricMissing, closed, open_wire
 from tests.pipeline.rewards.rag_server import Server, saying, serve, unlimited
 
 
@@ -38,7 +38,7 @@ def asked_directly(server: Server, budget: Budget, **settings: Any) -> tuple[Any
             backend = Backend(wire)
             try:
                 return await backend.agenerate("prompt", Verdicts), backend
-            except Missing as reason:
+            except MetricMissing as reason:
                 return str(reason), backend
 
     return asyncio.run(ask())

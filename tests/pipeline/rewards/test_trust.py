@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.rewards.records import COMPONENTS, LABELS
 from pipeline.rewards.trust import (
     MIN_SHARED,
-    Reviewed,
+    ReviewedLabel,
     agreement,
     chat,
     components,
@@ -33,8 +33,8 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(filled, schema=LABELS)
 
 
-def review(trace: int, score: float, **changes: Any) -> Reviewed:
-    made = Reviewed("2026-W01", f"t{trace:03d}", "o", "random", reward=None, score=score, reviewers=1)
+def review(trace: int, score: float, **changes: Any) -> ReviewedLabel:
+    made = ReviewedLabel("2026-W01", f"t{trace:03d}", "o", "random", reward=None, score=score, reviewers=1)
     return made._replace(**changes)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipeline.selection.rows import Labelled
+from pipeline.selection.rows import LabelledRow
 
 
-def row(trace: str, reward: float | None, prompt: str = "p", **fields: Any) -> Labelled:
+def row(trace: str, reward: float | None, prompt: str = "p", **fields: Any) -> LabelledRow:
     usual: dict[str, Any] = {
         "observation_id": f"o-{trace}",
         "user_id": f"u-{trace}",
@@ -23,4 +23,4 @@ def row(trace: str, reward: float | None, prompt: str = "p", **fields: Any) -> L
         "judge": None,
     }
     chat = json.dumps([{"role": "user", "content": prompt}])
-    return Labelled(trace_id=trace, prompt=chat, final_reward=reward, **{**usual, **fields})
+    return LabelledRow(trace_id=trace, prompt=chat, final_reward=reward, **{**usual, **fields})

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Accelerator, Selection, Training
-from pipeline.selection.choose import Decision, choose
+from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
-from pipeline.selection.evidence import Attempts, Evidence, Trust
+from pipeline.selection.evidence import Evidence, PromptAttempts, Trust
 from pipeline.selection.noise import NoiseSource
 
 AUTO = Selection()
@@ -17,14 +17,14 @@ GOOD = Evidence(
     verifiable_share=share(1300, 1500), zero_variance_share=share(560, 1400),
     reward_variance=Estimate(value=0.1, low=0.09, high=0.11, n=1400),
     distinct_completions=Estimate(value=2.5, low=2.4, high=2.6, n=1400),
-    frontier_prompts=1000, attempts=(Attempts(2, 4, 1000, True), Attempts(4, 4, 300, False)),
+    frontier_prompts=1000, attempts=(PromptAttempts(2, 4, 1000, True), PromptAttempts(4, 4, 300, False)),
     pairs=800, margin=Estimate(value=0.8, low=0.79, high=0.81, n=800), label_noise=share(90, 900),
     noise_sources={"feedback": NoiseSource(share=1.0, noise=share(90, 900), known_from="the verifier")},
     trust=Trust(), prompt_chars=200.0, completion_chars=400.0,
 )  # fmt: skip
 
 
-def decide(settings: Selection = AUTO, min_coverage: float = 0.5, **change: object) -> Decision:
+def decide(settings: Selection = AUTO, min_coverage: float = 0.5, **change: object) -> MethodDecision:
     return choose(GOOD.model_copy(update=change), settings, min_coverage)
 
 
@@ -125,7 +125,7 @@ def test_as_many_references_as_are_proposed_would_do_and_one_less_would_not() ->
 
 
 def test_the_larger_groups_that_are_proposed_would_do() -> None:
-    attempts = (Attempts(0, 2, 400, True), Attempts(1, 2, 60, True), Attempts(1, 4, 20, True))
+    attempts = (PromptAttempts(0, 2, 400, True), PromptAttempts(1, 2, 60, True), PromptAttempts(1, 4, 20, True))
     hard = {"attempts": attempts, "frontier_prompts": 480}
     evidence = GOOD.model_copy(update=hard)
     expected = expect(evidence, Training(), Accelerator(), 1_000_000)
@@ -199,7 +199,7 @@ def test_more_pairs_never_lead_away_from_dpo(found: dict[str, int], more: int) -
 def test_a_decision_is_a_function_of_its_record(found: dict[str, object]) -> None:
     decision = decide(**found)
     assert decide(**found) == decision
-    assert Decision.model_validate_json(decision.model_dump_json()) == decision
+    assert MethodDecision.model_validate_json(decision.model_dump_json()) == decision
     if decision.method == "none":
         assert decision.lacks.keys() == {"grpo", "dpo"}
     else:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.demo.task import problems
-from pipeline.selection.clusters import NEIGHBOURS, Gist, cluster, held_out
+from pipeline.selection.clusters import NEIGHBOURS, PromptSketch, cluster, held_out
 
 ASK = "Ada has 14 apples and buys 16 more. How many apples does Ada have now?"
 
@@ -50,7 +50,7 @@ def test_another_question(other: str) -> None:
 def test_clusters_are_closed_and_named_by_their_smallest_member() -> None:
     long = "one two three four five six seven eight nine ten".replace("one", "uno")
     a, b, c = chat(long), chat(f"{long} eleven twelve"), chat(f"{long} eleven twelve thirteen fourteen")
-    assert not Gist.of(a).is_near(Gist.of(c))
+    assert not PromptSketch.of(a).is_near(PromptSketch.of(c))
     found = cluster([c, a, b])
     assert len(set(found.values())) == 1
     assert set(found.values()) == set(cluster([min(a, b, c)]).values())
@@ -83,7 +83,7 @@ def test_no_near_identical_prompts_across_the_split(prompts: list[str], share: f
     clusters = cluster(prompts)
     hidden = held_out(clusters, share)
     for one, other in combinations(clusters, 2):
-        if Gist.of(one).is_near(Gist.of(other)):
+        if PromptSketch.of(one).is_near(PromptSketch.of(other)):
             assert clusters[one] == clusters[other]
     assert clusters.keys() == set(prompts)
     assert hidden < set(clusters.values()) or not clusters, "something is left to train on"

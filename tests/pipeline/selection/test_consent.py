@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.selection.consent import consented
 from pipeline.storage import DatasetRef, Store
-from pipeline.traces.erased import Erased, add, forgetting, mark
+from pipeline.traces.erased import ErasedUser, add, exclusive_lock, user_hash
 from pipeline.traces.lake import local_lake
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import GovernedTraces
@@ -65,8 +65,8 @@ def test_a_consent_that_is_withdrawn_later_counts_for_the_dataset_of_before(
 def test_a_user_on_the_list_of_the_forgotten_is_left_out_before_their_rows_are_gone(
     store: Store, governed: GovernedTraces, user: str, since: datetime | None, expected: list[str]
 ) -> None:
-    with forgetting(store):
-        add(store, Erased(mark=mark(user), since=since, proof="p"))
+    with exclusive_lock(store):
+        add(store, ErasedUser(user_hash=user_hash(user), since=since, proof="p"))
     assert kept(store, governed) == expected
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.demo.task import problems
 from pipeline.selection.contamination import MAX_SHARED, Index, numbers, words
-from pipeline.selection.rows import Labelled
+from pipeline.selection.rows import LabelledRow
 
 LONG = (
     "A farmer sells 1,200 eggs on Monday and keeps 0.5 of the rest for a neighbour who pays 3.50 a dozen; "
@@ -22,8 +22,8 @@ LONG = (
 SHORT = "Who wrote the oldest surviving novel?"
 
 
-def row(prompt: str, completion: str = "It is so.", reference: str | None = None, trace: str = "t") -> Labelled:
-    return Labelled(
+def row(prompt: str, completion: str = "It is so.", reference: str | None = None, trace: str = "t") -> LabelledRow:
+    return LabelledRow(
         trace_id=trace,
         observation_id="o",
         user_id="u",
@@ -41,7 +41,7 @@ def row(prompt: str, completion: str = "It is so.", reference: str | None = None
     )
 
 
-def rule(texts: Sequence[str], *rows: Labelled) -> str | None:
+def rule(texts: Sequence[str], *rows: LabelledRow) -> str | None:
     """The rule by which the only row was found."""
     clean, report, _ = Index({"suite": texts}).check(rows)
     assert len(clean) + report.hits == report.rows == len(rows) == 1

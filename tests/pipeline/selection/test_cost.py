@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.estimate import share
 from pipeline.recipe import DPO, GRPO, Accelerator, Training
 from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, difficulty, expect, parameters, zero_variance
-from pipeline.selection.evidence import Attempts, Evidence, measure
+from pipeline.selection.evidence import Evidence, PromptAttempts, measure
 from pipeline.selection.noise import Trust
 
 from .test_choose import GOOD
@@ -113,7 +113,7 @@ def test_expected_zero_variance_is_what_fresh_groups_show(a: float, b: float, tr
 def test_prompts_of_one_difficulty_are_fitted_narrowly(chance: float, strength: float) -> None:
     dice = random.Random(3)
     right = [sum(dice.random() < chance for _ in range(4)) for _ in range(400)]
-    a, b = difficulty([Attempts(r, 4, 1, True) for r in right])
+    a, b = difficulty([PromptAttempts(r, 4, 1, True) for r in right])
     assert a / (a + b) == pytest.approx(chance, abs=0.03)
     assert a + b > strength
 
@@ -127,7 +127,7 @@ tables = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1,
 
 @given(tables)
 def test_larger_groups_are_flat_less_often(drawn: list[tuple[int, int, int]]) -> None:
-    attempts = tuple(Attempts(right, right + wrong, prompts, True) for right, wrong, prompts in drawn)
+    attempts = tuple(PromptAttempts(right, right + wrong, prompts, True) for right, wrong, prompts in drawn)
     total = sum(each.prompts for each in attempts)
     evidence = GOOD.model_copy(update={"attempts": attempts, "frontier_prompts": total})
     found = [zero_variance(evidence, n) for n in (2, 4, 8, 16, 64)]
@@ -182,7 +182,7 @@ def test_what_is_no_model_is_refused_with_a_word(tmp_path: Path, name: str, cont
 
 
 def test_what_few_attempts_leave_open_widens_the_interval() -> None:
-    attempts = (Attempts(0, 2, 40, True), Attempts(1, 2, 320, True), Attempts(2, 2, 640, True))
+    attempts = (PromptAttempts(0, 2, 40, True), PromptAttempts(1, 2, 320, True), PromptAttempts(2, 2, 640, True))
     found = zero_variance(GOOD.model_copy(update={"attempts": attempts, "frontier_prompts": 1000}), 8)
     as_if_known = share(1000 * (found.value or 0.0), 1000)
     assert (found.low or 0.0) < (as_if_known.low or 0.0) - 0.01
@@ -192,5 +192,7 @@ def test_what_few_attempts_leave_open_widens_the_interval() -> None:
 def test_single_attempts_say_nothing_of_zero_variance() -> None:
     """A thousand prompts asked once, all wrong or all right, teach GRPO nothing, and no prior may say otherwise."""
     for right in (0, 1):
-        evidence = GOOD.model_copy(update={"attempts": (Attempts(right, 1, 1000, True),), "frontier_prompts": 1000})
+        evidence = GOOD.model_copy(
+            update={"attempts": (PromptAttempts(right, 1, 1000, True),), "frontier_prompts": 1000}
+        )
         assert zero_variance(evidence, 8).value is None

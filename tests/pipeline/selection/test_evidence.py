@@ -9,33 +9,33 @@ from pipeline.recipe import Selection
 from pipeline.selection.evidence import Evidence, Trust, measure
 from pipeline.selection.noise import NoiseSource, label_noise
 from pipeline.selection.pairing import pairs
-from pipeline.selection.rows import Labelled, by_prompt
+from pipeline.selection.rows import LabelledRow, by_prompt
 
 SETTINGS = Selection()
 
 
-def row(prompt: str, trace: str, **fields: object) -> Labelled:
+def row(prompt: str, trace: str, **fields: object) -> LabelledRow:
     """A verified right answer, unless it is said otherwise."""
     usual: dict[str, object] = {
         "trace_id": f"{prompt}-{trace}", "observation_id": "", "user_id": trace, "tenant_id": None, "consent": True,
         "prompt": prompt, "completion": f"text {trace}", "reference": "1", "verifier": "exact", "final_reward": 1.0,
         "profile": "verified", "correct": 1.0, "feedback": None, "judge": None,
     }  # fmt: skip
-    return Labelled(**{**usual, **fields})  # type: ignore[arg-type]
+    return LabelledRow(**{**usual, **fields})  # type: ignore[arg-type]
 
 
-def wrong(prompt: str, trace: str, **fields: object) -> Labelled:
+def wrong(prompt: str, trace: str, **fields: object) -> LabelledRow:
     return row(prompt, trace, **{"final_reward": 0.0, "correct": 0.0, **fields})
 
 
-def rated(prompt: str, trace: str, feedback: float) -> Labelled:
+def rated(prompt: str, trace: str, feedback: float) -> LabelledRow:
     return row(
         prompt, trace, reference=None, verifier=None, correct=None, profile="rated", feedback=feedback,
         final_reward=feedback,
     )  # fmt: skip
 
 
-def evidence(rows: list[Labelled], trust: Trust | None = None) -> Evidence:
+def evidence(rows: list[LabelledRow], trust: Trust | None = None) -> Evidence:
     return measure(rows, pairs(by_prompt(rows), SETTINGS), trust or Trust(), SETTINGS)
 
 
@@ -104,7 +104,7 @@ def test_labels_that_nobody_can_contradict_have_unknown_noise() -> None:
 
 
 def test_a_judge_that_contradicts_itself_is_at_least_half_as_noisy() -> None:
-    def judged(prompt: str) -> list[Labelled]:
+    def judged(prompt: str) -> list[LabelledRow]:
         bare = {"reference": None, "verifier": None, "correct": None, "profile": "judged"}
         return [row(prompt, "a", judge=1.0, **bare), wrong(prompt, "b", **{**bare, "judge": 0.0})]
 

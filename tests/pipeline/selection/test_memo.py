@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.estimate import UNKNOWN, share
 from pipeline.recipe import Accelerator, Selection, Training
-from pipeline.selection.choose import Decision, choose
+from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Trust
 from pipeline.selection.memo import memo
@@ -22,7 +22,7 @@ CASES: dict[str, tuple[dict[str, object], Selection]] = {
 }
 
 
-def decided(change: dict[str, object], settings: Selection) -> Decision:
+def decided(change: dict[str, object], settings: Selection) -> MethodDecision:
     evidence = GOOD.model_copy(update=change)
     return choose(evidence, settings, 0.5, expect(evidence, Training(), Accelerator(), 8_000_000_000))
 

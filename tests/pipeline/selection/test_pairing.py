@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.recipe import Selection
 from pipeline.selection.pairing import cap_principals, pairs
-from pipeline.selection.rows import Labelled, Pair, by_prompt
+from pipeline.selection.rows import LabelledRow, Pair, by_prompt
 
 from .labelled import row
 
@@ -100,7 +100,7 @@ def test_pairs_hold_what_the_rule_says_in_any_order_of_files(
 def of_users(sides: list[tuple[int, int]], tenants: int = 0) -> list[Pair]:
     """Pairs of these users; a user's tenant is the remainder of their number."""
 
-    def side(place: int, user: int, kind: str) -> Labelled:
+    def side(place: int, user: int, kind: str) -> LabelledRow:
         tenant = f"tenant-{user % tenants}" if tenants else None
         return row(f"{kind}{place:03}", 1.0, user_id=f"user-{user}", tenant_id=tenant)
 

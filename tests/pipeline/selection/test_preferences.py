@@ -14,7 +14,7 @@ from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, build
-from pipeline.selection.rows import Labelled
+from pipeline.selection.rows import LabelledRow
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
 
 from .labelled import row
@@ -31,7 +31,7 @@ class Place:
 
     def build(
         self,
-        rows: list[Labelled],
+        rows: list[LabelledRow],
         held_out: dict[str, list[str]] | None = None,
         gone: tuple[str, ...] = (),
         **changes: Any,
@@ -68,7 +68,7 @@ def asked(ref: DatasetRef) -> list[str]:
     return [each["prompt"][-1]["content"] for each in read(ref)]
 
 
-def answers(name: str, *correct: float | None, **fields: Any) -> list[Labelled]:
+def answers(name: str, *correct: float | None, **fields: Any) -> list[LabelledRow]:
     """A prompt's rows, by how right each of its answers was."""
     return [row(f"{name}{i}", value, prompt=name, correct=value, **fields) for i, value in enumerate(correct)]
 
@@ -187,7 +187,7 @@ def test_building_again_changes_nothing(place: Place) -> None:
 @pytest.mark.parametrize(
     "rows", [[], answers("alone", 1.0), answers("unlabelled", None)], ids=["none", "one", "no label"]
 )
-def test_next_to_nothing_is_a_dataset_too(place: Place, rows: list[Labelled]) -> None:
+def test_next_to_nothing_is_a_dataset_too(place: Place, rows: list[LabelledRow]) -> None:
     dataset = place.build(rows, held_out_share=0.9)
     assert dataset.pairs.rows == dataset.held_out_pairs.rows == dataset.held_out_clusters == 0
 

@@ -14,7 +14,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.serving.__main__ import generate
 from pipeline.serving.decoding import stop_ids
-from pipeline.serving.sample import Messages, Request, Sampling, Served
+from pipeline.serving.sample import Messages, Sampling, SamplingRequest, SamplingResponse
 from pipeline.storage import ModelRef, model_ref
 
 OPINIONS: dict[str, Any] = {
@@ -33,9 +33,9 @@ def changed(folder: Path, file: str = "generation_config.json", **fields: Any) -
     return model_ref(folder)
 
 
-def served(model: ModelRef, prompts: list[Messages] = PROMPTS[:2], plan: Sampling = PLAN) -> Served:
+def served(model: ModelRef, prompts: list[Messages] = PROMPTS[:2], plan: Sampling = PLAN) -> SamplingResponse:
     """As the serving process answers it."""
-    return generate(Request(model=model, prompts=prompts, sampling=plan))
+    return generate(SamplingRequest(model=model, prompts=prompts, sampling=plan))
 
 
 def stops(model: ModelRef) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.storage import Store
-from pipeline.traces.erased import Erased, add, erased_users, forgetting, mark, publishing
+from pipeline.traces.erased import ErasedUser, add, erased_users, exclusive_lock, shared_lock, user_hash
 from pipeline.traces.pii import pseudonym
 
 EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
@@ -21,12 +21,12 @@ def test_of_two_entries_on_one_user_the_one_that_forgets_more_stands(
     entries: list[datetime | None], stands: datetime | None, tmp_path: Path
 ) -> None:
     store = Store(tmp_path)
-    with forgetting(store):
-        add(store, Erased(mark=mark("other"), since=None, proof="p"))
+    with exclusive_lock(store):
+        add(store, ErasedUser(user_hash=user_hash("other"), since=None, proof="p"))
         for since in entries:
-            add(store, Erased(mark=mark("ann"), since=since, proof=str(since)))
-    found = {user.mark: user for user in erased_users(store).users}
-    assert (found[mark("ann")].since, found[mark("ann")].proof) == (stands, str(stands))
+            add(store, ErasedUser(user_hash=user_hash("ann"), since=since, proof=str(since)))
+    found = {user.user_hash: user for user in erased_users(store).users}
+    assert (found[user_hash("ann")].since, found[user_hash("ann")].proof) == (stands, str(stands))
     assert len(found) == 2
 
 
@@ -34,21 +34,21 @@ def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> No
     store, added = Store(tmp_path), threading.Event()
 
     def forget() -> None:
-        with forgetting(store):
-            add(store, Erased(mark=mark("ann"), since=None, proof="p"))
+        with exclusive_lock(store):
+            add(store, ErasedUser(user_hash=user_hash("ann"), since=None, proof="p"))
         added.set()
 
-    with publishing(store) as seen, publishing(store) as beside:
+    with shared_lock(store) as seen, shared_lock(store) as beside:
         thread = threading.Thread(target=forget)
         thread.start()
         assert not added.wait(0.2)
         assert seen.users == beside.users == erased_users(store).users == ()
     thread.join()
-    with publishing(store) as seen:
-        assert [user.mark for user in seen.users] == [mark("ann")]
+    with shared_lock(store) as seen:
+        assert [user.user_hash for user in seen.users] == [user_hash("ann")]
 
 
 def test_a_mark_is_the_same_for_the_source_and_for_the_table() -> None:
-    assert mark("ann@example.com") == mark(str(pseudonym("ann@example.com")))
-    assert mark("ann") != mark("bob")
-    assert "ann" not in mark("ann")
+    assert user_hash("ann@example.com") == user_hash(str(pseudonym("ann@example.com")))
+    assert user_hash("ann") != user_hash("bob")
+    assert "ann" not in user_hash("ann")

@@ -13,7 +13,7 @@ from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelS
 from pipeline.storage import Store
 from pipeline.traces.account import weak
 from pipeline.traces.days import rules_digest
-from pipeline.traces.floor import Tally, whole
+from pipeline.traces.floor import RowCounts, whole
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces, Reason
@@ -155,7 +155,7 @@ def test_a_source_of_spans_alone_fails(run: Run, export: Path) -> None:
     ],
 )
 def test_below_the_floor(seen: int, admitted: int, rejected: dict[Reason, int], below: bool) -> None:
-    tally = Tally("s", seen, admitted, rejected)
+    tally = RowCounts("s", seen, admitted, rejected)
     assert tally.below(0.01) is below
     assert not tally.below(0.0)
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.recipe.traces import LangfuseExportSource, Traces
-from pipeline.traces.batch import Batcher
-from pipeline.traces.erased import mark
-from pipeline.traces.gates import GATES, Rules, check
+from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.erased import user_hash
+from pipeline.traces.gates import GATES, GateRules, check
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Score, Trace
@@ -32,7 +32,7 @@ GOOD = Trace(
 
 
 def batch_of(*traces: Trace, settings: Traces = SETTINGS) -> pa.RecordBatch:
-    batch, unfit = Batcher(settings, "f").batch(traces)
+    batch, unfit = BatchBuilder(settings, "f").batch(traces)
     assert not unfit
     return batch
 
@@ -43,7 +43,7 @@ def judged(settings: Traces = SETTINGS, erased: Any = None, **changes: Any) -> d
     if isinstance(said, dict):
         changes["metadata"] = msgspec.json.encode(said).decode()
     batch = batch_of(msgspec.structs.replace(GOOD, **changes), settings=settings)
-    checked, (reason,) = check(batch, Rules(settings, NOW, erased or {}))
+    checked, (reason,) = check(batch, GateRules(settings, NOW, erased or {}))
     return reason or checked.to_pylist()[0]
 
 
@@ -134,34 +134,34 @@ def test_the_first_gate_that_objects_gives_the_reason() -> None:
 
 @pytest.mark.parametrize("position", range(len(GATES) + 1))
 def test_a_gate_that_raises_rejects_the_rows_that_it_raises_on(position: int) -> None:
-    def broken(batch: pa.RecordBatch, rules: Rules) -> Any:
+    def broken(batch: pa.RecordBatch, rules: GateRules) -> Any:
         return [1 / (trace_id != "t2") and False for trace_id in batch["trace_id"].to_pylist()]
 
     batch = batch_of(*(msgspec.structs.replace(GOOD, trace_id=f"t{n}") for n in range(5)))
     gates = [*GATES[:position], (Reason.SCHEMA, lambda b, r: pa.array(broken(b, r))), *GATES[position:]]
-    checked, reasons = check(batch, Rules(SETTINGS, NOW), gates)
+    checked, reasons = check(batch, GateRules(SETTINGS, NOW), gates)
     assert reasons == [None, None, Reason.GATE_ERROR, None, None]
     assert checked["trace_id"].to_pylist() == [f"t{n}" for n in range(5)]
 
 
 def test_a_gate_that_cannot_decide_rejects() -> None:
     gates = [(Reason.ERROR, lambda b, r: pa.nulls(1, pa.bool_()))]
-    assert check(batch_of(GOOD), Rules(SETTINGS, NOW), gates)[1] == [Reason.ERROR]
+    assert check(batch_of(GOOD), GateRules(SETTINGS, NOW), gates)[1] == [Reason.ERROR]
 
 
 def test_a_forgotten_user_stays_out_and_a_withdrawn_consent_counts_from_its_date() -> None:
-    assert judged(erased={mark("u"): None}) == Reason.ERASED
-    assert judged(erased={mark("v"): None}) != Reason.ERASED
-    assert judged(erased={mark("u"): datetime(2026, 1, 5, tzinfo=UTC)}) == Reason.ERASED
-    assert isinstance(judged(erased={mark("u"): datetime(2026, 1, 6, tzinfo=UTC)}), dict)
-    assert judged(user_id="a@example.com", erased={mark("a@example.com"): None}) == Reason.ERASED
-    assert mark(str(pseudonym("a@example.com"))) == mark("a@example.com")
+    assert judged(erased={user_hash("u"): None}) == Reason.ERASED
+    assert judged(erased={user_hash("v"): None}) != Reason.ERASED
+    assert judged(erased={user_hash("u"): datetime(2026, 1, 5, tzinfo=UTC)}) == Reason.ERASED
+    assert isinstance(judged(erased={user_hash("u"): datetime(2026, 1, 6, tzinfo=UTC)}), dict)
+    assert judged(user_id="a@example.com", erased={user_hash("a@example.com"): None}) == Reason.ERASED
+    assert user_hash(str(pseudonym("a@example.com"))) == user_hash("a@example.com")
 
 
 def test_a_row_that_no_table_can_hold_is_rejected_alone() -> None:
     bad = [{"input_tokens": 1 << 70}, {"completion": "\ud800"}, {"metadata": "no JSON"}]
     traces = [msgspec.structs.replace(GOOD, line=n, **c) for n, c in enumerate([{}, bad[0], {}, bad[1], bad[2], {}])]
-    batch, unfit = Batcher(SETTINGS, "f").batch(traces)
+    batch, unfit = BatchBuilder(SETTINGS, "f").batch(traces)
     assert batch["line"].to_pylist() == [0, 2, 5]
     assert [(r.line, r.reason) for r in unfit] == [(n, Reason.SCHEMA) for n in (1, 3, 4)]
 

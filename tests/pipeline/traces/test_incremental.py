@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.recipe.traces import Retention
 from pipeline.storage import Store
-from pipeline.traces.erased import NAME, Erased, ErasedUsers, mark
+from pipeline.traces.erased import NAME, ErasedUser, ErasedUsers, user_hash
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, GovernedTraces, Reason
@@ -77,7 +77,7 @@ def test_feedback_that_changes_or_goes_reopens_the_days_it_spoke_of(run: Run, st
         return read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])["feedback_mean"].to_pylist()
 
     assert means() == [1.0, None]
-    assert watermark(store).parts["scores/a.jsonl"].speaks_of == ("2026-01-05",)
+    assert watermark(store).parts["scores/a.jsonl"].annotates == ("2026-01-05",)
     write(export, "scores/a.jsonl", [score(1, 2, 0.0)])
     assert means() == [None, 0.0]
     said.unlink()
@@ -115,7 +115,7 @@ def test_attributes_of_the_older_layout_are_joined_and_reopen_rejected_rows(
 def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1), observation(2)])
     run()
-    store.write(NAME, ErasedUsers(users=(Erased(mark=mark("u1"), since=None, proof="p"),)))
+    store.write(NAME, ErasedUsers(users=(ErasedUser(user_hash=user_hash("u1"), since=None, proof="p"),)))
     write(export, day_file(6), [observation(3, start_time=at(5)), observation(4, user_id="u1", start_time=at(5))])
     governed = run()
     assert sorted(ids(store, governed)) == ["t2", "t3"]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.recipe.traces import LangfuseExportSource, Traces
-from pipeline.traces.govern import Task, govern_part
-from pipeline.traces.judge import Case, judge
+from pipeline.traces.govern import GovernTask, govern_part
+from pipeline.traces.judge import DayInput, deduplicate
 from pipeline.traces.records import DayReport, FileReport, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, named_day
@@ -45,7 +45,7 @@ def governed(
     settings, address = Traces(source=source), Address(source, str(folder))
     parts = open_source(address).parts()
     done = [
-        govern_part(Task(address, part, n, str(folder / "staged"), settings, NOW, {}, named_day(part.name)))
+        govern_part(GovernTask(address, part, n, str(folder / "staged"), settings, NOW, {}, named_day(part.name)))
         for n, part in enumerate(parts)
     ]
     admitted: dict[str, list[str]] = {}
@@ -53,7 +53,7 @@ def governed(
     for day in {day for each in done for day in each.days}:
         pairs = [pair for e in done for pair in staged_files(folder / "staged", e.place, day, e.days.get(day, 0))]
         names = {n: part.name for n, part in enumerate(parts)}
-        verdict = judge(Case(day, tuple(keys for _, keys in pairs), names, folder / "judged" / day))
+        verdict = deduplicate(DayInput(day, tuple(keys for _, keys in pairs), names, folder / "judged" / day))
         rows = pq.read_table(verdict.admitted).to_pylist()
         admitted[day] = []
         for n, each in enumerate(done):

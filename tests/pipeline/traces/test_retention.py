@@ -10,10 +10,10 @@ import pytest
 from pipeline import audit
 from pipeline.recipe.traces import LangfuseExportSource, Retention, Traces
 from pipeline.storage import Store
-from pipeline.traces.erased import mark
+from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.materialize import read
-from pipeline.traces.members import members
+from pipeline.traces.members import dataset_users
 from pipeline.traces.retention import Retained, retain
 from pipeline.traces.sources.protocol import Address
 
@@ -68,10 +68,10 @@ def test_old_governed_days_go_with_their_snapshots_and_keep_their_account(run: R
     assert store.path("traces/days/retired/2026-01-05.json").exists()
     (entry,) = [e for e in audit.entries(store) if e.kind == "retention"]
     assert (entry.subject, entry.detail["days"]) == ("governed before 2026-01-06", ["2026-01-05"])
-    held = members(store, whole.iteration.dataset.digest)
+    held = dataset_users(store, whole.iteration.dataset.digest)
     assert held is not None
-    assert held.has(mark("u1"), None)
-    assert not held.has(mark("u9"), None)
+    assert held.has(user_hash("u1"), None)
+    assert not held.has(user_hash("u9"), None)
 
 
 def test_the_stage_goes_on_and_does_not_bring_a_dropped_day_back(run: Run, store: Store, export: Path) -> None:

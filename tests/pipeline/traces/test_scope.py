@@ -20,7 +20,7 @@ from pipeline.storage import ModelRef, Store, digest_json
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.lake.upkeep import upkeep
 from pipeline.traces.materialize import read
-from pipeline.traces.members import keep_members, members
+from pipeline.traces.members import dataset_users, record_dataset_users
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.retention import retain
 from pipeline.traces.scope import Producer
@@ -167,8 +167,8 @@ def test_who_is_in_a_dataset_outlives_its_snapshot(run: Run, store: Store, expor
     write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY)])
     run(attribution="model", version=2)
     with open_lake(local_lake(store)) as lake:
-        keep_members(store, lake)
-    found = members(store, governed.iteration.dataset.digest)
+        record_dataset_users(store, lake)
+    found = dataset_users(store, governed.iteration.dataset.digest)
     assert found is not None
     assert len(found.newest) == 2
 
@@ -184,7 +184,7 @@ def test_forgetting_spares_a_dataset_without_the_user(
         write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY, user_id="dan")])
         run(attribution="model", version=2)
         with open_lake(config) as lake:
-            keep_members(store, lake)
+            record_dataset_users(store, lake)
         upkeep(config, 1, datetime.now(UTC).replace(year=2040), lambda line: None)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
 

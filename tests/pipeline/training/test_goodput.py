@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.training.goodput import account, interruptions
-from pipeline.training.journal import Event, Kind
+from pipeline.training.journal import Kind, TrainingEvent
 from pipeline.training.result import CAUSES, Goodput, Preemption
 
 
@@ -27,7 +27,7 @@ class Trainer:
     validate_every: int
     dice: random.Random
     now: float = 1_700_000_000.0
-    journal: list[Event] = field(default_factory=list)
+    journal: list[TrainingEvent] = field(default_factory=list)
     truth: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
     taken: list[tuple[int, float]] = field(default_factory=list)
     """Steps that the weights on disk or in memory went through, with their seconds."""
@@ -55,7 +55,7 @@ class Trainer:
             else:
                 self.truth[cause] += spent
         self.told = {}
-        self.journal.append(Event(kind=kind, at=self.now, step=step, seconds=seconds, why=why))
+        self.journal.append(TrainingEvent(kind=kind, at=self.now, step=step, seconds=seconds, why=why))
 
     def attempt(self, lives_s: float, politely: bool, resume_at: int) -> bool:
         """Run until it ends or dies; after a polite signal it finishes its step, saves and goes."""
@@ -134,7 +134,7 @@ def test_the_account_is_what_an_honest_trainer_did(
 
 moments = st.floats(-1e6, 1e6) | st.just(1.7e9)
 lines = st.builds(
-    Event,
+    TrainingEvent,
     kind=st.sampled_from(["started", "ready", "step", "saved", "validated", "stopping", "ended"]),
     at=moments,
     step=st.integers(0, 9),
@@ -144,8 +144,8 @@ lines = st.builds(
 
 
 @given(st.lists(lines, max_size=30))
-@example([Event(kind="step", at=0, step=1, seconds={"step": -1.0})])
-def test_whatever_the_journal_says_no_second_is_lost_or_counted_twice(events: Sequence[Event]) -> None:
+@example([TrainingEvent(kind="step", at=0, step=1, seconds={"step": -1.0})])
+def test_whatever_the_journal_says_no_second_is_lost_or_counted_twice(events: Sequence[TrainingEvent]) -> None:
     """Clocks that differ between machines, lines that a kill cut out, seconds that cannot be: still an account."""
     found = account(events)
     assert tuple(found.badput_s) == CAUSES
@@ -157,9 +157,9 @@ def test_whatever_the_journal_says_no_second_is_lost_or_counted_twice(events: Se
     assert all(each.lost_steps >= 0 for each in interruptions(events))
 
 
-def journal(*lines: tuple[Kind, float, int]) -> Iterator[Event]:
+def journal(*lines: tuple[Kind, float, int]) -> Iterator[TrainingEvent]:
     for kind, at, step in lines:
-        yield Event(kind=kind, at=at, step=step, why={"stopping": "SIGTERM", "ended": "stopped"}.get(kind, ""))
+        yield TrainingEvent(kind=kind, at=at, step=step, why={"stopping": "SIGTERM", "ended": "stopped"}.get(kind, ""))
 
 
 def test_a_step_longer_than_the_grace_is_lost_work_and_not_waiting() -> None:

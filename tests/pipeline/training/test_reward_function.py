@@ -11,7 +11,7 @@ import pytest
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import Store
-from pipeline.training.composite import Composite
+from pipeline.training.composite import RewardFunction
 from tests.pipeline.rewards.conftest import call, day_file, labeller, rows_of
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def test_fresh_completions_are_worth_what_logged_ones_are(tmp_path: Path) -> Non
     logged = rows_of(labeller(store, export)(**SETTINGS.model_dump()))
     metrics: dict[str, float] = {}
     with closing(grader_of(SETTINGS.verifier)) as check:
-        composite = Composite(SETTINGS, check)
+        composite = RewardFunction(SETTINGS, check)
         texts, references, kinds = zip(*FRESH, strict=True)
 
         def score() -> None:  # off the main thread, as asynchronous trainers do: no signal can time anything out there

@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.demo.task import problems
-from pipeline.training.freshness import LogProbabilities, Probe, Proof, StalePolicy, prove_fresh
+from pipeline.training.freshness import FreshnessProof, LogProbabilities, Probe, StalePolicy, prove_fresh
 from pipeline.training.freshness.trl_engine import model_log_probabilities
 
 from ...servers import vllm_server
@@ -140,7 +140,7 @@ def test_the_adapter_answers_otherwise_than_the_base(served: dict[str, Served], 
     assert served["base"].greedy(prompts) != served["newer"].greedy(prompts)
 
 
-def prove(models: dict[str, Any], prompts: list[list[int]], pushed: str, engine: Served) -> Proof:
+def prove(models: dict[str, Any], prompts: list[list[int]], pushed: str, engine: Served) -> FreshnessProof:
     probes, told = engine.rollouts(prompts)
     base, previous, policy = (model_log_probabilities(models[name], probes) for name in ("base", "older", "newer"))
     return prove_fresh(pushed, engine.version(), told, policy, base=base, previous=previous)

@@ -104,20 +104,20 @@ class Examiner:
     def name(self, name: str) -> Any:
         """A global of the completion. Raises KeyError."""
         self._asked = True
-        found = self._ask(("name", name), missing=KeyError(name))
-        if type(found) is types.ModuleType:
-            return found
+        value = self._ask(("name", name), missing=KeyError(name))
+        if type(value) is types.ModuleType:
+            return value
         self._used = True
-        if type(found) is Handle:
-            object.__setattr__(found, "__handle_free__", True)
-        return found
+        if type(value) is Handle:
+            object.__setattr__(value, "__handle_free__", True)
+        return value
 
     def do(self, operation: str, *arguments: Any) -> Any:
         return self._track(self._ask(("do", operation, *arguments), stops=operation == "next"))
 
     def call(self, function: Handle, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        found = self._ask(("call", function, arguments, named), given=(*arguments, *named.values()))
-        return found if function.__handle_free__ else self._track(found)
+        value = self._ask(("call", function, arguments, named), given=(*arguments, *named.values()))
+        return value if function.__handle_free__ else self._track(value)
 
     def refuse(self, reason: str) -> NoReturn:
         self._decide("error", reason)
@@ -189,14 +189,14 @@ class Examiner:
     def _exception_of(
         self, kind: tuple[Any, ...], arguments: tuple[Any, ...], attributes: dict[str, Any], text: str, *, stops: bool
     ) -> BaseException:
-        found = self._exception_class(kind)
-        if not stops and issubclass(found, (StopIteration, StopAsyncIteration, GeneratorExit)):
+        exception_class = self._exception_class(kind)
+        if not stops and issubclass(exception_class, (StopIteration, StopAsyncIteration, GeneratorExit)):
             # it would end a loop of the tests, and the assertions in it, in silence
-            found, arguments = RuntimeError, (text,)
+            exception_class, arguments = RuntimeError, (text,)
         try:
-            error = found(*arguments)
+            error = exception_class(*arguments)
         except Exception:  # the boundary to exception classes of any library: some want more than they keep
-            error = found.__new__(found)
+            error = exception_class.__new__(exception_class)
             error.args = arguments or (text,)
         error.__dict__.update(attributes)
         self._theirs = error
@@ -204,8 +204,8 @@ class Examiner:
 
     def _exception_class(self, kind: tuple[Any, ...]) -> type[BaseException]:
         if kind[0] == "standard" and kind[1].split(".")[0] in sys.stdlib_module_names:
-            found = getattr(__import__(kind[1], fromlist=["_"]), kind[2], Exception)
-            return found if isinstance(found, type) and issubclass(found, BaseException) else Exception
+            attribute = getattr(__import__(kind[1], fromlist=["_"]), kind[2], Exception)
+            return attribute if isinstance(attribute, type) and issubclass(attribute, BaseException) else Exception
         if kind[1] not in self._exceptions:
             self._exceptions[kind[1]] = type(kind[2], (self._exception_class(kind[3]),), {})
         return self._exceptions[kind[1]]

@@ -26,13 +26,13 @@ def shadowed(tree: ast.Module) -> set[str]:
 
 
 def imports(tree: ast.Module) -> set[str]:
-    found: set[str] = set()
+    module_names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            module_names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+            module_names |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return module_names
 
 
 def describe(failure: BaseException, tests: str) -> str:

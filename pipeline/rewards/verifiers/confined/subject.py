@@ -42,7 +42,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Printed(io.BytesIO):
+class CapturedOutput(io.BytesIO):
     """Standard output, up to MAX_PRINTED bytes at a time."""
 
     def write(self, data: Any, /) -> int:
@@ -51,7 +51,7 @@ class Printed(io.BytesIO):
         return len(data)
 
 
-class Borrowed:
+class RemoteCallable:
     """A callable of the tests: it can be called, and that is all."""
 
     def __init__(self, subject: Subject, number: int) -> None:
@@ -69,7 +69,7 @@ class Subject:
         self._channel = Channel(reads, writes, self._extend, self._build)
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
-        self._printed = Printed()
+        self._printed = CapturedOutput()
         sys.stdout = io.TextIOWrapper(self._printed, encoding="utf-8", errors="replace", write_through=True)
 
     def start(self, refusal: str, *, fenced: bool) -> None:
@@ -177,7 +177,7 @@ class Subject:
     def _extend(self, value: Any) -> tuple[Any, ...]:
         if type(value) is types.ModuleType:
             return ("module", value.__name__)
-        if type(value) is Borrowed:
+        if type(value) is RemoteCallable:
             return ("yours", value.number)
         if isinstance(value, type) and issubclass(value, BaseException):
             return ("exception", self._exception(value))
@@ -187,7 +187,7 @@ class Subject:
         if name == "mine":
             return self._objects[arguments[0]]
         if name == "callable":
-            return Borrowed(self, arguments[0])
+            return RemoteCallable(self, arguments[0])
         assert name == "iterator", name
         return iter(arguments[0])
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import Asked
+from pipeline.rewards.judge import JudgeRequest
 
 MODEL = "examiner-7b"
 QUESTION = [{"role": "user", "content": "Say a number."}]
@@ -155,8 +155,8 @@ def parts(request: Request) -> dict[str, str]:
     return {name: data for _, name, data in found}
 
 
-def asked(n: int) -> list[Asked]:
-    return [Asked(QUESTION, str(place)) for place in range(n)]
+def asked(n: int) -> list[JudgeRequest]:
+    return [JudgeRequest(QUESTION, str(place)) for place in range(n)]
 
 
 def by_number(server: Server, request: Request, place: int) -> Said:

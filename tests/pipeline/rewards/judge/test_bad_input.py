@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from pipeline.rewards.judge import Asked, Budget, Comparison, Endpoint, JudgeReason, open_judge
+from pipeline.rewards.judge import Budget, Endpoint, JudgeReason, JudgeRequest, PairComparison, open_judge
 
 from .endpoint import JUDGE, KEY, Answer, Request, Said, Server, always, completion, envelope, in_turn, scored, serving
 
-ASKED = Asked([{"role": "user", "content": "What is 6 * 7?"}], "It is 42.")
+ASKED = JudgeRequest([{"role": "user", "content": "What is 6 * 7?"}], "It is 42.")
 HTML = Said(200, b"<!doctype html><html><body>Sign in</body></html>", {"Content-Type": "text/html"})
 GOOD = scored(5)
 MB = 1_000_000
@@ -181,10 +181,10 @@ def test_an_endpoint_that_is_not_there() -> None:
     ],
     ids=["completion", "reference", "prompt"],
 )
-def test_a_text_that_is_too_long_is_never_sent(asked: Asked) -> None:
+def test_a_text_that_is_too_long_is_never_sent(asked: JudgeRequest) -> None:
     with serving(always(GOOD)) as server, open_judge(Endpoint(server.url), JUDGE, Budget(None, None, 0, 0)) as judge:
         assert judge.score([asked])[0].reason == R.TOO_LONG
-        assert judge.compare([Comparison(ASKED.messages, "x", "y" * 20_001)])[0].reason == R.TOO_LONG
+        assert judge.compare([PairComparison(ASKED.messages, "x", "y" * 20_001)])[0].reason == R.TOO_LONG
     assert server.requests == []
 
 

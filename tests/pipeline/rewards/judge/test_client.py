@@ -5,10 +5,10 @@ import pytest
 
 from pipeline.rewards.judge import (
     Budget,
-    Comparison,
     Endpoint,
     JudgeReason,
     JudgeRefused,
+    PairComparison,
     open_judge,
 )
 from pipeline.rewards.judge.client import GIVE_UP_AFTER, MAX_WAIT_S, wait_s
@@ -43,7 +43,7 @@ def test_a_server_without_response_format_is_asked_without_it(status: int) -> No
     log: list[str] = []
     with serving(plain) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED), log.append) as judge:
         assert [judgement.score for judgement in judge.score(asked(4))] == [0.0, 0.25, 0.5, 0.75]
-        assert judge.compare([Comparison(QUESTION, "1", "2")])[0].consistent is False
+        assert judge.compare([PairComparison(QUESTION, "1", "2")])[0].consistent is False
     assert ["response_format" in request.body for request in server.requests] == [True] + 6 * [False]
     assert any("response_format" in line for line in log)
 

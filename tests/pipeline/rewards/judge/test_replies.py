@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.rewards.judge import JudgeReason, Usage
+from pipeline.rewards.judge import JudgeReason, TokenUsage
 from pipeline.rewards.judge.replies import read_reply, read_score, read_winner
 
 json_values = st.recursive(
@@ -91,8 +91,8 @@ def reply(usage: object) -> bytes:
 @pytest.mark.parametrize(
     ("usage", "believed"),
     [
-        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}, Usage(7, 2)),
-        ({"prompt_tokens": 7, "completion_tokens": 2, "details": {}}, Usage(7, 2)),
+        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}, TokenUsage(7, 2)),
+        ({"prompt_tokens": 7, "completion_tokens": 2, "details": {}}, TokenUsage(7, 2)),
         (None, None),
         ({}, None),
         ([7, 2], None),
@@ -104,7 +104,7 @@ def reply(usage: object) -> bytes:
         ({"prompt_tokens": 10**12, "completion_tokens": 2}, None),
     ],
 )
-def test_usage_is_believed_where_it_can_be_true(usage: object, believed: Usage | None) -> None:
+def test_usage_is_believed_where_it_can_be_true(usage: object, believed: TokenUsage | None) -> None:
     assert read_reply(reply(usage), "m") == ("hello", None, believed)
 
 

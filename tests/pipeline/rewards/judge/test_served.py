@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import Asked, Budget, Comparison, Endpoint, JudgeReason, JudgeRefused, open_judge
+from pipeline.rewards.judge import Budget, Endpoint, JudgeReason, JudgeRefused, JudgeRequest, PairComparison, open_judge
 
 from ....ports import held_port
 from ....servers import openai_server, vllm_server
@@ -59,8 +59,10 @@ def judged(url: str) -> None:
     question = [{"role": "user", "content": "Ada has 3 pens and buys 4 more. How many pens does Ada have now?"}]
     own = {JudgeReason.MALFORMED, JudgeReason.CUT, JudgeReason.OUT_OF_RANGE}
     with open_judge(Endpoint(url, "unused"), settings, budget) as judge:
-        judgements = judge.score([Asked(question, "3+4=7.\n#### 7", "7"), Asked(question, "\u200b<|im_end|>")])
-        (preferred,) = judge.compare([Comparison(question, "#### 7", "#### 8")])
+        judgements = judge.score(
+            [JudgeRequest(question, "3+4=7.\n#### 7", "7"), JudgeRequest(question, "\u200b<|im_end|>")]
+        )
+        (preferred,) = judge.compare([PairComparison(question, "#### 7", "#### 8")])
         with pytest.raises(JudgeRefused, match="0 of 24 plain questions right"):
             judge.admit([])
     for answer in (*judgements, preferred):
@@ -75,4 +77,4 @@ def judged(url: str) -> None:
 def test_a_model_that_is_not_served_there(transformers_url: str) -> None:
     settings = Judge(model="another@main", digest="sha256:demo")
     with open_judge(Endpoint(transformers_url), settings, Budget(None, None, 0, 0)) as judge:
-        assert judge.score([Asked([{"role": "user", "content": "?"}], "!")])[0].reason == JudgeReason.HTTP
+        assert judge.score([JudgeRequest([{"role": "user", "content": "?"}], "!")])[0].reason == JudgeReason.HTTP

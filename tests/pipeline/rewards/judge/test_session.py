@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.rewards.judge import (
     Budget,
-    Comparison,
     Endpoint,
     Judgement,
     JudgeReason,
+    PairComparison,
     Preferred,
     open_judge,
 )
@@ -129,7 +129,11 @@ def test_a_comparison_is_asked_in_both_orders() -> None:
         sizes = len(found["answer A"]), len(found["answer B"])
         return preferring("tie" if sizes[0] == sizes[1] else "A" if sizes[0] > sizes[1] else "B")
 
-    pairs = [Comparison(QUESTION, "long", "l"), Comparison(QUESTION, "s", "longer"), Comparison(QUESTION, "a", "b")]
+    pairs = [
+        PairComparison(QUESTION, "long", "l"),
+        PairComparison(QUESTION, "s", "longer"),
+        PairComparison(QUESTION, "a", "b"),
+    ]
     with serving(longer) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
         found = judge.compare(pairs)
     assert [(one.winner, one.consistent) for one in found] == [("first", True), ("second", True), ("tie", True)]
@@ -144,7 +148,7 @@ def test_a_judge_that_prefers_a_place_contradicts_itself(habit: str) -> None:
         serving(always(preferring(habit))) as server,
         open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
     ):
-        found = judge.compare([Comparison(QUESTION, "1", "2")], lambda place, one: known.append((place, one)))
+        found = judge.compare([PairComparison(QUESTION, "1", "2")], lambda place, one: known.append((place, one)))
     assert found == [Preferred(winner=None, consistent=False, tokens=200, usd=0.0)]
     assert known == [(0, found[0])]
 
@@ -155,13 +159,13 @@ def test_half_a_tie_is_a_contradiction() -> None:
         serving(in_turn(preferring("tie"), preferring("A"))) as server,
         open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge,
     ):
-        assert judge.compare([Comparison(QUESTION, "1", "2")])[0].consistent is False
+        assert judge.compare([PairComparison(QUESTION, "1", "2")])[0].consistent is False
 
 
 @pytest.mark.parametrize("answers", [(completion("A"),), (preferring("A"), preferring("C"))])
 def test_a_comparison_without_both_answers_is_none(answers: tuple[Said, ...]) -> None:
     with serving(in_turn(*answers)) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
-        (found,) = judge.compare([Comparison(QUESTION, "1", "2")])
+        (found,) = judge.compare([PairComparison(QUESTION, "1", "2")])
     assert (found.winner, found.consistent) == (None, None)
     assert found.reason in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE)
     assert found.tokens == 100 * len(answers)

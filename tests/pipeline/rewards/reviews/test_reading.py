@@ -50,7 +50,7 @@ def test_nothing_to_ask_about_is_no_sheet(store: Store, tmp_path: Path) -> None:
 def test_a_score_of_1_to_5_is_mapped_to_0_to_1(store: Store, week: Path, written: str, score: float) -> None:
     filled(week, lambda row: written if row["trace_id"] == "t0007" else "")
     (found,) = reviews.read(store)
-    assert found == reviews.Reviewed(WEEK, "t0007", "o", "random", reward=7 / 9, score=score, reviewers=1)
+    assert found == reviews.ReviewedLabel(WEEK, "t0007", "o", "random", reward=7 / 9, score=score, reviewers=1)
 
 
 @pytest.mark.parametrize("written", ["0", "6", "good", "nan", "inf", "-1", "04. Mai", "1e9", "4/5", "x" * 9_000])

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 
-from pipeline.rewards.verifiers import Check
+from pipeline.rewards.verifiers import VerifierTask
 
 
-def _hash(answer: str, reference: str = r"\frac{1}{7}") -> Check:
-    return Check(f"Let me think.\n#### {answer}", reference)
+def _hash(answer: str, reference: str = r"\frac{1}{7}") -> VerifierTask:
+    return VerifierTask(f"Let me think.\n#### {answer}", reference)
 
 
-def _box(answer: str, reference: str = r"\frac{1}{7}") -> Check:
-    return Check(f"Hence \\boxed{{{answer}}}.", reference)
+def _box(answer: str, reference: str = r"\frac{1}{7}") -> VerifierTask:
+    return VerifierTask(f"Hence \\boxed{{{answer}}}.", reference)
 
 
 def _nested_fraction(depth: int) -> str:
@@ -32,8 +32,8 @@ MATHS = {
     "300 nested parentheses": _hash("(" * 150 + "1" + ")" * 150),
     "a megabyte of digits": _hash("7" * 1_000_000),
     "a megabyte of digits in a box": _box("7" * 1_000_000),
-    "a megabyte of open boxes": Check("\\boxed{" * 143_000, r"\frac{1}{7}"),
-    "a megabyte of hashes": Check("#" * 1_000_000, r"\frac{1}{7}"),
+    "a megabyte of open boxes": VerifierTask("\\boxed{" * 143_000, r"\frac{1}{7}"),
+    "a megabyte of hashes": VerifierTask("#" * 1_000_000, r"\frac{1}{7}"),
     "fractions, 30 deep": _box(_nested_fraction(30)),
     "roots, 40 deep": _box(r"\sqrt{1+" * 40 + "2" + "}" * 40),
     "huge sum": _box(r"\sum_{k=1}^{10^{9}} \frac{1}{k^{3}} + 3^{3^{3^{3}}}"),
@@ -53,18 +53,18 @@ MATHS = {
     "combining marks": _hash("1" + "\u0301\u0323" * 150),
     "zero-width characters in another answer": _hash("1/\u200b7\u20601"),
     "right-to-left override": _hash("\u202e7/1"),
-    "poisoned reference": Check("#### 1/7", "9^{9^{9^{9^{9}}}}"),
-    "unparsable reference": Check("#### 1/7", r"\frac{\frac{"),
+    "poisoned reference": VerifierTask("#### 1/7", "9^{9^{9^{9^{9}}}}"),
+    "unparsable reference": VerifierTask("#### 1/7", r"\frac{\frac{"),
 }
 OTHERS = {
-    "JSON nested 100,000 deep": Check("[" * 100_000 + "]" * 100_000, '{"type": "object"}', "json_schema"),
-    "JSON with a megabyte of digits": Check("7" * 1_000_000, '{"type": "string"}', "json_schema"),
-    "JSON of a lone surrogate": Check('"\\ud800"', '{"type": "integer"}', "json_schema"),
-    "NaN is not JSON": Check("NaN", '{"type": "number"}', "json_schema"),
-    "catastrophic pattern": Check(json.dumps("a" * 64 + "!"), json.dumps(CATASTROPHIC), "json_schema"),
-    "schema that refers to itself": Check("1", '{"$ref": "#"}', "json_schema"),
-    "schema elsewhere": Check("1", '{"$ref": "http://127.0.0.1:9/schema.json"}', "json_schema"),
-    "schema nested 100,000 deep": Check("1", '{"not":' * 100_000 + "{}" + "}" * 100_000, "json_schema"),
-    "normalising 100 kB of marks": Check("e" + "\u0301\u0323" * 50_000, "é", "normalised"),
+    "JSON nested 100,000 deep": VerifierTask("[" * 100_000 + "]" * 100_000, '{"type": "object"}', "json_schema"),
+    "JSON with a megabyte of digits": VerifierTask("7" * 1_000_000, '{"type": "string"}', "json_schema"),
+    "JSON of a lone surrogate": VerifierTask('"\\ud800"', '{"type": "integer"}', "json_schema"),
+    "NaN is not JSON": VerifierTask("NaN", '{"type": "number"}', "json_schema"),
+    "catastrophic pattern": VerifierTask(json.dumps("a" * 64 + "!"), json.dumps(CATASTROPHIC), "json_schema"),
+    "schema that refers to itself": VerifierTask("1", '{"$ref": "#"}', "json_schema"),
+    "schema elsewhere": VerifierTask("1", '{"$ref": "http://127.0.0.1:9/schema.json"}', "json_schema"),
+    "schema nested 100,000 deep": VerifierTask("1", '{"not":' * 100_000 + "{}" + "}" * 100_000, "json_schema"),
+    "normalising 100 kB of marks": VerifierTask("e" + "\u0301\u0323" * 50_000, "é", "normalised"),
 }
 POISON = {**MATHS, **OTHERS}

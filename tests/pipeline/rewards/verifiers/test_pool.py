@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.rewards.verifiers import pool as pools
-from pipeline.rewards.verifiers.pool import Failure, Pool, Work
+from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 
 ROOT = Path(__file__).parents[4]
 
@@ -68,7 +68,7 @@ def one() -> Iterator[Pool[tuple[str, str], str]]:
 def test_results_follow_the_items(workers: int) -> None:
     pool = _pool(workers)
     items = [("echo", str(n)) if n % 7 else ("raise", "") for n in range(200)]
-    expected = [str(n) if n % 7 else Failure.raised for n in range(200)]
+    expected = [str(n) if n % 7 else WorkerFailure.raised for n in range(200)]
     assert pool.run(items, [60.0] * 200) == expected
     assert pool.run(items[:3], [60.0] * 3) == expected[:3]
     assert pool.run([], []) == []
@@ -79,11 +79,11 @@ def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_pa
     """A hundred items wait for longer than their deadline, first behind one that hangs and then behind each other."""
     items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.03")] * 100]
     found = one.run(items, [1.5] * 102)
-    assert found == ["first", Failure.timeout, *["sleep is over"] * 100]
+    assert found == ["first", WorkerFailure.timeout, *["sleep is over"] * 100]
 
 
 def test_each_item_has_its_own_deadline(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
-    assert one.run([("sleep", "1"), ("sleep", "1")], [60.0, 0.2]) == ["sleep is over", Failure.timeout]
+    assert one.run([("sleep", "1"), ("sleep", "1")], [60.0, 0.2]) == ["sleep is over", WorkerFailure.timeout]
 
 
 def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
@@ -103,13 +103,13 @@ def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], s
 
 def test_an_item_that_kills_its_worker_every_time_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
     items = [("echo", "a"), ("die", ""), ("echo", "b"), ("die", ""), ("die", ""), ("echo", "c")]
-    died = Failure.died
+    died = WorkerFailure.died
     assert one.run(items, [60.0] * 6) == ["a", died, "b", died, died, "c"]
 
 
 def test_a_memory_bomb_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
     items = [("echo", "a"), ("memory", ""), ("memory", ""), ("echo", "b")]
-    assert one.run(items, [60.0] * 4) == ["a", Failure.died, Failure.died, "b"]
+    assert one.run(items, [60.0] * 4) == ["a", WorkerFailure.died, WorkerFailure.died, "b"]
 
 
 def test_workers_stay_up_are_recycled_and_replaced(
@@ -138,7 +138,7 @@ def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[s
 
 def test_threads_share_a_pool() -> None:
     pool = _pool(2)
-    found: dict[int, list[str | Failure]] = {}
+    found: dict[int, list[str | WorkerFailure]] = {}
 
     def ask(number: int) -> None:
         found[number] = pool.run([("echo", f"{number}.{n}") for n in range(40)], [60.0] * 40)

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.rewards.verifiers import sandbox
-from pipeline.rewards.verifiers.sandbox import Verdict, examine
+from pipeline.rewards.verifiers.sandbox import CodeResult, examine
 
 ROOT = Path(sandbox.__file__).parents[3]
 ADD = "def add(a, b): return a + b"
 TESTS = "assert add(1, 2) == 3"
 
 
-def run(code: str, tests: str = TESTS, *, timeout_s: float = 20.0, memory_mb: int = 512) -> Verdict:
+def run(code: str, tests: str = TESTS, *, timeout_s: float = 20.0, memory_mb: int = 512) -> CodeResult:
     return examine(textwrap.dedent(code), tests, fenced=True, timeout_s=timeout_s, memory_mb=memory_mb)
 
 
@@ -238,7 +238,7 @@ def test_nothing_is_left_after_the_deadline(code: str) -> None:
 
 def test_memory_is_limited_and_the_rest_goes_on() -> None:
     assert "MemoryError" in run("def add(a, b): return bytearray(1 << 29)", memory_mb=256).answer
-    assert run(ADD, memory_mb=256) == Verdict("correct", "")
+    assert run(ADD, memory_mb=256) == CodeResult("correct", "")
 
 
 def test_both_processes_die_with_the_one_that_started_them() -> None:
@@ -289,7 +289,7 @@ def test_without_a_part_of_the_sandbox_nothing_is_run(number: int, argument: int
 
 def test_other_machines_and_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    assert run(ADD) == Verdict(
+    assert run(ADD) == CodeResult(
         "error", "no sandbox: no system call filter for riscv64: check code on x86_64 or aarch64"
     )
     monkeypatch.setattr(sys, "platform", "darwin")

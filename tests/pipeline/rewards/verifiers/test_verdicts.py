@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.recipe.rewards import Verifier
-from pipeline.rewards.verifiers import Check, Grade, Grader, Outcome, final_answer, grade, grader, grader_of
+from pipeline.rewards.verifiers import Grade, Grader, Outcome, VerifierTask, final_answer, grade, grader, grader_of
 from pipeline.rewards.verifiers.texts import normalise
 
 from .pathological import POISON
@@ -100,7 +100,7 @@ def test_math(check: Grader, completion: str, reference: str, outcome: str) -> N
     ],
 )
 def test_texts(check: Grader, completion: str, reference: str, exact: str, normalised: str) -> None:
-    found = check([Check(completion, reference, "exact"), Check(completion, reference, "normalised")])
+    found = check([VerifierTask(completion, reference, "exact"), VerifierTask(completion, reference, "normalised")])
     assert [g.outcome for g in found] == [exact, normalised]
 
 
@@ -136,7 +136,7 @@ SCHEMA = json.dumps({"type": "object", "required": ["n"], "properties": {"n": {"
     ],
 )
 def test_json_schema(check: Grader, completion: str, schema: str, outcome: str) -> None:
-    assert check([Check(completion, schema, "json_schema")])[0].outcome == outcome
+    assert check([VerifierTask(completion, schema, "json_schema")])[0].outcome == outcome
 
 
 def test_no_reference_of_a_schema_is_fetched(check: Grader) -> None:
@@ -145,20 +145,20 @@ def test_no_reference_of_a_schema_is_fetched(check: Grader) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         schema = json.dumps({"$ref": f"http://127.0.0.1:{server.getsockname()[1]}/schema.json"})
-        assert check([Check("1", schema, "json_schema")])[0].outcome is Outcome.unparsable_gold
+        assert check([VerifierTask("1", schema, "json_schema")])[0].outcome is Outcome.unparsable_gold
         with pytest.raises(TimeoutError):
             server.accept()
 
 
 def test_kinds_mix_and_equal_checks_are_run_once(check: Grader) -> None:
     mixed = [
-        Check("#### 1/2", "0.5"),
+        VerifierTask("#### 1/2", "0.5"),
         ("#### 30", "30"),
-        Check("yes", "yes", "exact"),
-        Check("[]", '{"type": "array"}', "json_schema"),
-        Check("Ünder", "ünder", "normalised"),
-        Check("```python\ndef f(x):\n    return x + 1\n```", "assert f(1) == 2", "code"),
-        Check("#### 1/3", "0.5"),
+        VerifierTask("yes", "yes", "exact"),
+        VerifierTask("[]", '{"type": "array"}', "json_schema"),
+        VerifierTask("Ünder", "ünder", "normalised"),
+        VerifierTask("```python\ndef f(x):\n    return x + 1\n```", "assert f(1) == 2", "code"),
+        VerifierTask("#### 1/3", "0.5"),
     ]
     found = check(mixed * 5)
     assert [g.outcome for g in found] == [*["correct"] * 6, "wrong"] * 5
@@ -170,7 +170,7 @@ def test_one_and_two_workers_say_the_same(check: Grader) -> None:
 
 
 def test_answers_can_be_stored(check: Grader) -> None:
-    found = check([("#### \ud800/2", "1/2"), ("#### " + "9" * 1000, "1/2"), Check("\udfff", "x", "exact")])
+    found = check([("#### \ud800/2", "1/2"), ("#### " + "9" * 1000, "1/2"), VerifierTask("\udfff", "x", "exact")])
     assert [g.outcome for g in found] == ["no_answer", "error", "wrong"]
     for answer in (g.answer for g in found):
         answer.encode()
@@ -197,10 +197,15 @@ def test_a_recipe_describes_a_grader() -> None:
 @pytest.mark.slow
 def test_poison_costs_only_itself() -> None:
     """Between any two poisoned items stand ordinary ones, and every one of those has the right label."""
-    good, bad = Check("#### 1/2", "0.5"), Check("#### 1/3", "0.5")
-    checks, ordinary, expected = list[Check](), list[int](), list[str]()
+    good, bad = VerifierTask("#### 1/2", "0.5"), VerifierTask("#### 1/3", "0.5")
+    checks, ordinary, expected = list[VerifierTask](), list[int](), list[str]()
     for number, poison in enumerate(POISON.values()):
-        between = [Check(f"#### {number}/2", f"{number / 2}"), Check(f"#### {number}/3", f"{number + 1}"), good, bad]
+        between = [
+            VerifierTask(f"#### {number}/2", f"{number / 2}"),
+            VerifierTask(f"#### {number}/3", f"{number + 1}"),
+            good,
+            bad,
+        ]
         ordinary += range(len(checks), len(checks) + 4)
         expected += ["correct", "wrong", "correct", "wrong"]
         checks += [*between, poison]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 from pipeline.traces.rows import Rows
-from pipeline.traces.sources.protocol import Part, Source
+from pipeline.traces.sources.protocol import Source, SourcePart
 
 from ..conftest import observation, score, write
 
@@ -24,7 +24,7 @@ def all_of(blocks: Iterable[Rows]) -> Rows:
     return found
 
 
-def read(source: Source, part: Part | None = None) -> Rows:
+def read(source: Source, part: SourcePart | None = None) -> Rows:
     """The rows of one part, or of all."""
     return all_of(rows for p in ([part] if part else source.parts()) for rows in source.rows(p, hashlib.sha256()))
 

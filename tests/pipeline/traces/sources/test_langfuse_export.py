@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.storage import digest_file
 from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.protocol import Part
+from pipeline.traces.sources.protocol import SourcePart
 
 from .conftest import all_of, observation, read, reasons, score, write
 
@@ -237,4 +237,4 @@ def test_a_file_that_vanished_or_changed_since_its_listing_is_counted(export: Pa
     details = [rejection.detail for rows in found.values() for rejection in rows.rejected]
     assert details == ["the file is gone since it was listed"] * 2 + ["the file changed since it was listed"]
     assert len(found["observations_v2/grown.jsonl"].traces) == 2
-    assert isinstance(parts[0], Part)
+    assert isinstance(parts[0], SourcePart)

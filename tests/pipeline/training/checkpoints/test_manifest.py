@@ -2,14 +2,14 @@ import math
 
 import pytest
 
-from pipeline.training.checkpoints.manifest import File, Manifest, Origin, sealed, unseal
+from pipeline.training.checkpoints.manifest import CheckpointManifest, File, Origin, sealed, unseal
 
 ORIGIN = Origin("p", 2)
 
 
-def manifest(score: float | None = 0.7109375) -> Manifest:
+def manifest(score: float | None = 0.7109375) -> CheckpointManifest:
     files = {"a.safetensors": File(size=10, sha256="0f" * 32), "b/c.pt": File(size=0, sha256="1e" * 32)}
-    return Manifest(plan_digest="p", step=120, world_size=2, score=score, attempt=1, files=files)
+    return CheckpointManifest(plan_digest="p", step=120, world_size=2, score=score, attempt=1, files=files)
 
 
 @pytest.mark.parametrize("score", [None, 0.0, 0.1 + 0.2, -math.inf, math.inf])

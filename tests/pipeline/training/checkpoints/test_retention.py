@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints.manifest import Manifest
+from pipeline.training.checkpoints.manifest import CheckpointManifest
 from pipeline.training.checkpoints.retention import keep, rank
 
 from .conftest import FILES, HARMS, Run, is_whole
@@ -17,8 +17,8 @@ from .conftest import FILES, HARMS, Run, is_whole
 SCORES = st.one_of(st.none(), st.just(math.nan), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 
 
-def at(step: int, score: float | None) -> Manifest:
-    return Manifest(plan_digest="p", step=step, world_size=1, score=score, attempt=1, files={})
+def at(step: int, score: float | None) -> CheckpointManifest:
+    return CheckpointManifest(plan_digest="p", step=step, world_size=1, score=score, attempt=1, files={})
 
 
 @given(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from pipeline.training.freshness import FreshnessGuard, LogProbabilities, Probe, Proof, StalePolicy
+from pipeline.training.freshness import FreshnessGuard, FreshnessProof, LogProbabilities, Probe, StalePolicy
 from pipeline.training.freshness.trl_engine import model_log_probabilities
 
 from .conftest import Adapter, Run
@@ -71,7 +71,7 @@ def noise(pushed: Sequence[Adapter]) -> Adapter:
     return {name: weight + 0.02 * torch.randn(weight.shape, generator=dice) for name, weight in pushed[-1].items()}
 
 
-def play(run: Run, engine: FakeEngine, versions: Sequence[Adapter], **settings: int) -> list[Proof]:
+def play(run: Run, engine: FakeEngine, versions: Sequence[Adapter], **settings: int) -> list[FreshnessProof]:
     """A training's syncs: push, prove, draw, update. As long as nothing was refused."""
     policy, proofs = FakePolicy(run), []
     guard = FreshnessGuard(engine, policy, log=lambda line: pytest.fail(line), **settings)

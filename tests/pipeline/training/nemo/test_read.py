@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipeline.training.nemo.read import Saved, best, find_flaw, set_aside, whole
+from pipeline.training.nemo.read import SavedCheckpoint, best, find_flaw, set_aside, whole
 
 
 def checkpoint(root: Path, step: int, lora: bool = True, **info: float) -> Path:
@@ -115,7 +115,7 @@ def test_nemo_rl_does_not_find_what_is_set_aside(tmp_path: Path) -> None:
     ],
 )
 def test_the_best_is_by_accuracy_and_nan_ranks_worst(accuracies: dict[int, float | None], step: int) -> None:
-    saved = [Saved(n, Path(), {} if a is None else {"val:accuracy": a}) for n, a in accuracies.items()]
+    saved = [SavedCheckpoint(n, Path(), {} if a is None else {"val:accuracy": a}) for n, a in accuracies.items()]
     found = best(saved)
     assert found is not None and found.step == step
     assert best([]) is None
