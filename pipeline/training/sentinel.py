@@ -39,6 +39,8 @@ Said = tuple[Verdict, str] | None
 
 SOLVED = 0.9
 """Accuracy from which a task counts as solved, and groups that are all right are no failure."""
+MOST = 0.5
+"""Share of groups without a gradient from which entropy is that of the few others, and tells nothing of the policy."""
 VALIDATIONS = 2
 """Held-out figures that are averaged: each is a mean over many answers already."""
 _HELD_OUT = "held_out/"
@@ -217,7 +219,7 @@ def entropy(watch: HealthMonitor) -> Said:
     for change in watch.changes("entropy"):
         if not low * change.first <= change.last <= high * change.first:
             surer = low * change.first * errors <= change.last <= change.first
-            return _unexplained(watch, _suspect(watch, str(change)), explained=surer or errors == 0)
+            return _unexplained(watch, _suspect(watch, str(change)), explained=surer or errors == 0 or _settled(watch))
     return None
 
 
@@ -303,6 +305,12 @@ def _all_right(watch: HealthMonitor) -> bool:
         return False
     accuracy = watch.level("accuracy")
     return share - min(score, score if accuracy is None else accuracy) <= watch.settings.accuracy_noise
+
+
+def _settled(watch: HealthMonitor) -> bool:
+    """Whether most groups have nothing left to learn and are right: the entropy that is left is noise of the others."""
+    share = watch.level(_NO_GRADIENT)
+    return share is not None and share > MOST and _all_right(watch)
 
 
 def _errors_left(watch: HealthMonitor) -> float:
