@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import pictures
+from assets import plots
 from assets.resources import ITERATION_TAG, LEDGER, Deployment
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import DEMO_SUITE, suite
@@ -21,8 +21,8 @@ from k8s.lint import Violation, lint_gang
 from k8s.render import render
 from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
-from pipeline.training.lines import PREFIX
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import PREFIX
 from pipeline.training.result import TrainingResult
 
 
@@ -107,13 +107,13 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
         passed=not reasons,
         description="; ".join(reasons) or "Nothing speaks against it.",
         metadata={
-            "findings": pictures.table(
+            "findings": plots.table(
                 ["severity", "rule", "where", "problem", "fix"],
                 [(each.severity, each.rule, each.where, each.problem, each.fix) for each in findings],
             ),
             "hours": f"{cost.hours} ({cost.basis})",
             "cost in USD": str(cost.usd),
-            "bill": pictures.table(
+            "bill": plots.table(
                 ["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]
             ),
         },

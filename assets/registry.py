@@ -6,10 +6,10 @@ from contextlib import closing
 
 import dagster as dg
 
-from assets import pictures
+from assets import plots
 from assets.card import IterationRecords, card_sections, why
 from assets.outcome import conclude
-from assets.pictures import training as drawn
+from assets.plots import training as training_plots
 from assets.resources import Deployment, read_record
 from evals import report
 from evals.gate import GateVerdict
@@ -94,13 +94,13 @@ def on_record(
 ) -> versions.RecordedVersion:
     """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none."""
     trained = records.trained
-    plots = {
-        "gates": pictures.funnel(records.traces.seen, records.rejected, records.traces.admitted),
-        "rewards": pictures.reward_distribution(records.labels.histogram, records.labels.mean_reward),
-        "training": drawn.training_curve(trained.metrics),
-        "health": drawn.health_panels(trained.metrics, trained.health.findings),
-        "step_time": drawn.step_time(trained.metrics),
-        "goodput": drawn.goodput_bar(trained.goodput),
+    images = {
+        "gates": plots.funnel(records.traces.seen, records.rejected, records.traces.admitted),
+        "rewards": plots.reward_distribution(records.labels.histogram, records.labels.mean_reward),
+        "training": training_plots.training_curve(trained.metrics),
+        "health": training_plots.health_panels(trained.metrics, trained.health.findings),
+        "step_time": training_plots.step_time(trained.metrics),
+        "goodput": training_plots.goodput_bar(trained.goodput),
     }
     return versions.record(
         deployment.tracking_uri(),
@@ -111,7 +111,7 @@ def on_record(
         bundle_digest=verdict.bundle_digest if verdict else "",
         params=pinned(deployment.store(), iteration).model_dump(mode="json"),
         metrics=records.metrics,
-        plots={**plots, "evaluation": report.picture(records.report)} if records.report else plots,
+        plots={**images, "evaluation": report.picture(records.report)} if records.report else images,
         card=card_sections(records, verdict),
         code_version=deployment.code_version(),
         tags=records.tags,
@@ -125,7 +125,7 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
     if health.verdict == "PASS" or accepted == iteration:
         return ""
     return (
-        f"The training is on {health.verdict}: {why(health)}. Look at its pictures and completions; to roll the "
+        f"The training is on {health.verdict}: {why(health)}. Look at its plots and completions; to roll the "
         f"candidate out all the same, set rollout.accept_hold to {iteration!r} in the recipe, which starts no other "
         'iteration, and run: dagster job launch -j preference_tuning -o canary --tags \'{"iteration": '
         f'"{iteration}"}}\''

@@ -28,8 +28,8 @@ from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
 from pipeline.registry.tracking import local_tracking
-from pipeline.rewards.asking import Endpoints
 from pipeline.rewards.judge import Endpoint
+from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store, model_ref

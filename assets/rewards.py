@@ -5,8 +5,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets import pictures
-from assets.pictures import rewards as drawn
+from assets import plots
+from assets.plots import rewards as reward_plots
 from assets.resources import Deployment
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.examples import examples, page
@@ -66,24 +66,24 @@ def _metadata(
         "labelled": labels.labelled,
         "coverage": labels.coverage,
         "mean_reward": labels.mean_reward,
-        "rewards": pictures.shown(
-            pictures.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
+        "rewards": plots.shown(
+            plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
         ),
-        "components": pictures.shown(drawn.component_histograms(labels.components), "Histogram of each component"),
-        "coverage and reasons": pictures.shown(
-            drawn.coverage(labels.labelled, labels.unlabelled), "Labelled traces, and why others are not"
+        "components": plots.shown(reward_plots.component_histograms(labels.components), "Histogram of each component"),
+        "coverage and reasons": plots.shown(
+            reward_plots.coverage(labels.labelled, labels.unlabelled), "Labelled traces, and why others are not"
         ),
-        "agreement": pictures.shown(drawn.agreement_matrix(labels.agreement), "Agreement between components"),
-        "outcomes": pictures.table(["outcome", "traces"], sorted(labels.outcomes.items())),
-        "scored as": pictures.table(["profile", "traces"], sorted(labels.profiles.items())),
-        "feedback set aside": pictures.table(["reason", "traces"], sorted(labels.set_aside.items())),
-        "people": pictures.table(
+        "agreement": plots.shown(reward_plots.agreement_matrix(labels.agreement), "Agreement between components"),
+        "outcomes": plots.table(["outcome", "traces"], sorted(labels.outcomes.items())),
+        "scored as": plots.table(["profile", "traces"], sorted(labels.profiles.items())),
+        "feedback set aside": plots.table(["reason", "traces"], sorted(labels.set_aside.items())),
+        "people": plots.table(
             ["measure", "value"],
             [("reviews", labels.humans.reviews), ("rank correlation", str(labels.humans.rank_correlation))],
         ),
-        "cost": pictures.table(["what", "amount"], cost),
-        "judge": pictures.table(["judge", ""], asked or [("none", "the recipe names no judge")]),
-        "labels, for example": pictures.table(
+        "cost": plots.table(["what", "amount"], cost),
+        "judge": plots.table(["judge", ""], asked or [("none", "the recipe names no judge")]),
+        "labels, for example": plots.table(
             ["reward", "why"], [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.why) for s in shown]
         ),
         "their texts": dg.MetadataValue.path(page),

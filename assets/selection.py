@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from assets import pictures
+from assets import plots
 from assets.cluster import launchable, refuse_unlaunchable
-from assets.pictures import selection as drawn
+from assets.plots import selection as selection_plots
 from assets.resources import Deployment
 from evals.suites import held_out_texts
 from pipeline.estimate import UNKNOWN, Estimate
@@ -40,15 +40,15 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
             "pairs": dataset.pairs.rows,
             "prompts": dataset.prompts.rows,
             "groups": dataset.groups.rows,
-            "held out": pictures.table(
+            "held out": plots.table(
                 ["table", "rows"],
                 [("pairs", dataset.held_out_pairs.rows), ("prompts", dataset.held_out_prompts.rows)],
             ),
-            "curriculum": pictures.table(["prompts", "number"], sorted(dataset.curriculum.items())),
+            "curriculum": plots.table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
             "capped pairs": dataset.capped_pairs,
             "contaminated": report.hits,
-            "contamination": pictures.table(["rule", "rows"], sorted(report.by_rule.items())),
+            "contamination": plots.table(["rule", "rows"], sorted(report.by_rule.items())),
             "pairs uri": dg.MetadataValue.path(dataset.pairs.uri),
             "prompts uri": dg.MetadataValue.path(dataset.prompts.uri),
         },
@@ -99,7 +99,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "method": decision.method,
             "forced": decision.forced,
             "without consent": plan.without_consent,
-            "evidence": pictures.shown(drawn.evidence_plot(decision), "Evidence against its thresholds"),
+            "evidence": plots.shown(selection_plots.evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
             "settings": dg.MetadataValue.json({} if plan.data is None else plan.algorithm.model_dump(mode="json")),
         },

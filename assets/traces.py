@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets import pictures
+from assets import plots
 from assets.outcome import outcome
 from assets.resources import Deployment
 from pipeline.demo.traffic import ensure_days
@@ -114,12 +114,12 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue
         "seen": governed.seen,
         "admitted": governed.admitted,
         "in the dataset": governed.iteration.dataset.rows,
-        "gates": pictures.shown(pictures.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
-        "over time": pictures.shown(pictures.reasons_over_time(governed.days), "Rows by reason and day"),
-        "days": pictures.table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),
-        "rejected": pictures.table(["reason", "rows"], sorted(rejected.items())),
-        "rejected, for example": pictures.table(["reason", "what was seen", "where"], samples),
-        "watermark": pictures.table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
+        "gates": plots.shown(plots.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
+        "over time": plots.shown(plots.reasons_over_time(governed.days), "Rows by reason and day"),
+        "days": plots.table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),
+        "rejected": plots.table(["reason", "rows"], sorted(rejected.items())),
+        "rejected, for example": plots.table(["reason", "what was seen", "where"], samples),
+        "watermark": plots.table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
         "champion": governed.iteration.champion.digest[:12],
         "snapshot": governed.iteration.dataset.snapshot,
         "digest": governed.iteration.dataset.digest,

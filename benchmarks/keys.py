@@ -73,7 +73,7 @@ def generate(folder: Path, rows: int) -> None:
 def duckdb(folder: Path) -> dict[str, object]:
     """The judge as it is: verdicts, the list of admitted rows and the ledger, in `judge`'s own memory limit."""
     from pipeline.traces.database import MEMORY_MB
-    from pipeline.traces.judge import DayInput, deduplicate
+    from pipeline.traces.deduplicate import DayInput, deduplicate
 
     files = tuple(sorted(folder.glob("*.parquet")))
     with tempfile.TemporaryDirectory(dir=folder) as work:

@@ -23,7 +23,7 @@ from pipeline.recipe import Validation
 from pipeline.rewards.composite import Reward
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, final_answer
-from pipeline.training.composite import reward_statistics
+from pipeline.training.reward_function import reward_statistics
 from pipeline.training.texts import completion_statistics
 from pipeline.training.validation import HeldOut, Validator
 

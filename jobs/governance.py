@@ -20,10 +20,10 @@ from pipeline.registry.router import LocalRouter
 from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
 from pipeline.storage import digest_json
+from pipeline.traces.dataset_users import ended, record_dataset_users
 from pipeline.traces.erased import exclusive_lock, shared_lock
 from pipeline.traces.lake import open_lake
 from pipeline.traces.lake.upkeep import Upkeep, upkeep
-from pipeline.traces.members import ended, record_dataset_users
 from pipeline.traces.retention import Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
 

@@ -2,7 +2,7 @@
 
 Owns how a gang is told to go, dies, waits for nodes and starts again. The decisions are the trainer's own code:
 `SaveSchedule` says when to save, `account` draws the account, and SIGTERM is obeyed as in
-pipeline/training/progress.py.
+pipeline/training/callback.py.
 The rule of the schedules: nodes are interrupted independently, each as a Poisson process, and one node's interruption
 is the gang's (the model of Young, doi:10.1145/361147.361115, and Daly, doi:10.1016/j.future.2004.11.016). Departure:
 nobody is interrupted while the gang waits, so times are counted while it holds its nodes. Spot reclaims come in bursts;
@@ -30,7 +30,7 @@ from pipeline.training.result import Goodput
 
 Phase = Literal["start", "step", "save", "end"]
 BACKSTOP = 0.9
-"""Of the grace, after which the trainer ends whatever it does (pipeline/training/progress.py)."""
+"""Of the grace, after which the trainer ends whatever it does (pipeline/training/callback.py)."""
 OFTEN, MOST_STEPS = 30, 20_000
 """Of a schedule that an interval is planned with: interruptions on average, and steps. All candidates share the luck of
 the draw; where the second is the limit, interruptions are so rare that the interval hardly matters."""

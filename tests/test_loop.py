@@ -72,7 +72,7 @@ def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
     assert run.tags["iteration"] == iteration.id
 
 
-def test_pictures_are_on_the_materializations(loop: Loop) -> None:
+def test_plots_are_on_the_materializations(loop: Loop) -> None:
     found = [e.step_materialization_data.materialization for e in loop.first.get_asset_materialization_events()]
     events = {m.asset_key.to_user_string(): m.metadata for m in found}
     wanted = {"traces": "gates", "reward_labels": "rewards", "policy_checkpoint": "curve", "eval_report": "intervals"}

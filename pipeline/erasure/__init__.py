@@ -22,8 +22,8 @@ from pipeline.registry.propose import champion
 from pipeline.registry.record import read_state
 from pipeline.storage import Store, digest_json
 from pipeline.traces import erased
+from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import Lake, LakeConfig, SweepResult, open_lake
-from pipeline.traces.members import record_dataset_users
 from pipeline.traces.pii import pseudonym
 
 Log = Callable[[str], None]

@@ -23,9 +23,9 @@ from pipeline.locations import Document
 from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import Store
+from pipeline.traces.dataset_users import dataset_users, windows
 from pipeline.traces.lake import Lake, LakeConfig
 from pipeline.traces.lake.files import count_rows
-from pipeline.traces.members import dataset_users, windows
 from pipeline.traces.records import Window
 from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import where

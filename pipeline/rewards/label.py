@@ -23,9 +23,9 @@ from pipeline.engine import open_engine
 from pipeline.iteration import Iteration
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
-from pipeline.rewards.asking import Endpoints, JudgeStageResult, judge_traces
 from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.findings import JournalLine, journal, key_of, known
+from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, judge_traces
 from pipeline.rewards.opinions import set_aside, settle
 from pipeline.rewards.questions import RAG, audits, judge_key, rag_key, wants_judge, wants_rag
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels

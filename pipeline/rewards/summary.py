@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards import drift, reviews, trust
-from pipeline.rewards.asking import JudgeStageResult
+from pipeline.rewards.judge_stage import JudgeStageResult
 from pipeline.rewards.records import BINS, LABELS, ComponentSummary, JudgeReport, RewardLabels
 from pipeline.storage import DatasetRef, Store
 

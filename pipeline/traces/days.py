@@ -15,8 +15,8 @@ from pipeline import audit
 from pipeline.engine import Engine
 from pipeline.recipe.traces import Traces
 from pipeline.storage import digest_json, write_atomically
+from pipeline.traces.deduplicate import DayInput, DayOutcome, deduplicate
 from pipeline.traces.gates import VERSION
-from pipeline.traces.judge import DayInput, DayOutcome, deduplicate
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.publish import DayShard, publish_share
 from pipeline.traces.reading import Reading, Session

@@ -2,8 +2,8 @@
 
 In order: schema, future, erased users, unreadable shapes, personal data (masked; discarded where it cannot be),
 consent, region, confidentiality, quality. The first gate that objects gives a row its one reason. Owns these rules,
-each a pure function over a batch. Refuses to compare rows (`pipeline.traces.judge` does) and fails closed: rows on
-which a gate raises are rejected with `gate_error`, and only those.
+each a pure function over a batch. Refuses to compare rows (`pipeline.traces.deduplicate` does) and fails closed: rows
+on which a gate raises are rejected with `gate_error`, and only those.
 """
 
 from __future__ import annotations

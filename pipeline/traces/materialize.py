@@ -18,11 +18,11 @@ from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.traces import Traces
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_json
+from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.days import DayWriter, kept_from, rules_digest
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
-from pipeline.traces.members import dataset_users
 from pipeline.traces.reading import Reading, Session
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Window, total
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where

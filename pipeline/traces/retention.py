@@ -14,10 +14,10 @@ from pathlib import Path
 from pipeline import audit
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record, Store
+from pipeline.traces.dataset_users import record_dataset_users, windows
 from pipeline.traces.days import kept_from
 from pipeline.traces.lake import LakeConfig, SweepResult, open_lake
 from pipeline.traces.lake.upkeep import GRACE_S
-from pipeline.traces.members import record_dataset_users, windows
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import NAME, Watermark, touched_by

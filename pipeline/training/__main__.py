@@ -21,8 +21,8 @@ from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
 from pipeline.training.checkpoints import FencingToken, WriterLocked, only_writer
 from pipeline.training.checkpoints.turn import check, parse
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED, InvalidPlan
-from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import emit
 from pipeline.training.result import TrainingResult
 
 NEMO_RL = "/opt/nemo-rl"

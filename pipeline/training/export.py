@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, Trainer
 
 from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.checkpoints import MANIFEST
-from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import emit
 from pipeline.training.weights import without_places
 
 

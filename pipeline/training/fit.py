@@ -33,6 +33,7 @@ from pipeline.recipe import Lora
 from pipeline.rewards.verifiers import Grader
 from pipeline.serving.decoding import stop_ids, use_stop_ids_only
 from pipeline.storage import DatasetRef
+from pipeline.training.callback import ProgressCallback
 from pipeline.training.checkpoints import Checkpointer, room
 from pipeline.training.clock import Clock
 from pipeline.training.distribution import assert_distribution, trainer_arguments
@@ -40,9 +41,8 @@ from pipeline.training.exits import PREEMPTED, InvalidPlan
 from pipeline.training.export import export, take_back
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import TrainingJournal, read_journal
-from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import ProgressCallback
+from pipeline.training.progress import emit
 from pipeline.training.result import TrainingResult
 from pipeline.training.validation import Validator, read_held_out
 

@@ -18,8 +18,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED, InvalidPlan
-from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import emit
 
 WORKER = (sys.executable, "-m", "pipeline.training")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from pipeline.storage import Store
 from pipeline.training.exits import NEVER_RETRY, PREEMPTED
-from pipeline.training.lines import PREFIX
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import PREFIX
 from pipeline.training.result import TrainingResult
 
 

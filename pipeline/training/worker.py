@@ -19,11 +19,11 @@ from pipeline.storage import to_json, write_atomically
 from pipeline.training import dpo, fit, grpo
 from pipeline.training.checkpoints import FencingToken, only_writer
 from pipeline.training.checkpoints.turn import check as check_turn
-from pipeline.training.composite import RewardFunction
 from pipeline.training.distribution import check_world, environment
 from pipeline.training.exits import InvalidPlan
-from pipeline.training.lines import emit
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import emit
+from pipeline.training.reward_function import RewardFunction
 
 
 def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken | None = None) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from .gangs import cluster
-from .hands import Hands
+from .pod_driver import Hands
 from .server import Server, api_server
 
 

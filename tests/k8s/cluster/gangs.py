@@ -12,8 +12,8 @@ import pytest
 
 from .api import Api
 from .controllers import controllers
-from .hands import Hands
 from .kinds import Object
+from .pod_driver import Hands
 from .server import api_server
 
 KUBECONFIG = os.environ.get("KUBECONFIG")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from . import jobs as job_controller
 from .gangs import GANG, TARGET, cluster, job, jobset, ours, pod_template, running, status
-from .hands import Hands
 from .objects import labels, notes, phase, place
+from .pod_driver import Hands
 
 
 @pytest.mark.parametrize("mode", ["Indexed", "NonIndexed"])

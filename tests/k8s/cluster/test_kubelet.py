@@ -16,10 +16,10 @@ import pytest
 from .api import Api
 from .controllers import controllers
 from .gangs import jobset, pod_template
-from .hands import Hands
 from .kinds import Object
 from .kubelet import Kubelet
 from .objects import condition, labels, notes, phase, place
+from .pod_driver import Hands
 from .server import Server, api_server
 
 NS = "default"

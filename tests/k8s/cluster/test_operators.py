@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from .gangs import gpus, ours, placed, pod_template, running, status, unschedulable
-from .hands import Hands
 from .kinds import Object
 from .objects import place
+from .pod_driver import Hands
 
 RESTART = {"event": "PodFailed", "action": "RestartJob"}
 

@@ -9,9 +9,9 @@ import pytest
 from . import scheduler
 from .controllers import settle
 from .gangs import cluster, gpus, job, jobset, ours, placed, pod_template, running, status, unschedulable
-from .hands import Hands
 from .kinds import Object
 from .objects import place, quantity
+from .pod_driver import Hands
 from .podcalls import bind
 from .storage import Storage
 

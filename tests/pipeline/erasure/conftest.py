@@ -27,7 +27,7 @@ from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import ModelVersion
 from pipeline.registry.versions import record
-from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.recipe import Compute, Rewards
 from pipeline.recipe.traces import LangfuseExportSource
-from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.storage import Store

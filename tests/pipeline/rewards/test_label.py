@@ -200,7 +200,7 @@ def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, labe
         path.rename(path.with_name("away"))
     from pipeline.iteration import identify
     from pipeline.recipe import Rewards
-    from pipeline.rewards.asking import Endpoints
+    from pipeline.rewards.judge_stage import Endpoints
     from pipeline.rewards.label import label_traces
     from pipeline.storage import DatasetRef, ModelRef
     from pipeline.traces.lake import local_lake

@@ -10,10 +10,10 @@ import pytest
 from pipeline import audit
 from pipeline.recipe.traces import LangfuseExportSource, Retention, Traces
 from pipeline.storage import Store
+from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.materialize import read
-from pipeline.traces.members import dataset_users
 from pipeline.traces.retention import Retained, retain
 from pipeline.traces.sources.protocol import Address
 

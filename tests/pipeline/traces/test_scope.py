@@ -13,14 +13,14 @@ from pipeline.erasure import forget
 from pipeline.iteration import Iteration
 from pipeline.recipe import Compute, Rewards
 from pipeline.recipe.traces import DemoSource, Retention, Traces
-from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.storage import ModelRef, Store, digest_json
+from pipeline.traces.dataset_users import dataset_users, record_dataset_users
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.lake.upkeep import upkeep
 from pipeline.traces.materialize import read
-from pipeline.traces.members import dataset_users, record_dataset_users
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.retention import retain
 from pipeline.traces.scope import Producer

@@ -11,7 +11,7 @@ import pytest
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import Store
-from pipeline.training.composite import RewardFunction
+from pipeline.training.reward_function import RewardFunction
 from tests.pipeline.rewards.conftest import call, day_file, labeller, rows_of
 
 pytestmark = pytest.mark.slow

@@ -177,7 +177,7 @@ def test_a_base_model_near_the_ceiling_is_neither_held_nor_solved() -> None:
 
 @pytest.mark.parametrize("last", [0.01, 0.2])
 def test_entropy_of_a_policy_that_is_right_is_noise(last: float) -> None:
-    """The fourth iteration of a chain: the champion is right already, and one batch with errors decides the first mean."""
+    """Later iterations of a chain: the champion is right already, and one batch with errors decides the first mean."""
     right = {"frac_reward_zero_std": 0.8, "accuracy": 0.93, "held_out/accuracy": 0.85, "entropy": to(0.04, last)}
     assert review(history(right), SETTINGS).verdict == "PASS"
     assert review(history({**right, "frac_reward_zero_std": 0.45}), SETTINGS).verdict == "HOLD"

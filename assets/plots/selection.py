@@ -3,7 +3,7 @@
 from io import BytesIO
 from typing import Any
 
-from assets.pictures import GREEN, GREY, ORANGE
+from assets.plots import GREEN, GREY, ORANGE
 from pipeline.selection.checks import EvidenceCheck
 from pipeline.selection.choose import MethodDecision
 

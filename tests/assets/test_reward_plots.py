@@ -1,4 +1,4 @@
-"""The pictures of the reward stage: drawn for what there is, and nothing in them overlaps or is cut off."""
+"""The plots of the reward stage: drawn for what there is, and nothing in them overlaps or is cut off."""
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from assets.pictures import rewards
+from assets.plots import rewards
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.rewards.records import COMPONENTS, Agreement, ComponentSummary
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.recipe.traces import LangfuseExportSource, Traces
+from pipeline.traces.deduplicate import DayInput, deduplicate
 from pipeline.traces.govern import GovernTask, govern_part
-from pipeline.traces.judge import DayInput, deduplicate
 from pipeline.traces.records import DayReport, FileReport, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, named_day

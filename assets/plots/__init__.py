@@ -1,4 +1,4 @@
-"""The pictures that assets show in Dagster and log to MLflow: PNG bytes in, and Markdown around them.
+"""The plots that assets show in Dagster and log to MLflow: PNG bytes in, and Markdown around them.
 
 Colours are of one colour-blind-safe set (Okabe-Ito). matplotlib is imported inside, so definitions load fast.
 """

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pipeline.rewards import findings
-from pipeline.rewards.asking import Endpoints
 from pipeline.rewards.judge import Endpoint, JudgeRefused
 from pipeline.rewards.judge.controls import CONTROLS
+from pipeline.rewards.judge_stage import Endpoints
 from pipeline.storage import Store
 from tests.pipeline.traces.conftest import score, write
 
@@ -216,7 +216,7 @@ KILLED = """
 import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from pipeline.rewards.asking import Endpoints
+from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.judge import Endpoint
 from tests.pipeline.rewards import conftest
 places = conftest.Store({store!r}), Path({export!r})

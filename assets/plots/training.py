@@ -1,4 +1,4 @@
-"""The pictures of a training: what it learned, how healthy it stayed, and where its time went.
+"""The plots of a training: what it learned, how healthy it stayed, and where its time went.
 
 Rows are those of `TrainingResult.metrics`: a name that a row lacks was not measured at that step. Where there is
 nothing to draw, the picture says so.
@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from assets.pictures import BLUE, GREEN, GREY, ORANGE, figure_png
+from assets.plots import BLUE, GREEN, GREY, ORANGE, figure_png
 from pipeline.training.result import CAUSES, Goodput, HealthFinding
 
 Rows = Sequence[Mapping[str, float]]

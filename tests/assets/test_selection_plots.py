@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from assets.pictures import GREEN, GREY, ORANGE
-from assets.pictures.selection import draw, evidence_plot
+from assets.plots import GREEN, GREY, ORANGE
+from assets.plots.selection import draw, evidence_plot
 from benchmarks.selection import run
 from benchmarks.selection_data import World
 from pipeline.selection.choose import MethodDecision

@@ -1,4 +1,4 @@
-"""The pictures of the reward stage: each component's values, how components agree, and what has no label.
+"""The plots of the reward stage: each component's values, how components agree, and what has no label.
 
 matplotlib is imported inside, so definitions load fast. Where there is nothing to draw, the picture says so.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
-from assets.pictures import BLUE, GREEN, ORANGE
+from assets.plots import BLUE, GREEN, ORANGE
 from pipeline.rewards.records import ABSENT, Agreement, ComponentSummary
 
 ACROSS = 4

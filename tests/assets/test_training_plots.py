@@ -1,13 +1,13 @@
-"""The pictures of a training: drawn for what was measured, nothing cut off, and the numbers where they belong."""
+"""The plots of a training: drawn for what was measured, nothing cut off, and the numbers where they belong."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from assets.pictures import training as drawn
+from assets.plots import training as training_plots
 from pipeline.training.result import CAUSES, Goodput, HealthFinding
-from tests.assets.test_reward_pictures import cut_off, figures, overlapping, texts
+from tests.assets.test_reward_plots import cut_off, figures, overlapping, texts
 
 assert figures  # the fixture
 
@@ -45,7 +45,7 @@ def whole(figure: Any) -> None:
 def test_progress_shows_what_the_method_measures(
     figures: list[Any], rows: Callable[[int], list[dict[str, float]]], words: list[str], steps: int
 ) -> None:
-    assert drawn.training_curve(rows(steps)).startswith(b"\x89PNG")
+    assert training_plots.training_curve(rows(steps)).startswith(b"\x89PNG")
     whole(figures[0])
     legend = {text.get_text() for each in figures[0].legends for text in each.get_texts()}
     assert set(words) <= legend
@@ -63,7 +63,7 @@ def test_health_has_a_panel_for_each_thing_that_was_measured(
     figures: list[Any], rows: Callable[[int], list[dict[str, float]]], panels: set[str]
 ) -> None:
     findings = [HealthFinding(verdict=v, rule="r", step=s, reason="") for v, s in (("HOLD", 3), ("STOP", 7))]
-    drawn.health_panels(rows(100), findings)
+    training_plots.health_panels(rows(100), findings)
     (figure,) = figures
     whole(figure)
     shown = [axes for axes in figure.axes if axes.axison]
@@ -75,19 +75,19 @@ def test_health_has_a_panel_for_each_thing_that_was_measured(
 
 @pytest.mark.parametrize("steps", [1, 100, 1000])
 def test_the_bars_of_a_step_are_as_high_as_the_step_was_long(figures: list[Any], steps: int) -> None:
-    drawn.step_time(grpo(steps))
+    training_plots.step_time(grpo(steps))
     (axes,) = figures[0].axes
     whole(figures[0])
     labels = axes.get_legend_handles_labels()[1]
     assert labels == ["generate 50%", "update 25%", "other 25%"]
     tops = [bar.get_y() + bar.get_height() for bar in axes.containers[-1]]
-    assert len(tops) <= drawn.MAX_BARS
+    assert len(tops) <= training_plots.MAX_BARS
     assert tops == pytest.approx([2.0] * len(tops))
 
 
 def test_goodput_is_one_bar_of_the_whole_time(figures: list[Any]) -> None:
     goodput = Goodput(total_s=160.0, productive_s=100.0, badput_s=dict.fromkeys(CAUSES, 10.0))
-    drawn.goodput_bar(goodput)
+    training_plots.goodput_bar(goodput)
     (axes,) = figures[0].axes
     whole(figures[0])
     bars = [bar for container in axes.containers for bar in container]
@@ -102,10 +102,13 @@ def test_goodput_is_one_bar_of_the_whole_time(figures: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("picture", "words"),
     [
-        (lambda: drawn.training_curve([{"step": 1.0, "loss": NAN, "reward": NAN}]), "No step has measured a reward"),
-        (lambda: drawn.health_panels([{"step": 1.0}]), "No step has measured its health"),
-        (lambda: drawn.step_time([]), "No step has measured its time"),
-        (lambda: drawn.goodput_bar(Goodput(total_s=0, productive_s=0, badput_s={})), "no time on record"),
+        (
+            lambda: training_plots.training_curve([{"step": 1.0, "loss": NAN, "reward": NAN}]),
+            "No step has measured a reward",
+        ),
+        (lambda: training_plots.health_panels([{"step": 1.0}]), "No step has measured its health"),
+        (lambda: training_plots.step_time([]), "No step has measured its time"),
+        (lambda: training_plots.goodput_bar(Goodput(total_s=0, productive_s=0, badput_s={})), "no time on record"),
     ],
 )
 def test_where_there_is_nothing_to_draw_the_picture_says_so(
@@ -118,8 +121,8 @@ def test_where_there_is_nothing_to_draw_the_picture_says_so(
 
 def test_a_value_that_is_no_number_leaves_a_gap_and_no_more(figures: list[Any]) -> None:
     rows = [{**row, "grad_norm": float("inf"), "reward": NAN} if row["step"] == 5 else row for row in grpo(9)]
-    drawn.health_panels(rows)
-    drawn.training_curve(rows)
+    training_plots.health_panels(rows)
+    training_plots.training_curve(rows)
     for figure in figures:
         whole(figure)
         for axes in figure.axes:
@@ -127,4 +130,4 @@ def test_a_value_that_is_no_number_leaves_a_gap_and_no_more(figures: list[Any]) 
 
 
 def test_a_picture_is_the_same_again() -> None:
-    assert drawn.health_panels(grpo(5)) == drawn.health_panels(grpo(5))
+    assert training_plots.health_panels(grpo(5)) == training_plots.health_panels(grpo(5))
