@@ -67,7 +67,7 @@ def train_on_cluster(
     """Launch the plan's gang, or follow the one that is there, to its result."""
     settings = deployment.recipe().compute.kubernetes
     assert settings is not None, "only a recipe with compute.kubernetes comes here"
-    context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration})  # whose gang: `jobs.orphans` asks
+    context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration})  # whose gang: `jobs.sensors` asks
     reader = PodLines()
     hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
     with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:

@@ -17,11 +17,11 @@ from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
 from pipeline.registry import versions
-from pipeline.registry.drive import drive
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import ModelVersion, RolloutState, read_events, read_state
 from pipeline.registry.replay import ReplayedTraffic
+from pipeline.registry.rollout import drive
 from pipeline.registry.router import LocalRouter
 from pipeline.registry.unseen import unseen
 from pipeline.rewards.verifiers import grader_of

@@ -9,9 +9,9 @@ from assets import plots
 from assets.plots import rewards as reward_plots
 from assets.resources import Deployment
 from pipeline.recipe.rewards import Rewards
-from pipeline.rewards.examples import examples, page
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LabelSample, RewardLabels
+from pipeline.rewards.trust import examples, page
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
 

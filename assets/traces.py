@@ -12,11 +12,11 @@ from pipeline.pinning import pin
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
-from pipeline.traces.account import nothing_counts, rejected_samples, watermark_line, weak
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
+from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line, weak
 
 WEAK_SHOWN = 10
 """Parts that the check names, at most; the log has all of them."""

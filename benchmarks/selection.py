@@ -22,8 +22,7 @@ from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import measure, on_frontier
 from pipeline.selection.noise import Trust
-from pipeline.selection.pairing import pairs
-from pipeline.selection.rows import by_prompt
+from pipeline.selection.pairing import by_prompt, pairs
 
 SETTINGS, TRAINING, ACCELERATOR, MIN_COVERAGE = Selection(), Training(), Accelerator(), 0.5
 PARAMETERS = 8_000_000_000

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipeline.selection.rows import LabelledRow, Pair
+from pipeline.selection.pairing import LabelledRow, Pair
 
 
 class World(NamedTuple):

@@ -5,12 +5,9 @@ import warnings
 import dagster as dg
 
 from assets.resources import deployment, records
-from jobs.canary_rollout import canary_rollout, rollout_decision
-from jobs.orphans import delete_orphaned_gang
-from jobs.preference_tuning import ASSETS, preference_tuning
+from jobs.preference_tuning import ASSETS, canary_rollout, preference_tuning, rollout_decision
 from jobs.reviews import review_sample, weekly_review
-from jobs.schedules import nightly
-from jobs.sensors import champion_changed, gang_orphaned, rollout_due
+from jobs.sensors import champion_changed, delete_orphaned_gang, gang_orphaned, nightly, rollout_due
 from jobs.upkeep import forget, lake_upkeep, weekly
 
 settings = deployment()

@@ -1,8 +1,16 @@
-"""The loop as one job: every asset from traces to canary, each step in a process of its own."""
+"""The loop as one job: every asset from traces to canary, each step in a process of its own.
+
+The rollout as jobs: `canary_rollout` takes it as far as its policy allows, `rollout_decision` as a person says.
+"""
 
 import dagster as dg
 
 from assets import evaluation, registry, rewards, selection, traces, training
+from assets.registry import advance
+from assets.resources import Deployment
+from jobs.rollout import outcome_lines, take
+from pipeline.registry.decision import RolloutDecision
+from pipeline.registry.record import Phase
 
 ASSETS = dg.load_assets_from_modules([traces, rewards, selection, training, evaluation, registry])
 
@@ -18,3 +26,44 @@ preference_tuning = dg.define_asset_job(
     executor_def=executor,
     description="One iteration: production traces to a canary. With nothing new it says so and changes nothing.",
 )
+
+
+@dg.op
+def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Tick the rollout: at most one transition at a time, from the record, safe to repeat."""
+    state = advance(deployment, deployment.recipe().rollout.drive_for_s, context.log.info)
+    weight = f", canary at {state.canary_weight}%" if state.active else ""
+    context.log.info(f"rollout {state.rollout or '(none)'}: {state.phase}{weight} {state.reason}".rstrip())
+
+
+@dg.job(executor_def=executor)
+def canary_rollout():
+    """Advances 5 -> 25 -> 100 percent and moves `champion`, or rolls back."""
+    advance_rollout()
+
+
+@dg.op(
+    config_schema={
+        "action": dg.Field(dg.Enum("Action", [dg.EnumValue("resume"), dg.EnumValue("abort")])),
+        "rollout": dg.Field(str, description="Id of the rollout that is meant, or its candidate's digest."),
+        "reason": dg.Field(str, description="Why. It goes into the event and the audit log."),
+        "by": dg.Field(str, description="Who decides. Dagster does not know who clicked."),
+    }
+)
+def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Resume or abort the active rollout, if it is the one that is meant."""
+    config = context.op_config
+    if not config["rollout"].strip():
+        raise dg.Failure("The decision names no rollout. Give the id that is shown.", allow_retries=False)
+    decision = RolloutDecision(**config)
+    done = take(deployment, decision)
+    text = "\n".join(outcome_lines(decision, done))
+    if done.refused or (decision.action == "abort" and done.state.phase is Phase.ROLLING_BACK):
+        raise dg.Failure(text, allow_retries=False)
+    context.log.info(text)
+
+
+@dg.job(executor_def=executor)
+def rollout_decision():
+    """A person's word on the active rollout: `resume` a held one, or `abort` it, which moves the traffic at once."""
+    decide_rollout()

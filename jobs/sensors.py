@@ -1,16 +1,19 @@
 """When the loop starts by what happened. Sensors only ask for a run: every effect and all memory is the job's.
 
 Stopped until somebody starts them in the UI, but for the one that keeps a cancelled run from costing money.
+
+The schedule starts the loop by the clock, and is stopped until somebody starts it, too. `delete_orphaned_gang` deletes
+the gang of a run that was cancelled while no step of it was alive to do so (it was marked as cancelled by force, or its
+host is gone): it would train on, unasked.
 """
 
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from assets.cluster import abandon_gang
 from assets.resources import ITERATION_TAG, Deployment
-from jobs.canary_rollout import canary_rollout
-from jobs.orphans import UNFINISHED, delete_orphaned_gang
-from jobs.preference_tuning import preference_tuning
+from jobs.preference_tuning import canary_rollout, executor, preference_tuning
 from pipeline.registry.record import Phase, read_state
 
 HELD_LOOK_EVERY_S = 900
@@ -46,6 +49,44 @@ def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment
         return dg.SkipReason(f"The champion is still {digest[:12]}.")
     context.update_cursor(digest)
     return dg.RunRequest(run_key=digest)
+
+
+nightly = dg.ScheduleDefinition(
+    name="nightly",
+    job=preference_tuning,
+    cron_schedule="0 3 * * *",
+    execution_timezone="UTC",
+    description="An iteration over the traces of the day before, when there are new ones.",
+)
+
+
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+@dg.op(
+    config_schema={"iteration": dg.Field(str, description="Its id, as the run's tag `iteration` has it.")},
+    retry_policy=dg.RetryPolicy(max_retries=2, delay=30),
+)
+def delete_gang(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Delete what the launches of an iteration left in the cluster, unless a run of it is under way."""
+    iteration = context.op_config["iteration"]
+    others = dg.RunsFilter(job_name=preference_tuning.name, tags={ITERATION_TAG: iteration}, statuses=UNFINISHED)
+    if runs := context.instance.get_runs(others):
+        context.log.info(f"Run {runs[0].run_id} follows the gang of iteration {iteration}: it stays.")
+        return
+    name = abandon_gang(deployment, iteration, "its run was cancelled", context.log.info)
+    context.log.info(f"{name or 'No gang'} was left of iteration {iteration}.")
+
+
+@dg.job(executor_def=executor)
+def delete_orphaned_gang():
+    """Takes the gang of a cancelled run out of the cluster; its checkpoints stay, and a new run resumes from them."""
+    delete_gang()
 
 
 @dg.run_status_sensor(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from k8s.classify import Cause, Verdict
+from k8s.classify import Cause, Classification
 from k8s.ledger import LaunchAttempt
 from pipeline.storage import Record, Store
 
@@ -53,12 +53,12 @@ class GangAttempts:
         unfinished = self.unfinished()
         return unfinished is not None and unfinished.attempt == number
 
-    def ending(self, number: int) -> Verdict | None:
+    def ending(self, number: int) -> Classification | None:
         """What is settled about that attempt's end."""
         record = self._store.read(self._ending(number), AttemptEnding)
-        return Verdict(record.cause, record.why) if record else None
+        return Classification(record.cause, record.why) if record else None
 
-    def end(self, number: int, verdict: Verdict) -> Verdict:
+    def end(self, number: int, verdict: Classification) -> Classification:
         """Settle how that attempt ended, before anything of it is cleared away.
 
         Of two launchers that follow it, the first one's word stands: to the other, the clearing is a deletion.

@@ -6,7 +6,8 @@ the same would happen again. A disruption (a DisruptionTarget condition, or noth
 is left of the failures is a crash. Everything else is waiting, for a stated reason.
 
 A crash of one pod takes its peers down with 143, and a pre-emption that takes too long with 137: so the codes of all
-pods are looked at, the most telling first. Exit codes: `pipeline.training.exits`, and `k8s/README.md` for the contract.
+pods are looked at, the most telling first. Exit codes: `pipeline.training.result`, and `k8s/README.md` for
+the contract.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from k8s.observe import Observed, PodSeen
 from k8s.render.pod import CONTAINER
-from pipeline.training.exits import NEVER_RETRY, PREEMPTED
+from pipeline.training.result import NEVER_RETRY, PREEMPTED
 
 Cause = Literal[
     "succeeded", "queued", "no_capacity", "starting", "image", "volume", "running", "restarting", "leaving", "gone",

@@ -2,26 +2,36 @@
 
 Owns the order of things: the record of the attempt, then its object, then what the object owns; and at the end the
 object, its pods, then the record. What comes of the training is the launcher's.
+
+How long a launch bears with each state of its gang, by the time between two looks.
+
+The tail of the first pod's log: its lines to people while it runs, its last ones for a report. Fails nothing.
+
+Whether a gang that is started again and again gets anywhere: by the checkpoints that it leaves.
+
+A pre-emption is not counted, however often it happens. But a pod that fills its node's disk is evicted like a
+pre-empted one, and a trainer may leave with 143 by mistake: those would start for ever.
 """
 
 from __future__ import annotations
 
+import re
 import time
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from k8s.attempts import GangAttempts
-from k8s.classify import OVER, Verdict, classify
+from k8s.classify import NO_PROGRESS, NOT_STARTED, OVER, Classification, classify
 from k8s.client import KubernetesClient, Refused, Unreachable
 from k8s.gang import Gang
 from k8s.ledger import LaunchAttempt
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
-from k8s.patience import Timeouts
-from k8s.progress import FRUITLESS
 from k8s.render import render
 from k8s.render.placement import plan_label
-from k8s.tail import LogTail
 from pipeline.training.launch import TrainingRefused
+from pipeline.training.progress import PREFIX
 
 AWAY_S = 1800.0
 """How long the API server may be away before the step gives up; the gang goes on without it."""
@@ -69,7 +79,7 @@ class GangFollower:
         self._taken = ""
         self.restarts = 0
 
-    def follow(self) -> Verdict:
+    def follow(self) -> Classification:
         """Until it is over and gone; the attempt's record is closed then."""
         number = self._attempt.attempt
         earlier = self._attempts.ending(number)
@@ -83,11 +93,11 @@ class GangFollower:
                 self._interrupted()
             raise
         self._close(verdict)
-        return Verdict("gone", f"an earlier launch saw it end: {verdict.why}") if earlier else verdict
+        return Classification("gone", f"an earlier launch saw it end: {verdict.why}") if earlier else verdict
 
     def abandon(self, why: str) -> None:
         """Delete the gang and close its record. Its pods may take their grace: the next attempt waits for them."""
-        verdict = self._attempts.end(self._attempt.attempt, Verdict("deleted", why))
+        verdict = self._attempts.end(self._attempt.attempt, Classification("deleted", why))
         if self._look().plan == plan_label(self._gang):
             self._delete()
             self._hooks.log(f"{self._gang.name} is deleted: {why}")
@@ -100,14 +110,14 @@ class GangFollower:
         else:
             self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
 
-    def _until_over(self) -> Verdict:
+    def _until_over(self) -> Classification:
         patience = Timeouts(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
         seen = False
         while True:
             observed = self._look(allowed=seen)
             if observed.state == "absent" and not seen:
                 if not self._make() and self._look().state == "absent":
-                    return Verdict("gone", "another launch is ahead, or pods of it live on without their owner")
+                    return Classification("gone", "another launch is ahead, or pods of it live on without their owner")
                 seen = True
                 continue
             self._check_ours(observed)
@@ -115,7 +125,11 @@ class GangFollower:
             if verdict.cause == "leaving":
                 self._tell(verdict)
                 self._await_end()
-                verdict = Verdict("deleted", "it was deleted") if seen else Verdict("gone", "it was being deleted")
+                verdict = (
+                    Classification("deleted", "it was deleted")
+                    if seen
+                    else Classification("gone", "it was being deleted")
+                )
             elif not seen and verdict.cause not in OVER:
                 self._make_owned(observed.uid)  # a launcher may have been killed before it came to that
             self._tell(verdict)
@@ -126,7 +140,7 @@ class GangFollower:
             seen = True
             self._pause()
 
-    def _verdict(self, observed: Observed) -> Verdict:
+    def _verdict(self, observed: Observed) -> Classification:
         """What a look means in the light of those before it."""
         verdict = classify(observed)
         if observed.restarts > self.restarts:
@@ -134,9 +148,9 @@ class GangFollower:
         self.restarts = max(self.restarts, observed.restarts)
         self._taken = next((pod.disrupted for pod in observed.pods if pod.disrupted), self._taken)
         if verdict.cause == "crashed" and self._taken and self._gang.settings.backend not in SELF_RESTARTING:
-            return Verdict("preempted", f"a pod was taken away before ({self._taken}); {verdict.why}")
+            return Classification("preempted", f"a pod was taken away before ({self._taken}); {verdict.why}")
         if verdict.cause not in OVER and not self._worthwhile(self.restarts):
-            return Verdict("stuck", f"{FRUITLESS} starts in a row left no newer checkpoint")
+            return Classification("stuck", f"{FRUITLESS} starts in a row left no newer checkpoint")
         return verdict
 
     def _make(self) -> bool:
@@ -209,12 +223,12 @@ class GangFollower:
                 refused_since = self._hooks.now() if refused_since is None else refused_since
                 if not allowed or refusal.code not in (401, 403) or self._hooks.now() - refused_since > STARTING_S:
                     raise
-                self._tell(Verdict("running", f"for all we know; asking again ({refusal})"))
+                self._tell(Classification("running", f"for all we know; asking again ({refusal})"))
                 self._pause()
             except Unreachable as error:
                 if self._hooks.now() - away_since > (AWAY_S if self._client.answered else NEVER_HEARD_S):
                     raise RuntimeError(f"{error} A gang that is there goes on; run this again to follow it.") from error
-                self._tell(Verdict("running", f"for all we know; waiting for the API server ({error})"))
+                self._tell(Classification("running", f"for all we know; waiting for the API server ({error})"))
                 self._pause()
 
     def _check_ours(self, observed: Observed) -> None:
@@ -224,7 +238,7 @@ class GangFollower:
                 "is none of this training's. It is left as it is: see whose it is (kubectl describe), then remove it."
             )
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _tell(self, verdict: Classification) -> None:
         message = f"{verdict.cause.replace('_', ' ')}: {verdict.why}"
         if message != self._last_detail:
             self._hooks.log(f"{self._gang.name} {message}")
@@ -233,7 +247,7 @@ class GangFollower:
     def _pause(self) -> None:
         self._hooks.sleep(self._gang.settings.poll_s)
 
-    def _close(self, verdict: Verdict) -> None:
+    def _close(self, verdict: Classification) -> None:
         over = {
             "closed_at": self._hooks.now(),
             "outcome": verdict.cause,
@@ -242,3 +256,117 @@ class GangFollower:
             "requests": self._client.requests - self._requests,
         }
         self._attempts.close(self._attempt.model_copy(update=over))
+
+
+NO_PROGRESS_S = 300.0
+"""For an image that can't be pulled and a claim that is not there: registries and people have bad minutes."""
+
+
+class Timeouts:
+    """Adds up what passed since the last look to what was seen then; a state that goes on too long is over."""
+
+    def __init__(self, start_timeout_s: float, timeout_s: float, now: float) -> None:
+        self._start_timeout_s, self._timeout_s, self._at = start_timeout_s, timeout_s, now
+        self._cause = ""
+        self._ran_s = self._idle_s = self._unmended_s = 0.0
+
+    def spent(self, verdict: Classification, now: float) -> Classification | None:
+        """The verdict that ends the attempt, once a state has lasted too long; None to go on.
+
+        What the gang ran is summed over its restarts, of this launch alone.
+        """
+        passed, self._at, before = now - self._at, now, self._cause
+        self._cause = verdict.cause
+        self._ran_s += passed if before == "running" else 0.0
+        self._idle_s = 0.0 if verdict.cause not in NOT_STARTED else self._idle_s + passed * (before in NOT_STARTED)
+        unmended = verdict.cause in NO_PROGRESS
+        self._unmended_s = self._unmended_s + passed * (before in NO_PROGRESS) if unmended else 0.0
+        if self._ran_s > self._timeout_s:
+            return Classification("timed_out", f"it ran for {self._ran_s:.0f} s, longer than training.timeout_s")
+        if self._unmended_s > NO_PROGRESS_S:
+            return verdict._replace(why=f"{verdict.why}, for {self._unmended_s:.0f} s")
+        if self._idle_s > self._start_timeout_s:
+            return verdict._replace(why=f"{verdict.why}, for {self._idle_s:.0f} s")
+        return None
+
+
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
+KEPT = 30
+"""Last lines, for a report."""
+
+
+class LogTail:
+    """Follows whichever pod is the first of the gang now, by the time stamps of its lines."""
+
+    def __init__(
+        self, client: KubernetesClient, gang: Gang, log: Callable[[str], None], line: Callable[[str], bool]
+    ) -> None:
+        self._client, self._gang, self._log, self._line = client, gang, log, line
+        self._pod, self._until = "", ""
+        self._last: deque[str] = deque(maxlen=KEPT)
+
+    def follow(self, observed: Observed) -> None:
+        """Pass on what came since the last look."""
+        pod = _first(observed)
+        if pod is None:
+            return
+        if pod.name != self._pod:
+            self._pod, self._until = pod.name, ""
+            self._last.clear()
+        since = f"{self._until[:19]}Z" if self._until else ""  # the API takes whole seconds
+        try:
+            lines = self._client.log(self._gang.settings.namespace, pod.name, pod.container, since)
+        except (Refused, Unreachable):  # a log is a kindness: 403, a node that does not answer
+            return
+        for stamped in lines:
+            stamp, _, text = stamped.partition(" ")
+            if stamp <= self._until or not STAMP.match(stamp):
+                continue
+            text = text.rstrip("\r").rpartition("\r")[2]  # of a progress bar, the last state
+            self._until = stamp
+            if self._line(text):
+                continue
+            self._last.append(text)
+            if text.startswith(PREFIX):
+                self._log(text)
+
+    def last(self) -> str:
+        """The last lines, to be put behind a report; nothing without any."""
+        return "\nIts last lines:\n" + "\n".join(self._last) if self._last else ""
+
+
+def _first(observed: Observed) -> PodSeen | None:
+    """The pod that tells most: one that ended badly, else the lowest rank that has begun."""
+    begun = [pod for pod in observed.pods if pod.phase != "Pending"]
+    failed = [pod for pod in begun if pod.exit_code not in (None, 0, 143)]
+    ranked = sorted([pod for pod in failed or begun if pod.rank >= 0], key=lambda pod: pod.rank)
+    return ranked[0] if ranked else None
+
+
+FRUITLESS = 10
+"""Starts in a row that left no newer checkpoint, after which somebody has to look."""
+
+
+PATTERNS = ("checkpoints/step-*", "nemo/*/checkpoints/step_*")
+"""In a training's folder: ours, and NeMo RL's."""
+
+
+class GangProgress:
+    """Counts the starts since a checkpoint was new in a training's `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known, self._fruitless = self._there(), 0
+        self._starts: int | None = None
+
+    def started(self, starts: int) -> bool:
+        """`starts` of the gang so far. False once too many of them in a row came to nothing."""
+        if self._starts is not None and starts > self._starts:
+            there = self._there()
+            self._fruitless = 0 if there - self._known else self._fruitless + starts - self._starts
+            self._known |= there
+        self._starts = starts
+        return self._fruitless < FRUITLESS
+
+    def _there(self) -> set[str]:
+        return {str(path) for pattern in PATTERNS for path in self._folder.glob(pattern)}

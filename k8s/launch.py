@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from k8s.attempts import GangAttempts
-from k8s.classify import Verdict
+from k8s.classify import Classification
 from k8s.client import KubernetesClient, Refused
-from k8s.follow import GangFollower, Hooks
+from k8s.follow import GangFollower, GangProgress, Hooks
 from k8s.gang import Gang, gang_of
 from k8s.ledger import LaunchAttempt
-from k8s.progress import GangProgress
 from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
@@ -113,7 +112,7 @@ def _path(store: Store, plan: TrainingPlan) -> Path:
     return store.path("iterations", plan.iteration, "training", "plan.json")
 
 
-def _give_up(gang: Gang, verdict: Verdict) -> NoReturn:
+def _give_up(gang: Gang, verdict: Classification) -> NoReturn:
     message = f"{gang.name}: {verdict.cause.replace('_', ' ')}: {verdict.why}. {FOR_PEOPLE.get(verdict.cause, '')}"
     if verdict.cause in NO_RETRY:
         raise TrainingRefused(message)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused
-from k8s.gang import Gang
-from k8s.names import label_value
+from k8s.gang import Gang, label_value
 from k8s.render.placement import PLAN, plan_label
 from k8s.render.pod import CONTAINER
 from k8s.render.rayjob import SUBMITTER

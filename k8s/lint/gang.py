@@ -7,13 +7,12 @@ import json
 import zlib
 from pathlib import PurePosixPath
 
-from k8s.gang import Gang
+from k8s.gang import Gang, label_value
 from k8s.lint.manifests import Manifests
 from k8s.lint.pods import ITERATION, Workload
 from k8s.lint.restarts import GKE_LONGEST_GRACE_S, LONGEST_GRACE_S, longest_grace
 from k8s.lint.rules import Hits, gang_rule
 from k8s.lint.tree import rows, text, whole
-from k8s.names import label_value
 
 SAVE_S = 21.5
 """A checkpoint of an 8B model, all weights, to Lustre (seed 003's log): the longest that a seed reports."""

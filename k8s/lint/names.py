@@ -21,7 +21,7 @@ _KEY = re.compile(rf"(?:(?:{_DNS_LABEL}\.)*{_DNS_LABEL}/)?[A-Za-z0-9]([-A-Za-z0-
 _VALUE = re.compile(r"(?:[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
-@rule("error", fix="Use lower-case letters, digits and dashes (k8s.names.object_name makes a name of anything).")
+@rule("error", fix="Use lower-case letters, digits and dashes (k8s.gang.object_name makes a name of anything).")
 def name_invalid(seen: Manifests) -> Hits:
     """The API server refuses it; in a manifest put together as text, a line break and --- would begin another object,
     of somebody else's choice."""
@@ -56,7 +56,7 @@ def reference_invalid(seen: Manifests) -> Hits:
                     yield place, repr(name[:80])
 
 
-@rule("error", fix="Shorten the name (k8s.names.object_name keeps 40 characters and a digest).")
+@rule("error", fix="Shorten the name (k8s.gang.object_name keeps 40 characters and a digest).")
 def pod_name_too_long(seen: Manifests) -> Hits:
     """Pods add their numbers to the name of their job, and a host name has 63 characters: the object is taken, its
     pods are refused one by one, or found under no host name."""
@@ -66,7 +66,7 @@ def pod_name_too_long(seen: Manifests) -> Hits:
                 yield f"{workload.where} metadata.name", f"a pod {name!r} of {len(name)} characters"
 
 
-@rule("error", fix="Keys: [prefix/]name; values: at most 63 letters, digits, - _ . (k8s.names.label_value).")
+@rule("error", fix="Keys: [prefix/]name; values: at most 63 letters, digits, - _ . (k8s.gang.label_value).")
 def label_invalid(seen: Manifests) -> Hits:
     """The API server refuses the object, or, in a pod template of an operator's kind, takes it and makes no pod."""
     for place, object_labels in _all_labels(seen):

@@ -9,7 +9,7 @@ import math
 
 from k8s.gang import Gang
 from k8s.render.pod import CONTAINER, Object, metadata, ranked_template
-from pipeline.training.exits import NEVER_RETRY, PREEMPTED
+from pipeline.training.result import NEVER_RETRY, PREEMPTED
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 

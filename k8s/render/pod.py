@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from k8s.gang import Gang
-from k8s.names import label_value
+from k8s.gang import Gang, label_value
 from k8s.render.placement import PLAN, affinity, networks, placement, plan_label
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from k8s.gang import Gang
 from k8s.render.pod import CONTAINER, Object, metadata, ranked_template
-from pipeline.training.exits import NEVER_RETRY
+from pipeline.training.result import NEVER_RETRY
 
 RANK = "metadata.annotations['volcano.sh/task-index']"
 RESTART = "metadata.annotations['volcano.sh/job-version']"

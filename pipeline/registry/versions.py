@@ -2,6 +2,10 @@
 
 Owns one run per iteration and at most one version per run, however often it is retried. Refuses to be the truth about
 who is champion: that is the rollout's record, and `project` makes aliases and tags follow it.
+
+The model card: one markdown page that says what a version is, what it was made from and how far to trust it.
+
+Owns the sections that every card has. Refuses to write them: who knows the facts does.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.iteration import Iteration
 from pipeline.pinning import leaves
-from pipeline.registry.card import model_card
 from pipeline.registry.record import ModelVersion, RolloutState
 from pipeline.registry.tracking import FOLDER
 from pipeline.storage import CheckpointRef, Record, Store
@@ -23,6 +26,7 @@ from pipeline.storage import CheckpointRef, Record, Store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
 
 ADAPTER = "adapter"
 MAX_DESCRIPTION = 5000
@@ -242,3 +246,20 @@ def _lineage(
         "verdict": verdict,
         "bundle": bundle_digest,
     }
+
+
+SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")
+
+
+def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str]) -> str:
+    """The card in markdown: the given sections in the order of `SECTIONS`, then the lineage.
+
+    Raises ValueError when a section is missing, empty or unknown.
+    """
+    if set(sections) != set(SECTIONS) or not all(text.strip() for text in sections.values()):
+        filled = sorted(title for title, text in sections.items() if text.strip())
+        raise ValueError(f"The card of {name} has {filled}. Write each of {list(SECTIONS)}, and nothing else.")
+    body = [part for title in SECTIONS for part in (f"## {title}", sections[title].strip())]
+    rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
+    table = "\n".join(["| what | value |", "| --- | --- |", *rows])
+    return "\n\n".join([f"# {name}", *body, "## Lineage", table]) + "\n"

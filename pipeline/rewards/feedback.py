@@ -4,27 +4,45 @@ Rule: a call's answers are Bernoulli draws under a symmetric Beta prior (arXiv:1
 the posterior mean, (sum + 0.5 * prior_strength) / (n + prior_strength). A score without a scale or by an automatic
 evaluator (EVAL) is no answer; scores of one name are one answer, their mean, so that a hundred clicks are one word. A
 retry is half an answer of 0, once a call: people also ask again after a good answer. Departures: answers may lie
-between 0 and 1, and a retry counts in part. Owns the value; which calls may count is for `pipeline.rewards.caps`.
+between 0 and 1, and a retry counts in part.
+
+Whose feedback counts: caps that keep one user or one tenant from teaching the model alone.
+
+Rule, in this order. Burst: a principal with `burst` rated calls within an hour is set aside whole, until a person has
+looked. User: of every other principal at most `max_per_user` calls count. Tenant: of calls that name a tenant, none has
+more than `max_tenant_share` of those that remain, nor more than an equal part where the tenants are too few for that (a
+lone one is not capped); but always as many as one user may. Calls without a tenant are neither capped nor in the base.
+A few per cent of poisoned feedback are enough to plant a behaviour (arXiv:2311.14455, arXiv:2404.05530). Departure:
+those papers look for bad labels; we bound what anybody can place, for no detector is certain. Owns no values.
+
+Settled once for a window, in `iterations/<id>/opinions/`, a file for each of its days: a worker reads only its own.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Feedback
-from pipeline.rewards.caps import set_aside
-from pipeline.traces.arrow import pc
+from pipeline.storage import Store
 from pipeline.traces.database import connect
+from pipeline.traces.lake import Lake
+from pipeline.traces.records import Window
+from pipeline.traces.rows import pc
+from pipeline.traces.scope import where
 from pipeline.traces.sources.shapes import decoded
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
 
 # With prior_strength 1 one thumb up is worth 0.75 and one thumb down 0.25: a single clear word crosses the thresholds
 # of preference pairs (chosen >= 0.7, rejected < 0.5), and a thumb up that was followed by a retry (0.6) or by a thumb
@@ -143,3 +161,84 @@ def _add(db: DuckDBPyConnection, batch: pa.RecordBatch, settings: Feedback) -> N
     db.register("batch", table)
     db.execute(ADD, {"retry": settings.retry_name})
     db.unregister("batch")
+
+
+# Lots decide which calls count, not time: whoever comes first, or last, would choose. They are a hash of ids that the
+# tracing backend assigns; where clients may choose their trace ids, a user can choose which of their own calls count,
+# and never how many.
+PRINCIPALS = """
+create temp table drawn as
+with lots as (
+    select *, sha256(concat_ws(chr(31), 'pipeline.rewards.feedback', trace_id, observation_id)) as lot,
+        count(*) over (
+            partition by principal order by moment range between current row and 3600000000 following
+        ) as pace
+    from rated
+),
+ranked as (
+    select * exclude (pace), max(pace) over (partition by principal) as pace,
+        row_number() over (partition by principal order by lot, trace_id, observation_id) as place
+    from lots
+)
+select *, case when pace >= $burst then 'burst' when place > $most then 'over_user_cap' else '' end as reason
+from ranked
+"""
+COUNTED = "select count(*) from drawn where reason = '' and tenant is not null group by tenant"
+TENANTS = """
+create temp table standing as
+with ranked as (
+    select *, row_number() over (partition by tenant, reason order by lot, trace_id, observation_id) as seat from drawn
+)
+select * exclude (seat, reason),
+    if(reason = '' and tenant is not null and seat > $level, 'over_tenant_cap', reason) as reason
+from ranked
+"""
+
+
+def set_aside(db: DuckDBPyConnection, settings: Feedback) -> None:
+    """From the table `rated` make `standing`, which has a `reason` too: empty for a call that counts."""
+    db.execute(PRINCIPALS, {"burst": settings.burst, "most": settings.max_per_user})
+    counts = [count for (count,) in db.execute(COUNTED).fetchall()]
+    db.execute(TENANTS, {"level": tenant_level(counts, settings.max_tenant_share, settings.max_per_user)})
+
+
+def tenant_level(counts: Sequence[int], share: float, least: int) -> int:
+    """The most calls of one tenant that count, given how many each has: the largest number of which all caps hold.
+
+    Cutting everybody to a level is the fixed point of cutting the largest to their share, again and again: whoever is
+    below it loses nothing.
+    """
+
+    def holds(level: int) -> bool:
+        total = sum(min(count, level) for count in counts)
+        return level <= share * total or level * len(counts) <= total
+
+    low, high = 0, max(counts, default=0)
+    while low < high:  # what is within its share at one level is so at every lower one: the total grows ever slower
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return max(low, least)
+
+
+def settle_window(store: Store, iteration: Iteration, lake: Lake, window: Window, settings: Feedback) -> Path:
+    """The folder of the window's opinions: `<day>.parquet` with the columns of `feedback.OPINIONS`."""
+    folder = iteration.path("opinions")
+    scratch = store.path("traces", "staging")  # what a kill leaves there is known to the erasure
+    scratch.mkdir(parents=True, exist_ok=True)
+    rows = where(window.scope)
+    table = settle(lake.batches(window.days, window.snapshot, COLUMNS, rows), settings, scratch)
+    with store.staged(folder) as staging:
+        for day in window.days:
+            asked = [batch["trace_id"] for batch in lake.batches([day], window.snapshot, ["trace_id"], rows)]
+            of_day = pc.is_in(table["trace_id"], pa.chunked_array(asked, pa.string()).combine_chunks())
+            pq.write_table(table.filter(of_day), staging / f"{day}.parquet")
+    return store.path(folder)
+
+
+def count_set_aside(folder: Path) -> dict[str, int]:
+    """Rated traces whose feedback does not count, by reason."""
+    reasons: Counter[str] = Counter()
+    for path in sorted(folder.glob("*.parquet")):
+        reasons.update(pq.read_table(path, columns=["reason"])["reason"].to_pylist())
+    del reasons[""]
+    return dict(sorted(reasons.items()))

@@ -3,6 +3,8 @@
 Owns who is asked about which trace (a judge where its weight counts and nothing better is known, Ragas where a trace
 has contexts), the admission of the judge before its first question, and the journal that each answer is written to as
 it comes. Refuses to score: labels are composed from the journal.
+
+The key of an answer in the journal holds all that decides it: who judges by what, and what is judged.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from msgspec import structs
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Judge, Rag, Rewards
+from pipeline.rewards.composite import weights_of
 from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled, spent
 from pipeline.rewards.judge import (
     Admission,
@@ -29,8 +32,6 @@ from pipeline.rewards.judge import (
     open_judge,
 )
 from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.notes import consistent, line_of, order_line
-from pipeline.rewards.questions import audits, judge_key, rag_key, wants_judge, wants_rag
 from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.storage import Record, Store
@@ -289,3 +290,67 @@ def _budget(
         spent_tokens=sum(each.tokens for each in paid),
         spent_usd=sum(each.usd for each in paid),
     )
+
+
+RAG = ("faithfulness", "answer_relevancy", "context_precision", "context_recall")
+
+
+def judge_key(judge_id: str, sample: RewardSample) -> str:
+    return key_of("judge", judge_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "")
+
+
+def rag_key(rag_id: str, sample: RewardSample) -> str:
+    return key_of(
+        "rag", rag_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "", *sample.contexts
+    )
+
+
+def wants_judge(sample: RewardSample, settings: Rewards) -> bool:
+    """Whether the judge's word would count, and the seed's cost rule doesn't say that users have spoken."""
+    if settings.judge is None or weights_of(sample.profile, settings).judge == 0:
+        return False
+    return not (sample.profile == "rated" and settings.judge.skip_rated)
+
+
+def wants_rag(sample: RewardSample, settings: Rewards) -> bool:
+    weights = weights_of(sample.profile, settings)
+    return settings.rag is not None and bool(sample.contexts) and any(getattr(weights, name) > 0 for name in RAG)
+
+
+def audits(sample: RewardSample, settings: Rewards) -> bool:
+    """Whether the judge may be asked about a verified completion, only to hold its word against the verifier's."""
+    return settings.judge is not None and settings.judge.audits > 0 and sample.profile == "verified"
+
+
+AGAIN = frozenset({"rag_error", "rag_timeout", "rag_budget"})
+"""Reasons of Ragas that another attempt may get past; a judgement says by itself whether it is final."""
+
+
+def line_of(
+    key: str, source: Any, iteration: str, sample: RewardSample, values: dict[str, float], missing: dict[str, str],
+    tokens: int, usd: float,
+) -> JournalLine:  # fmt: skip
+    return JournalLine(
+        key=key,
+        source=source,
+        iteration=iteration,
+        trace_id=sample.trace_id,
+        user_id=sample.user_id,
+        values=values,
+        missing=missing,
+        tokens=tokens,
+        usd=usd,
+        again=not AGAIN.isdisjoint(missing.values()),
+    )
+
+
+def order_line(key: str, iteration: str, sample: RewardSample, preference: Preferred) -> JournalLine:
+    values = {} if preference.consistent is None else {"consistent": float(preference.consistent)}
+    missing = {} if preference.consistent is not None else {"consistent": str(preference.reason)}
+    line = line_of(key, "order", iteration, sample, values, missing, preference.tokens, preference.usd)
+    line.again = not preference.final
+    return line
+
+
+def consistent(line: JournalLine) -> bool | None:
+    return bool(line.values["consistent"]) if "consistent" in line.values else None

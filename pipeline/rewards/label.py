@@ -24,10 +24,19 @@ from pipeline.iteration import Iteration
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
+from pipeline.rewards.feedback import count_set_aside, settle_window
 from pipeline.rewards.findings import JournalLine, journal, key_of, known
-from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, judge_traces
-from pipeline.rewards.opinions import set_aside, settle
-from pipeline.rewards.questions import RAG, audits, judge_key, rag_key, wants_judge, wants_rag
+from pipeline.rewards.judge_stage import (
+    RAG,
+    Endpoints,
+    JudgeStageResult,
+    audits,
+    judge_key,
+    judge_traces,
+    rag_key,
+    wants_judge,
+    wants_rag,
+)
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
@@ -95,7 +104,7 @@ def label_traces(
             shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
         with store.staged(folder) as staging, open_lake(lake_config) as lake:
             window = window_of(store, lake, iteration.dataset)
-            opinions = settle(store, iteration, lake, window, settings.feedback)
+            opinions = settle_window(store, iteration, lake, window, settings.feedback)
             panel = judge_traces(store, lake, window, iteration, settings, endpoints, opinions, lineage, log)
             parts = [
                 LabelTask(
@@ -121,7 +130,7 @@ def label_traces(
             complete(iteration.dataset, sum(part.rows for part in done))
             for torn in staging.glob(".*"):  # of a worker that was lost
                 torn.unlink()
-            aside = set_aside(opinions)
+            aside = count_set_aside(opinions)
         path = store.path(folder)
         dataset = DatasetRef(uri=str(path), rows=iteration.dataset.rows, digest=digest_dir(path))
         counts = LabelCounts(*(sum(column) for column in zip(*done, strict=True))) if done else LabelCounts(0, 0, 0)

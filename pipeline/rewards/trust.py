@@ -4,6 +4,9 @@ Components are summarised and held against each other; labels are held against p
 random stratum enters: edge cases are where labels are expected to be bad, so they would make any label look bad.
 Agreement is not corrected for chance: two components that are nearly always high agree nearly always, which is why
 the rank correlation stands beside it. Owns no decision: the recipe's floors are applied where they are shown.
+
+Labels for a person to look at, with their texts, are a page beside the label table,
+`iterations/<id>/label_examples/`, which an erasure deletes: no text of a row goes into Dagster's own storage.
 """
 
 from __future__ import annotations
@@ -12,22 +15,27 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.estimate import Array, Estimate, rank_correlation, share
+from pipeline.iteration import Iteration
 from pipeline.rewards.records import (
     ABSENT,
     BINS,
     COMPONENTS,
+    LABELS,
     Agreement,
     ComponentSummary,
     HumanAgreement,
     LabelSample,
 )
-from pipeline.traces.arrow import pc
+from pipeline.storage import DatasetRef, Store
+from pipeline.traces.rows import pc
 
 MIN_SHARED = 20
 """Rows on which two components both speak, from which their agreement is worth a line."""
@@ -192,3 +200,32 @@ def _first(ranked: pa.Table, by: str, order: str, n: int) -> list[int]:
 def _floats(column: pa.ChunkedArray) -> Array:
     """Nulls as NaN."""
     return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+
+SHOWN = 12
+
+
+def examples(labels: DatasetRef, n: int = SHOWN) -> tuple[LabelSample, ...]:
+    """`trust.samples` of the newest part of a published table: they do not need all of it in memory."""
+    parts = sorted(Path(labels.uri).glob("*.parquet"))
+    return samples(pq.read_table(parts[-1], schema=LABELS), n) if parts else ()
+
+
+def page(store: Store, iteration: Iteration, shown: Sequence[LabelSample]) -> Path:
+    """Write the examples, once; the path of the page."""
+    folder = iteration.path("label_examples")
+    if not store.path(folder).is_dir():
+        with store.staged(folder) as staging:
+            (staging / "examples.md").write_text("\n".join(_verdicts_of(each) for each in shown))
+    return store.path(folder, "examples.md")
+
+
+def _verdicts_of(sample: LabelSample) -> str:
+    reward = "none" if sample.final_reward is None else f"{sample.final_reward:.2f}"
+    texts = "\n\n".join(_indented(text) for text in (sample.prompt, sample.completion))
+    return f"## {reward}: {sample.why}\n\n{texts}\n\n    trace {sample.trace_id}\n"
+
+
+def _indented(text: str) -> str:
+    """As a code block, in which nothing that a user wrote is Markdown."""
+    return "\n".join(f"    {line}" for line in text.splitlines()) or "    (empty)"

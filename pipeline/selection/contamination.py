@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.selection.rows import LabelledRow
+from pipeline.selection.pairing import LabelledRow
 from pipeline.storage import Record
 from pipeline.traces.pii import normalised
 

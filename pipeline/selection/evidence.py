@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pipeline.estimate import Z95, Estimate, share
 from pipeline.recipe import Selection
 from pipeline.selection.noise import NoiseSource, Trust, label_noise, noise_sources
-from pipeline.selection.rows import LabelledRow, Pair, by_prompt
+from pipeline.selection.pairing import LabelledRow, Pair, by_prompt
 from pipeline.storage import Record
 
 

@@ -24,7 +24,7 @@ from statistics import fmean
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Selection
 from pipeline.selection import pairing
-from pipeline.selection.rows import LabelledRow, Pair
+from pipeline.selection.pairing import LabelledRow, Pair
 from pipeline.storage import Record
 
 ENOUGH_REVIEWS = 100

@@ -24,8 +24,7 @@ from pipeline.recipe import Selection
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit, Index
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
-from pipeline.selection.pairing import cap_principals, comparable, pairs
-from pipeline.selection.rows import LabelledRow, Pair, by_prompt, read_labels
+from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, cap_principals, comparable, pairs, read_labels
 from pipeline.storage import DatasetRef, Record, Store, digest_file
 from pipeline.traces.erased import shared_lock
 

@@ -139,7 +139,7 @@ def deduplicate(case: DayInput) -> DayOutcome:
         db.execute(ADMITTED)
         near = _near_duplicates(db, case)
         _copy(db, "select part, row from admitted order by part, row", admitted, "parquet")
-        said_by = [part for files in (case.scores, case.attributes) for part in _annotated_by(db, files)]
+        parts = [part for files in (case.scores, case.attributes) for part in _annotated_by(db, files)]
         scored = bool(case.scores) and _feedback(db, case.scores, feedback)
         names = [f"({part}, '{name}')" for part, name in ((p, n.replace("'", "''")) for p, n in case.names.items())]
         db.execute(f"create temp view files(part, file) as values {', '.join(names)}")
@@ -152,7 +152,7 @@ def deduplicate(case: DayInput) -> DayOutcome:
         day=case.day,
         counts=counts,
         erased=tuple(mark for (mark,) in erased),
-        annotated_by=tuple(sorted(said_by)),
+        annotated_by=tuple(sorted(parts)),
         near_duplicates=near,
         admitted=admitted,
         feedback=feedback if scored else None,

@@ -108,7 +108,7 @@ class Reading:
                     days=tuple(sorted(read.days)),
                 )
             about = {*before.annotates, *annotates.get(index, ())}
-            read_parts[part.name] = before.model_copy(update={"speaks_of": tuple(sorted(about))})
+            read_parts[part.name] = before.model_copy(update={"annotates": tuple(sorted(about))})
         return Watermark(source=label, reader=self._known.reader, parts=read_parts)
 
     def _is(self, governed: GovernedPart, names: Collection[str]) -> bool:

@@ -19,11 +19,10 @@ from pipeline.locations import Document, record_of_iteration
 from pipeline.processes import die_with_parent
 from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
 from pipeline.training.checkpoints import FencingToken, WriterLocked, only_writer
-from pipeline.training.checkpoints.turn import check, parse
-from pipeline.training.exits import NEVER_RETRY, PREEMPTED, InvalidPlan
+from pipeline.training.checkpoints.writer import check, parse
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.result import TrainingResult
+from pipeline.training.result import NEVER_RETRY, PREEMPTED, InvalidPlan, TrainingResult
 
 NEMO_RL = "/opt/nemo-rl"
 """Where NVIDIA's container has its checkout."""

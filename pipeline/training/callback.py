@@ -25,13 +25,11 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from pipeline.training import sentinel
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
-from pipeline.training.clock import Clock
-from pipeline.training.exits import PREEMPTED
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.rates import Rates
-from pipeline.training.result import Health, HealthFinding
+from pipeline.training.result import PREEMPTED, Health, HealthFinding
+from pipeline.training.throughput import Clock, Rates
 from pipeline.training.validation import Validator
 from pipeline.training.weights import without_places
 

@@ -35,15 +35,14 @@ from pipeline.serving.decoding import stop_ids, use_stop_ids_only
 from pipeline.storage import DatasetRef
 from pipeline.training.callback import ProgressCallback
 from pipeline.training.checkpoints import Checkpointer, room
-from pipeline.training.clock import Clock
 from pipeline.training.distribution import assert_distribution, trainer_arguments
-from pipeline.training.exits import PREEMPTED, InvalidPlan
 from pipeline.training.export import export, take_back
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import TrainingJournal, read_journal
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.result import TrainingResult
+from pipeline.training.result import PREEMPTED, InvalidPlan, TrainingResult
+from pipeline.training.throughput import Clock
 from pipeline.training.validation import Validator, read_held_out
 
 Build = Callable[[list[TrainerCallback], Clock], Trainer]

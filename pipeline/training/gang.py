@@ -17,9 +17,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from pipeline.training.exits import NEVER_RETRY, PREEMPTED, InvalidPlan
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
+from pipeline.training.result import NEVER_RETRY, PREEMPTED, InvalidPlan
 
 WORKER = (sys.executable, "-m", "pipeline.training")
 

@@ -19,10 +19,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from pipeline.recipe import GRPO
 from pipeline.rewards.verifiers import VerifierTask
-from pipeline.training.clock import Clock
 from pipeline.training.freshness.trl_engine import TrlFreshness
 from pipeline.training.progress import emit
 from pipeline.training.reward_function import RewardFunction
+from pipeline.training.throughput import Clock
 
 Row = dict[str, Any]
 Drawn = tuple[Any, ...]

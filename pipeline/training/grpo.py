@@ -11,7 +11,6 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from pipeline.recipe import GRPO
 from pipeline.serving.decoding import stop_ids
-from pipeline.training.clock import Clock
 from pipeline.training.fit import (
     Build,
     check_context,
@@ -24,6 +23,7 @@ from pipeline.training.fit import (
 )
 from pipeline.training.group import GroupTrainer
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.throughput import Clock
 
 RewardFunction = Callable[..., list[float | None]]
 """As TRL calls it: completions, the columns of their rows, `log_metric`; None leaves a completion out of its group."""

@@ -13,10 +13,9 @@ import sys
 from collections.abc import Callable
 
 from pipeline.storage import Store
-from pipeline.training.exits import NEVER_RETRY, PREEMPTED
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
-from pipeline.training.result import TrainingResult
+from pipeline.training.result import NEVER_RETRY, PREEMPTED, TrainingResult
 
 
 class TrainingRefused(ValueError):

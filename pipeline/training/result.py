@@ -1,4 +1,7 @@
-"""What a training leaves: its weights, its metrics by step, its health and where its time went."""
+"""What a training leaves: its weights, its metrics by step, its health and where its time went.
+
+The exit-code contract of a training process: 0 a verified result, these two, and anything else for a crash.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +75,13 @@ class TrainingResult(Record):
     engine: str = "trl"
     untrained_steps: int = 0
     """Steps of the plan that were left out because the task was solved before."""
+
+
+PREEMPTED = 143
+"""Run me again: it resumes at the newest checkpoint."""
+NEVER_RETRY = 64
+"""The plan, or what it names, is wrong; the last lines say what to change."""
+
+
+class InvalidPlan(ValueError):
+    """What no retry makes fit, found in the plan, the tokenizer, the data or the processes: exit code 64."""

@@ -18,11 +18,11 @@ from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import to_json, write_atomically
 from pipeline.training import dpo, fit, grpo
 from pipeline.training.checkpoints import FencingToken, only_writer
-from pipeline.training.checkpoints.turn import check as check_turn
+from pipeline.training.checkpoints.writer import check as check_turn
 from pipeline.training.distribution import check_world, environment
-from pipeline.training.exits import InvalidPlan
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
+from pipeline.training.result import InvalidPlan
 from pipeline.training.reward_function import RewardFunction
 
 

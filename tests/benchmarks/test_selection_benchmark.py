@@ -7,8 +7,7 @@ import pytest
 from benchmarks.selection import SWEEPS, coverage, run, sweep
 from benchmarks.selection_data import World, simulate, true_noise
 from pipeline.recipe import Selection
-from pipeline.selection.pairing import pairs
-from pipeline.selection.rows import by_prompt
+from pipeline.selection.pairing import by_prompt, pairs
 
 
 def test_a_world_is_as_it_was_asked_for() -> None:

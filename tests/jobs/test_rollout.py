@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from assets.resources import Deployment, deployment
-from jobs.canary_rollout import rollout_decision
+from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
 from pipeline import audit
 from pipeline.registry.record import Phase, RolloutState, append, read_state, step_event

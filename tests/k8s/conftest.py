@@ -26,8 +26,8 @@ from tests.pipeline.training.plans import make_plan
 
 from .cluster.api import Api
 from .cluster.controllers import controllers
-from .cluster.hands import Hands
 from .cluster.objects import ended
+from .cluster.pod_driver import PodDriver
 from .cluster.server import Server, api_server
 
 REAL = os.environ.get("KUBECONFIG", "")
@@ -38,17 +38,17 @@ NODES = 3
 
 @dataclass
 class Cluster:
-    """One namespace of a cluster, and hands in place of its kubelets."""
+    """One namespace of a cluster, and driver in place of its kubelets."""
 
     api: Api
     kubeconfig: Path
     namespace: str
     server: Server | None
     """None: it is a real one."""
-    hands: Hands = field(init=False)
+    driver: PodDriver = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hands = Hands(self.api, home=f"{self.namespace}-0")
+        self.driver = PodDriver(self.api, home=f"{self.namespace}-0")
 
     def connect(self) -> KubernetesClient:
         """A client that does not wait long before it tries again."""
@@ -76,13 +76,13 @@ class Cluster:
 
     def pods(self, number: int = 2) -> list[dict[str, Any]]:
         """That many of the gang, once they are there."""
-        return self.hands.wait_for_pods(number, self.namespace)
+        return self.driver.wait_for_pods(number, self.namespace)
 
     def run_all(self, number: int = 2) -> list[dict[str, Any]]:
         """The gang's pods, once they run."""
         pods = self.pods(number)
         for pod in pods:
-            self.hands.run(pod)
+            self.driver.run(pod)
         found = [self.api.find("Pod", self.namespace, pod["metadata"]["name"]) for pod in pods]
         return [pod for pod in found if pod is not None]
 
@@ -111,7 +111,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         stack.callback(_remove, api, name)
         for number in range(NODES):
-            made.hands.node(f"{name}-{number}", ROOM)
+            made.driver.node(f"{name}-{number}", ROOM)
         if server is not None:  # a real one makes it by itself, a moment later
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
             with suppress(httpx.HTTPStatusError, KeyError):
@@ -239,9 +239,9 @@ def ender(cluster: Cluster) -> Any:
 
         def run(self) -> None:
             while not self.stop.wait(0.05):
-                for pod in cluster.hands.pods(cluster.namespace):
+                for pod in cluster.driver.pods(cluster.namespace):
                     if "deletionTimestamp" in pod["metadata"]:
-                        cluster.hands.end(pod)
+                        cluster.driver.end(pod)
 
         def __enter__(self) -> None:
             self.start()
@@ -277,16 +277,16 @@ class Robot(threading.Thread):
                 self._look()
 
     def _look(self) -> None:
-        hands = self.cluster.hands
-        alive = [pod for pod in hands.pods(self.cluster.namespace) if not ended(pod)]
+        driver = self.cluster.driver
+        alive = [pod for pod in driver.pods(self.cluster.namespace) if not ended(pod)]
         running = [pod for pod in alive if pod.get("status", {}).get("phase") == "Running"]
         self.writers.append({pod["metadata"]["labels"]["preference-tuning/attempt"] for pod in running})
         for pod in alive:
             if "deletionTimestamp" in pod["metadata"]:
-                hands.end(pod)
+                driver.end(pod)
             elif pod not in running:
-                hands.run(pod)
+                driver.run(pod)
         if len(running) == self.number:
             leave_result(*self.planned)
             for pod in running:
-                hands.finish(pod, 0)
+                driver.finish(pod, 0)

@@ -14,10 +14,11 @@ def pod(rank: int = 0, phase: str = "Running", code: int | None = None, **more: 
     return PodSeen(f"pod-{rank}", rank, phase, code, **words)
 
 
-def failed(*pods: PodSeen, said: str = "FailedJobs: jobset failed") -> Observed:
-    return Observed("failed", pods=pods, detail=said)
+def failed(*pods: PodSeen, detail: str = "FailedJobs: jobset failed") -> Observed:
+    return Observed("failed", pods=pods, detail=detail)
 
 
+SUBMITTER = pod(code=1, phase=RAN)._replace(container="submitter")
 CASES = {
     "all done": (Observed("succeeded"), "succeeded"),
     "no quota": (Observed("suspended", detail="couldn't assign flavors"), "queued"),
@@ -37,7 +38,7 @@ CASES = {
     "refused": (failed(pod(code=64, phase=RAN)), "refused"),
     "refused, with peers stopped": (failed(pod(code=143, phase=RAN), pod(1, code=64, phase=RAN)), "refused"),
     "refused, pods gone": (
-        failed(said="PodFailurePolicy: Container trainer for pod a/b failed with exit code 64 matching FailJob rule"),
+        failed(detail="PodFailurePolicy: Container trainer for pod a/b failed with exit code 64 matching FailJob rule"),
         "refused",
     ),
     "refused on a node that goes": (
@@ -49,11 +50,11 @@ CASES = {
     "evicted, too slow to save": (failed(pod(code=137, phase=RAN, disrupted="DeletionByTaintManager")), "preempted"),
     "all saved and left": (failed(pod(code=143, phase=RAN), pod(1, code=143, phase=RAN)), "preempted"),
     "disrupted, pods gone": (
-        failed(said="PodFailurePolicy: Pod a/b has condition DisruptionTarget matching FailJob rule at index 1"),
+        failed(detail="PodFailurePolicy: Pod a/b has condition DisruptionTarget matching FailJob rule at index 1"),
         "preempted",
     ),
     "a crash takes its peers": (failed(pod(code=1, phase=RAN), pod(1, code=143, phase=RAN)), "crashed"),
-    "a crash, pods gone": (failed(said="ReachedMaxRestarts: jobset failed due to reaching max restarts"), "crashed"),
+    "a crash, pods gone": (failed(detail="ReachedMaxRestarts: jobset failed due to reaching max restarts"), "crashed"),
     "a kill by nobody known": (failed(pod(code=137, phase=RAN, ended="Error")), "crashed"),
     "too long, in a pod": (failed(pod(code=143, phase=RAN, ended="DeadlineExceeded")), "timed_out"),
     "no claim": (
@@ -61,14 +62,14 @@ CASES = {
         "volume",
     ),
     "Ray's submitter says what the trainer ended with": (
-        failed(pod(code=1, phase=RAN)._replace(container="submitter"), said="command failed with exit code 143, last"),
+        failed(SUBMITTER, detail="command failed with exit code 143, last"),
         "preempted",
     ),
     "Ray's submitter, a plan refused": (
-        failed(pod(code=1, phase=RAN)._replace(container="submitter"), said="command failed with exit code 64, last"),
+        failed(SUBMITTER, detail="command failed with exit code 64, last"),
         "refused",
     ),
-    "too long": (failed(said="DeadlineExceeded: Job was active longer than specified deadline"), "timed_out"),
+    "too long": (failed(detail="DeadlineExceeded: Job was active longer than specified deadline"), "timed_out"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The launcher on a cluster: what comes of a gang, and what the run hears of it. Hands play the kubelets."""
+"""The launcher on a cluster: what comes of a gang, and what the run hears of it. PodDriver play the kubelets."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from k8s.attempts import GangAttempts
-from k8s.classify import Verdict
+from k8s.classify import Classification
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
@@ -29,10 +29,10 @@ def test_a_gang_comes_trains_and_ends(cluster: Cluster, planned: Planned, tmp_pa
     launched = Launch(cluster, planned, cluster.settings(tmp_path))
     pods = cluster.run_all()
     assert {pod["metadata"]["labels"]["preference-tuning/iteration"] for pod in pods} == {planned[1].iteration}
-    cluster.hands.wait_until(lambda: any("running: 2 pods" in line for line in launched.lines), "the word of it")
+    cluster.driver.wait_until(lambda: any("running: 2 pods" in line for line in launched.lines), "the word of it")
     result = leave_result(*planned)
     for pod in pods:
-        cluster.hands.finish(pod, 0)
+        cluster.driver.finish(pod, 0)
     assert launched.ended() is None
     assert launched.result == result
     assert attempts(planned) == [(1, "succeeded")]
@@ -49,13 +49,13 @@ def test_an_eviction_takes_the_gang_down_and_it_comes_back_uncounted(
     for round_ in range(3):
         first, second = cluster.run_all()
         assert first["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] == str(round_)
-        cluster.hands.evict(first)
-        cluster.hands.wait_until(lambda pod=second: _going(cluster, pod), "the end of its peer")
-        cluster.hands.end(second)
+        cluster.driver.evict(first)
+        cluster.driver.wait_until(lambda pod=second: _going(cluster, pod), "the end of its peer")
+        cluster.driver.end(second)
     pods = cluster.run_all()
     leave_result(*planned)
     for pod in pods:
-        cluster.hands.finish(pod, 0)
+        cluster.driver.finish(pod, 0)
     assert launched.ended() is None
     (attempt,) = GangAttempts(planned[0], planned[1].iteration).all()
     assert (attempt.outcome, attempt.restarts) == ("succeeded", 3)
@@ -69,7 +69,7 @@ def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:
 def test_a_gang_that_is_evicted_again_and_again_without_a_checkpoint_is_given_up(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8s.progress.FRUITLESS", 2)
+    monkeypatch.setattr("k8s.follow.FRUITLESS", 2)
     looks = [0]
 
     def sleep(seconds: float) -> None:
@@ -80,13 +80,13 @@ def test_a_gang_that_is_evicted_again_and_again_without_a_checkpoint_is_given_up
     evicted: set[str] = set()
     with ender(cluster):
         while launched.is_alive() and len(evicted) < 10:
-            for pod in cluster.hands.pods(cluster.namespace):
+            for pod in cluster.driver.pods(cluster.namespace):
                 if pod["metadata"]["labels"][RANK] == "0" and pod["metadata"]["uid"] not in evicted:
                     # A start that goes before the launcher has had a whole look at it is none that it can count.
                     before = looks[0]
-                    cluster.hands.wait_until(lambda at=before: looks[0] > at + 1 or not launched.is_alive(), "a look")
-                    cluster.hands.run(pod)
-                    cluster.hands.evict(pod)
+                    cluster.driver.wait_until(lambda at=before: looks[0] > at + 1 or not launched.is_alive(), "a look")
+                    cluster.driver.run(pod)
+                    cluster.driver.evict(pod)
                     evicted.add(pod["metadata"]["uid"])
             launched.join(0.1)
     assert isinstance(launched.error, TrainingRefused)
@@ -107,12 +107,12 @@ def test_each_end_of_a_gang_is_told_apart(cluster: Cluster, planned: Planned, tm
     code, reason, kind, words = ENDINGS[outcome]
     launched = Launch(cluster, planned, cluster.settings(tmp_path, max_restarts=0))
     with ender(cluster):
-        cluster.hands.finish(cluster.run_all()[1], code, reason)
+        cluster.driver.finish(cluster.run_all()[1], code, reason)
         error = launched.ended()
     assert type(error) is kind
     assert words in str(error)
     assert attempts(planned) == [(1, outcome)]
-    cluster.hands.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
+    cluster.driver.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
 
 
 def test_a_crash_is_followed_by_a_new_attempt_once_its_pods_are_gone(
@@ -121,7 +121,7 @@ def test_a_crash_is_followed_by_a_new_attempt_once_its_pods_are_gone(
     settings = cluster.settings(tmp_path, max_restarts=0)
     launched = Launch(cluster, planned, settings)
     with ender(cluster):
-        cluster.hands.finish(cluster.run_all()[0], 1)
+        cluster.driver.finish(cluster.run_all()[0], 1)
         assert isinstance(launched.ended(), RuntimeError)
     with Robot(cluster, planned) as robot:
         again = Launch(cluster, planned, settings)
@@ -183,7 +183,7 @@ def test_a_cancelled_run_takes_its_gang_along_and_an_interrupted_one_leaves_it(
         interrupt.set()
         assert isinstance(launched.ended(), Interrupted)
         if cancelled:
-            cluster.hands.wait_gone("JobSet", cluster.namespace, before["metadata"]["name"])
+            cluster.driver.wait_gone("JobSet", cluster.namespace, before["metadata"]["name"])
     with Robot(cluster, planned):
         assert Launch(cluster, planned, settings).ended() is None
     (after,) = cluster.jobsets()
@@ -209,10 +209,10 @@ def test_two_launchers_say_the_same_of_a_crash(cluster: Cluster, planned: Planne
         pods = cluster.run_all()
         for launched in both:
             said = launched.lines
-            cluster.hands.wait_until(
+            cluster.driver.wait_until(
                 lambda said=said: any("running: 2 pods" in line for line in said), "the word of it"
             )
-        cluster.hands.finish(pods[0], 1)
+        cluster.driver.finish(pods[0], 1)
         errors = [launched.ended() for launched in both]
     assert [type(error) for error in errors] == [RuntimeError, RuntimeError], errors
     assert all("exit code 1" in str(error) for error in errors)
@@ -225,8 +225,8 @@ def test_an_end_that_was_settled_and_not_cleared_away_is_cleared_away(
     settings = cluster.settings(tmp_path)
     kept = GangAttempts(planned[0], planned[1].iteration)
     kept.current(0.0, lambda number: "a")
-    assert kept.end(1, Verdict("out_of_memory", "killed")).cause == "out_of_memory"
-    assert kept.end(1, Verdict("deleted", "")).cause == "out_of_memory", "the first word stands"
+    assert kept.end(1, Classification("out_of_memory", "killed")).cause == "out_of_memory"
+    assert kept.end(1, Classification("deleted", "")).cause == "out_of_memory", "the first word stands"
     with Robot(cluster, planned):
         assert Launch(cluster, planned, settings).ended() is None
     assert attempts(planned) == [(1, "out_of_memory"), (2, "succeeded")]

@@ -80,7 +80,7 @@ def test_what_a_gang_owns_is_made_although_its_launcher_was_killed_before_it_cam
     assert isinstance(killed.ended(), Killed)
     again = Launch(cluster, planned, settings)
     # Real pods don't find each other before it is there; played ones would be done at once.
-    cluster.hands.wait_until(lambda: cluster.api.list("Service", cluster.namespace)[0], "the Service")
+    cluster.driver.wait_until(lambda: cluster.api.list("Service", cluster.namespace)[0], "the Service")
     with Robot(cluster, planned):
         assert again.ended() is None, again.lines
     (job,) = cluster.api.list("Job", cluster.namespace)[0]
@@ -97,11 +97,11 @@ def test_a_slow_launcher_does_not_spoil_what_a_fast_one_has_begun_anew(
     slow = Launch(cluster, planned, settings, sleep=lambda seconds: awake.wait(600) and None)
     first, second = cluster.run_all()
     fast = Launch(cluster, planned, settings)
-    cluster.hands.wait_until(lambda: any("running" in line for line in fast.lines), "the other's look")
-    cluster.hands.evict(first)
-    cluster.hands.wait_until(lambda: _going(cluster, second), "the end of its peer")
-    cluster.hands.end(second)
-    cluster.hands.wait_until(lambda: len(GangAttempts(planned[0], planned[1].iteration).all()) == 2, "a new attempt")
+    cluster.driver.wait_until(lambda: any("running" in line for line in fast.lines), "the other's look")
+    cluster.driver.evict(first)
+    cluster.driver.wait_until(lambda: _going(cluster, second), "the end of its peer")
+    cluster.driver.end(second)
+    cluster.driver.wait_until(lambda: len(GangAttempts(planned[0], planned[1].iteration).all()) == 2, "a new attempt")
     with Robot(cluster, planned):
         assert fast.ended() is None, fast.lines
         awake.set()
@@ -119,11 +119,11 @@ def test_a_launcher_killed_while_it_clears_away_leaves_no_second_gang(
     first = Launch(cluster, planned, settings, sleep=lambda seconds: (_ for _ in ()).throw(Killed()))
     assert isinstance(first.ended(), Killed)
     pod, peer = cluster.run_all()
-    cluster.hands.finish(pod, 1)
-    cluster.hands.wait_until(lambda: _going(cluster, peer), "the end of its peer")
-    cluster.hands.end(peer)
+    cluster.driver.finish(pod, 1)
+    cluster.driver.wait_until(lambda: _going(cluster, peer), "the end of its peer")
+    cluster.driver.end(peer)
     (jobset,) = cluster.jobsets()
-    cluster.hands.wait_for("JobSet", cluster.namespace, jobset["metadata"]["name"], "Failed")
+    cluster.driver.wait_for("JobSet", cluster.namespace, jobset["metadata"]["name"], "Failed")
     killed = Launch(cluster, planned, settings, mortal(cluster, nth, after))
     killed.ended()
     with Robot(cluster, planned) as robot:
@@ -145,7 +145,7 @@ def test_an_api_server_that_is_away_for_long_loses_nothing(cluster: Cluster, pla
     launched = Launch(cluster, planned, cluster.settings(tmp_path))
     cluster.run_all()
     with cluster.ours.away():
-        cluster.hands.wait_until(lambda: any("waiting for the API server" in line for line in launched.lines))
+        cluster.driver.wait_until(lambda: any("waiting for the API server" in line for line in launched.lines))
     with Robot(cluster, planned):
         assert launched.ended() is None
     assert len(cluster.jobsets()) == 1
@@ -201,9 +201,9 @@ def test_an_api_server_that_has_not_read_the_rights_yet_ends_no_launch(
 
     launched = Launch(cluster, planned, cluster.settings(tmp_path), now=now)
     cluster.run_all()
-    cluster.hands.wait_until(lambda: any("running" in line for line in launched.lines), "the look at it")
+    cluster.driver.wait_until(lambda: any("running" in line for line in launched.lines), "the look at it")
     moment = cluster.ours.faults.add(Fault(verb="get", kind="JobSet", status=403, times=3))
-    cluster.hands.wait_until(lambda: moment.seen > 4, "answers after the refusals")
+    cluster.driver.wait_until(lambda: moment.seen > 4, "answers after the refusals")
     assert launched.is_alive()
     assert any("asking again" in line for line in launched.lines)
     refused.set()
@@ -270,11 +270,11 @@ def test_every_backend_fails_at_once_for_a_plan_that_is_refused(
         cluster.run_all(number - 1)  # the submitter comes once the cluster is up
     pods = cluster.run_all(number)
     submitter = [pod for pod in pods if pod["spec"]["containers"][0]["name"] == "submitter"]
-    cluster.hands.finish((submitter or pods)[0], 64)
+    cluster.driver.finish((submitter or pods)[0], 64)
     while launched.is_alive():
-        for pod in cluster.hands.pods(cluster.namespace):
+        for pod in cluster.driver.pods(cluster.namespace):
             if "deletionTimestamp" in pod["metadata"]:
-                cluster.hands.end(pod)
+                cluster.driver.end(pod)
         launched.join(0.05)
     assert isinstance(launched.error, TrainingRefused), launched.error
     assert "refuses the plan" in str(launched.error)
@@ -286,7 +286,7 @@ def test_a_pre_empted_indexed_job_is_a_new_attempt_in_the_same_launch(
     assert cluster.ours
     launched = Launch(cluster, planned, cluster.settings(tmp_path, backend="indexed_job"))
     first, _ = cluster.run_all()
-    cluster.hands.evict(first)
+    cluster.driver.evict(first)
     with Robot(cluster, planned) as robot:
         assert launched.ended() is None, launched.lines
     outcomes = [(each.attempt, each.outcome) for each in GangAttempts(planned[0], planned[1].iteration).all()]

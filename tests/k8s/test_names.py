@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from k8s.names import LABEL, NAME, label_value, object_name
+from k8s.gang import LABEL, NAME, label_value, object_name
 
 DNS_LABEL = r"[a-z](?:[-a-z0-9]*[a-z0-9])?"
 VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"

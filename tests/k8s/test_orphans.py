@@ -9,7 +9,7 @@ import yaml
 
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.definitions import definitions
-from jobs.orphans import delete_orphaned_gang
+from jobs.sensors import delete_orphaned_gang
 from k8s.attempts import GangAttempts
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
@@ -65,7 +65,7 @@ def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(
         instance.report_run_canceled(follower)
         with ender(cluster):
             said = clear_away(cluster, plan.iteration, tmp_path, instance)
-            cluster.hands.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+            cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
         assert any("its run was cancelled" in line for line in said)
         said = clear_away(cluster, plan.iteration, tmp_path, instance)
         assert any("No gang was left" in line for line in said)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.progress import FRUITLESS, GangProgress
+from k8s.follow import FRUITLESS, GangProgress
 
 
 @pytest.fixture

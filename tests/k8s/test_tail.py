@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from k8s.follow import KEPT, LogTail
 from k8s.gang import Gang, example
 from k8s.observe import Observed, PodSeen
-from k8s.tail import KEPT, LogTail
 from pipeline.recipe import Kubernetes
 
 POD = PodSeen("pod-0", 0, "Running", None, "", "", "", "")

@@ -17,11 +17,11 @@ Planned = tuple[Store, TrainingPlan]
 def test_an_image_that_cannot_be_pulled_is_given_up(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8s.patience.UNMENDED_S", 0.3)
+    monkeypatch.setattr("k8s.follow.UNMENDED_S", 0.3)
     launched = Launch(cluster, planned, cluster.settings(tmp_path))
     with ender(cluster):
         for pod in cluster.pods():
-            cluster.hands.waiting(pod, "ImagePullBackOff", "Back-off pulling image")
+            cluster.driver.waiting(pod, "ImagePullBackOff", "Back-off pulling image")
         error = launched.ended()
     assert isinstance(error, TrainingRefused)
     assert "ImagePullBackOff" in str(error)
@@ -34,15 +34,15 @@ def test_one_bad_pull_after_a_long_wait_for_quota_is_borne(cluster: Cluster, pla
     launched = Launch(
         cluster, planned, cluster.settings(tmp_path, start_timeout_s=7200.0), now=lambda: time.time() + hour[0]
     )
-    cluster.hands.wait_until(lambda: any("queued" in line for line in launched.lines), "the queue")
+    cluster.driver.wait_until(lambda: any("queued" in line for line in launched.lines), "the queue")
     hour[0] = 3600.0
     queue(cluster, ROOM)
     first, second = cluster.pods()
-    cluster.hands.waiting(first, "ErrImagePull", "toomanyrequests")
-    cluster.hands.wait_until(lambda: any("image" in line for line in launched.lines), "the bad pull")
+    cluster.driver.waiting(first, "ErrImagePull", "toomanyrequests")
+    cluster.driver.wait_until(lambda: any("image" in line for line in launched.lines), "the bad pull")
     for pod in (first, second):
-        cluster.hands.run(pod)
-    cluster.hands.wait_until(lambda: any("running: 2 pods" in line for line in launched.lines), "its start")
+        cluster.driver.run(pod)
+    cluster.driver.wait_until(lambda: any("running: 2 pods" in line for line in launched.lines), "its start")
     with Robot(cluster, planned):
         assert launched.ended() is None
 
@@ -62,12 +62,12 @@ def test_a_training_that_runs_too_long_is_ended_and_not_tried_again(
 def test_a_claim_that_is_not_there_is_said_and_not_taken_for_a_lack_of_nodes(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8s.patience.UNMENDED_S", 0.3)
+    monkeypatch.setattr("k8s.follow.UNMENDED_S", 0.3)
     launched = Launch(cluster, planned, cluster.settings(tmp_path, claim="missing"))
     with ender(cluster):
         for pod in cluster.pods():
             message = '0/3 nodes are available: persistentvolumeclaim "missing" not found.'
-            cluster.hands.unschedulable(pod, message)
+            cluster.driver.unschedulable(pod, message)
         error = launched.ended()
     assert isinstance(error, TrainingRefused)
     assert "correct compute.kubernetes.claim" in str(error)
@@ -80,7 +80,7 @@ def test_a_gang_whose_deletion_never_ends_does_not_hold_its_launch_for_ever(
     told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "leaving")))
     cluster.run_all()  # and nobody ends them
     (jobset,) = cluster.jobsets()
-    cluster.hands.wait_until(lambda: any("running" in line for line in told[0].lines), "its start")
+    cluster.driver.wait_until(lambda: any("running" in line for line in told[0].lines), "its start")
     cluster.api.delete("JobSet", cluster.namespace, jobset["metadata"]["name"], propagationPolicy="Foreground")
     error = told[0].ended()
     assert isinstance(error, TrainingRefused)
@@ -99,7 +99,7 @@ def test_no_node_for_too_long_is_a_failure_that_a_retry_may_mend(
     assert type(error) is RuntimeError
     assert "no capacity" in str(error)
     assert "spot_first" in str(error)
-    cluster.hands.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
+    cluster.driver.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
 
 
 def test_quota_that_never_comes_is_said_in_the_words_of_the_queue(
@@ -111,4 +111,4 @@ def test_quota_that_never_comes_is_said_in_the_words_of_the_queue(
     error = told[0].ended()
     assert isinstance(error, TrainingRefused)
     assert "couldn't assign flavors" in str(error)
-    assert cluster.hands.pods(cluster.namespace) == []
+    assert cluster.driver.pods(cluster.namespace) == []

@@ -33,10 +33,10 @@ def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturb
     journal, checkpoints = folder(store, plan) / "journal.jsonl", folder(store, plan) / "checkpoints"
 
     with Kubelet(cluster.api, tmp_path / "logs", environment={"GLOO_SOCKET_IFNAME": "lo"}) as kubelet:
-        cluster.hands.patience_s = STEPS_S
+        cluster.driver.patience_s = STEPS_S
         cluster.ours.logs = kubelet.logs
         launched = Launch(cluster, (store, plan), cluster.settings(tmp_path))
-        cluster.hands.wait_until(lambda: any(checkpoints.glob("step-*")) or not launched.is_alive(), "a checkpoint")
+        cluster.driver.wait_until(lambda: any(checkpoints.glob("step-*")) or not launched.is_alive(), "a checkpoint")
         victim = cluster.pods()[1]
         assert cluster.api.evict(cluster.namespace, victim["metadata"]["name"]) == 201
 
@@ -48,7 +48,7 @@ def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturb
                     return True
             return not launched.is_alive()
 
-        cluster.hands.wait_until(lambda: resumed(1), "the first step after the eviction")
+        cluster.driver.wait_until(lambda: resumed(1), "the first step after the eviction")
         kubelet.kill(cluster.namespace, cluster.pods()[0]["metadata"]["name"])
         assert launched.ended(STEPS_S) is None, "\n".join(launched.lines)
 

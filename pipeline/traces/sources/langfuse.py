@@ -2,22 +2,26 @@
 
 Owns the meaning of the fields, in the snake_case of the blob-storage export. Refuses to open files: `langfuse_export`
 and `langfuse_ui` do, and bring their rows to this one shape.
+
+The usual row of an export (a plain question or chat messages, a plain answer, times in UTC) is read fast, to the same
+trace as `trace_of` makes of it (a test draws rows for both); what the fast way does not know it leaves to that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from datetime import datetime
+from typing import Annotated, Any, cast
 
 import msgspec
 
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
+from pipeline.traces.rows import Attributes, Message, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat, openinference
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
-from pipeline.traces.sources.shapes import decoded
+from pipeline.traces.sources.shapes import ODD, decoded
 
 UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
 DOWN = frozenset({"false", "0", "down", "thumbs_down", "negative", "bad", "no", "incorrect"})
@@ -212,3 +216,95 @@ def _unit(row: ScoreRow) -> float | None:
     except ValueError:
         number = {"true": 1.0, "false": 0.0}.get(str(row.value).lower(), -1.0)
     return number if 0.0 <= number <= 1.0 else None
+
+
+ROLES = frozenset({"system", "user", "assistant", "tool"})
+Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)] | None
+
+
+class UsageDetails(msgspec.Struct, gc=False):
+    input: Count = None
+    output: Count = None
+
+
+class UsualRow(msgspec.Struct, gc=False):
+    id: str
+    trace_id: str
+    type: str
+    start_time: datetime
+    end_time: datetime | None = None
+    updated_at: datetime | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    provided_model_name: str | None = None
+    level: str | None = None
+    status_message: str | None = None
+    input: str | None = None
+    output: str | None = None
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+    usage_details: UsageDetails | None = None
+    latency: float | None = None
+
+
+_row = msgspec.json.Decoder(UsualRow).decode
+_messages = msgspec.json.Decoder(list[Message]).decode
+_message = msgspec.json.Decoder(Message).decode
+_NO_USAGE = UsageDetails()
+
+
+def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
+    """A row of observations; None when it is not the usual one. Raises ValueError or RecursionError likewise."""
+    row = _row(text)
+    moment, updated = row.start_time, row.updated_at
+    end = row.end_time
+    if (
+        moment.tzinfo is not None
+        or (updated is not None and updated.tzinfo is not None)
+        or (end is not None and end.tzinfo is not None)
+    ):
+        return None
+    if row.type != MODEL_CALL:
+        return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
+    asked, answered, metadata = row.input, row.output, str(row.metadata, "utf-8")
+    if not asked or not answered or metadata[0] != "{":
+        return None
+    if asked[0] == "[":
+        messages = _messages(asked)
+        for message in messages:
+            if len(message) != 2 or message.get("role") not in ROLES or ODD(message.get("content", "[")):
+                return None
+    elif ODD(asked):
+        return None
+    else:
+        messages = [{"role": "user", "content": asked}]
+    if answered[0] == "{":
+        output_message = _message(answered)
+        if (
+            len(output_message) != 2
+            or output_message.get("role") != "assistant"
+            or ODD(output_message.get("content", "["))
+        ):
+            return None
+        answered = output_message["content"]
+    elif ODD(answered):
+        return None
+    usage = row.usage_details or _NO_USAGE
+    return Trace(
+        row.trace_id,
+        row.id,
+        moment,
+        row.provided_model_name or "",
+        row.user_id or None,
+        row.session_id or None,
+        messages,
+        answered,
+        line,
+        updated,
+        usage.input,
+        usage.output,
+        row.latency if end is None else (end - moment).total_seconds(),
+        row.level or "DEFAULT",
+        row.status_message or None,
+        None,
+        metadata,
+    )

@@ -15,8 +15,7 @@ import msgspec
 from pipeline.traces.rows import Rows, Trace
 from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import JSON, PARQUET, Files
-from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
-from pipeline.traces.sources.langfuse_usual import usual_call
+from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add, usual_call
 from pipeline.traces.sources.lines import LineBatch, blocks
 from pipeline.traces.sources.parquet import records
 from pipeline.traces.sources.protocol import Digest, SourcePart

@@ -6,11 +6,9 @@ Refuses to know what is in them: the files are the Trainer's, random states incl
 from __future__ import annotations
 
 from pipeline.training.checkpoints.checkpointer import Checkpointer
-from pipeline.training.checkpoints.folders import published
-from pipeline.training.checkpoints.manifest import MANIFEST, CheckpointManifest
+from pipeline.training.checkpoints.manifest import MANIFEST, CheckpointManifest, published
 from pipeline.training.checkpoints.save_schedule import SaveSchedule
-from pipeline.training.checkpoints.turn import FencingToken
-from pipeline.training.checkpoints.writer import WriterLocked, only_writer, room
+from pipeline.training.checkpoints.writer import FencingToken, WriterLocked, only_writer, room
 
 __all__ = [
     "MANIFEST",

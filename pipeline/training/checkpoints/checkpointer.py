@@ -14,19 +14,24 @@ from typing import Any
 
 from pipeline.recipe import Checkpoints
 from pipeline.storage import publish_dir, write_atomically
-from pipeline.training.checkpoints.folders import clear_hidden, folder_name, hidden, published, remove, step_of
 from pipeline.training.checkpoints.manifest import (
     MANIFEST,
     CheckpointManifest,
     Origin,
+    clear_hidden,
     find_flaw,
+    folder_name,
+    hidden,
+    keep,
     measure,
+    published,
+    rank,
     read,
+    remove,
     sealed,
+    step_of,
 )
-from pipeline.training.checkpoints.mirror import Mirror
-from pipeline.training.checkpoints.retention import keep, rank
-from pipeline.training.checkpoints.uploads import Uploads
+from pipeline.training.checkpoints.mirror import Mirror, Uploads
 from pipeline.training.checkpoints.writer import room
 
 

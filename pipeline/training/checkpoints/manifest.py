@@ -3,19 +3,26 @@
 Owns the rule by which a folder counts as complete and compatible. safetensors loads a flipped bit without a word and
 the Trainer resumes from half a checkpoint without one, so sizes and hashes decide, and nothing else does. The manifest
 is written last and carries a hash of itself, so that a flipped digit of a score is noticed too.
+
+The folders that checkpoints lie in: `step-NNNNNN` once published, a hidden name before and after.
+
+Which checkpoints are kept, and which one is the best. Pure: the disk and the mirror both ask here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import re
+import shutil
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from pydantic import field_validator
 
+from pipeline.recipe import Checkpoints
 from pipeline.storage import Record, digest_file, digest_json
-from pipeline.training.checkpoints.folders import step_of
 
 MANIFEST = "manifest.json"
 HASHERS = 4
@@ -145,3 +152,62 @@ def _names(folder: Path) -> Iterable[str]:
 def _first_line(error: ValueError) -> str:
     errors = getattr(error, "errors", None)
     return str(errors()[0]["msg"]) if errors else str(error)
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a published checkpoint's folder name; None for any other name."""
+    match = re.fullmatch(r"step-(\d+)", name)
+    return int(match[1]) if match else None
+
+
+def published(root: Path) -> list[Path]:
+    """Published checkpoint folders, newest first, whole or not."""
+    step_folders = [(step, folder) for folder in root.glob("step-*") if (step := step_of(folder.name)) is not None]
+    return [folder for _, folder in sorted(step_folders, reverse=True)]
+
+
+def remove(folder: Path) -> None:
+    """Out of sight by one rename first: a kill leaves no half of it under its name."""
+    gone = hidden(folder, "removed")
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
+def hidden(folder: Path, why: str) -> Path:
+    return folder.with_name(f".{folder.name}-{why}")
+
+
+def clear_hidden(root: Path) -> None:
+    """Remove what a killed process left on its way in or out."""
+    for leftover in root.glob(".step-*"):
+        shutil.rmtree(leftover)
+
+
+def keep(manifests: Collection[CheckpointManifest], committed: int, settings: Checkpoints) -> set[int]:
+    """Steps to keep: the last ones up to the one just `committed`, and the best ones by score beside them.
+
+    What is newer than `committed` was passed over at the start or is not known here, so it neither takes a place nor
+    is dropped: callers drop steps up to `committed` alone.
+    """
+    past = [each for each in manifests if each.step <= committed]
+    last = sorted((each.step for each in past), reverse=True)[: settings.keep_last]
+    best = sorted((each for each in past if scored(each)), key=rank, reverse=True)[: settings.keep_best]
+    return {committed, *last, *(each.step for each in best)}
+
+
+def rank(manifest: CheckpointManifest) -> tuple[float, int]:
+    """Sorts the best last. Of equal scores the earlier step is better: it is nearer to the base model.
+
+    A checkpoint without a score, or whose score is not a number, is worse than any other; the newest of these first.
+    """
+    return (manifest.score or 0.0, -manifest.step) if scored(manifest) else (-math.inf, manifest.step)
+
+
+def scored(manifest: CheckpointManifest) -> bool:
+    return manifest.score is not None and math.isfinite(manifest.score)

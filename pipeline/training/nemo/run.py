@@ -20,7 +20,6 @@ import yaml
 from pipeline.recipe import GRPO
 from pipeline.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
-from pipeline.training.exits import PREEMPTED
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import TrainingJournal, read_journal
 from pipeline.training.nemo import data
@@ -31,7 +30,7 @@ from pipeline.training.nemo.output import Output, Row, begins
 from pipeline.training.nemo.read import SavedCheckpoint, Say, best, set_aside, whole
 from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, unknown_keys, workspace
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import Health, TrainingResult
+from pipeline.training.result import PREEMPTED, Health, TrainingResult
 
 SHOWN = {
     "reward": "reward",

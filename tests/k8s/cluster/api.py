@@ -1,4 +1,4 @@
-"""The smallest client of a Kubernetes API: what the tests' kubelet and hands need, on our server as on a real one."""
+"""The smallest client of a Kubernetes API: what the tests' kubelet and driver need, on our server as on a real one."""
 
 from __future__ import annotations
 

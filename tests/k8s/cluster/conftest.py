@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from .gangs import cluster
-from .pod_driver import Hands
+from .pod_driver import PodDriver
 from .server import Server, api_server
 
 
@@ -30,14 +30,14 @@ def http(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def hands() -> Iterator[Hands]:
+def driver() -> Iterator[PodDriver]:
     with cluster() as made:
         yield made
 
 
 @pytest.fixture
-def ns(hands: Hands) -> Iterator[str]:
+def ns(driver: PodDriver) -> Iterator[str]:
     name = f"t-{uuid.uuid4().hex[:8]}"
-    hands.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    driver.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
-    hands.api.delete("Namespace", "", name)
+    driver.api.delete("Namespace", "", name)

@@ -13,7 +13,7 @@ import pytest
 from .api import Api
 from .controllers import controllers
 from .kinds import Object
-from .pod_driver import Hands
+from .pod_driver import PodDriver
 from .server import api_server
 
 KUBECONFIG = os.environ.get("KUBECONFIG")
@@ -33,13 +33,13 @@ RULES = [
 
 
 @contextmanager
-def cluster(**options: Any) -> Generator[Hands]:
-    """The hands in the tests' cluster, or in the one that KUBECONFIG names."""
+def cluster(**options: Any) -> Generator[PodDriver]:
+    """The driver in the tests' cluster, or in the one that KUBECONFIG names."""
     if KUBECONFIG:
-        yield Hands(Api.from_kubeconfig(Path(KUBECONFIG)), patience_s=60)
+        yield PodDriver(Api.from_kubeconfig(Path(KUBECONFIG)), patience_s=60)
         return
     with api_server() as server, controllers(server.storage, **options):
-        yield Hands(Api(server.url, server.token))
+        yield PodDriver(Api(server.url, server.token))
 
 
 def pod_template(grace_s: int = 5, **spec: Any) -> Object:
@@ -64,21 +64,23 @@ def jobset(name: str, ns: str, pods: int = 2, max_restarts: int = 1, rules: Any 
     return body | {"spec": {"replicatedJobs": replicated, "failurePolicy": policy}}
 
 
-def running(hands: Hands, ns: str, number: int, label: str = "") -> list[Object]:
-    pods = hands.wait_for_pods(number, ns, label)
+def running(driver: PodDriver, ns: str, number: int, label: str = "") -> list[Object]:
+    pods = driver.wait_for_pods(number, ns, label)
     for pod in pods:
-        hands.run(pod)
+        driver.run(pod)
     return pods
 
 
-def placed(hands: Hands, ns: str, number: int) -> list[Object]:
-    """Those that run where the scheduler wants them: hands that are faster than it bind them to their own node."""
-    hands.wait_until(lambda: sum("nodeName" in p["spec"] for p in hands.pods(ns)) == number, f"nodes for {number} pods")
-    return running(hands, ns, number)
+def placed(driver: PodDriver, ns: str, number: int) -> list[Object]:
+    """Those that run where the scheduler wants them: driver that are faster than it bind them to their own node."""
+    driver.wait_until(
+        lambda: sum("nodeName" in p["spec"] for p in driver.pods(ns)) == number, f"nodes for {number} pods"
+    )
+    return running(driver, ns, number)
 
 
-def status(hands: Hands, kind: str, ns: str, name: str) -> Object:
-    return (hands.api.find(kind, ns, name) or {}).get("status") or {}
+def status(driver: PodDriver, kind: str, ns: str, name: str) -> Object:
+    return (driver.api.find(kind, ns, name) or {}).get("status") or {}
 
 
 def gpus(number: int) -> Object:

@@ -1,4 +1,4 @@
-"""A person's hands in place of a kubelet: pods are bound, run, finished and evicted by name, nothing really runs.
+"""A person's driver in place of a kubelet: pods are bound, run, finished and evicted by name, nothing really runs.
 
 A client of the API alone, so that the same test works on our server and on a real one that has no kubelet.
 """
@@ -22,7 +22,7 @@ LOOK_S = 0.02
 
 
 @dataclass
-class Hands:
+class PodDriver:
     api: Api
     home: str = "node-0"
     """The node that pods are bound to which no scheduler has bound."""

@@ -19,7 +19,7 @@ from .gangs import jobset, pod_template
 from .kinds import Object
 from .kubelet import Kubelet
 from .objects import condition, labels, notes, phase, place
-from .pod_driver import Hands
+from .pod_driver import PodDriver
 from .server import Server, api_server
 
 NS = "default"
@@ -53,19 +53,19 @@ class Here:
 
     def __init__(self, server: Server, kubelet: Kubelet) -> None:
         self.server, self.kubelet = server, kubelet
-        self.hands = Hands(Api(server.url, server.token))
+        self.driver = PodDriver(Api(server.url, server.token))
 
     def pod(self, name: str, *argv: str, grace_s: int = 5, node: str = "node-0", **container: Any) -> Object:
         """A pod that is bound, of this command."""
         template = pod_template(grace_s, nodeName=node, container={"command": list(argv)} | container)
         metadata = {"name": name, "namespace": NS, "labels": {"a": "b"}}
-        return self.hands.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata} | template)
+        return self.driver.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata} | template)
 
     def at(self, pod: Object) -> Object:
-        return self.hands.api.find("Pod", *place(pod)) or {"status": {"phase": "gone"}, "metadata": {}}
+        return self.driver.api.find("Pod", *place(pod)) or {"status": {"phase": "gone"}, "metadata": {}}
 
     def until(self, pod: Object, *phases: str) -> Object:
-        self.hands.wait_until(lambda: phase(self.at(pod)) in phases, f"{phases} of {place(pod)}")
+        self.driver.wait_until(lambda: phase(self.at(pod)) in phases, f"{phases} of {place(pod)}")
         return self.at(pod)
 
     def log(self, pod: Object, **query: str) -> str:
@@ -76,7 +76,7 @@ class Here:
     def up(self, pod: Object) -> Object:
         """Running, and past its first line."""
         found = self.until(pod, "Running")
-        self.hands.wait_until(lambda: "up" in self.log(pod), "the first line")
+        self.driver.wait_until(lambda: "up" in self.log(pod), "the first line")
         return found
 
 
@@ -138,7 +138,7 @@ def test_an_eviction_is_a_sigterm_and_the_end_is_on_record_before_the_pod_goes(
     pod = here.pod("p", "python", "-c", ON_SIGTERM, str(code))
     here.up(pod)
     since = here.server.storage.list("Pod")[1]
-    assert here.hands.api.evict(NS, "p") == 201
+    assert here.driver.api.evict(NS, "p") == 201
     here.until(pod, "gone")
     story = here.server.storage.watch("Pod", NS, since)
     seen = [next(story) for _ in range(3)]
@@ -153,7 +153,7 @@ def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(here: Here) -> Non
     pod = here.pod("deaf", "python", "-c", program, grace_s=1)
     here.up(pod)
     pid = here.kubelet.running()[NS, "deaf"]
-    here.hands.api.delete("Pod", NS, "deaf")
+    here.driver.api.delete("Pod", NS, "deaf")
     here.until(pod, "gone")
     assert dead(pid)
 
@@ -166,10 +166,10 @@ def test_nothing_outlives_its_pod_or_the_test(tmp_path: Path) -> None:
         here.until(ends, "Succeeded")
         here.up(stays)
         children = [int(here.log(pod).split()[1]) for pod in (ends, stays)]
-        here.hands.wait_until(lambda: dead(children[0]), "the end of the child")  # SIGKILL takes effect a moment later
+        here.driver.wait_until(lambda: dead(children[0]), "the end of the child")  # SIGKILL takes effect a moment later
         assert not dead(children[1])
         leader = here.kubelet.running()[NS, "stays"]
-    here.hands.wait_until(lambda: dead(children[1]) and dead(leader))
+    here.driver.wait_until(lambda: dead(children[1]) and dead(leader))
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_a_container_that_cannot_start_says_why_and_can_be_deleted(
             rows = here.at(pod)["status"].get("containerStatuses") or [{"state": {}}]
             return rows[0]["state"].get(state, {}).get("reason", "")
 
-        here.hands.wait_until(lambda: said() == reason, reason)
-        here.hands.api.delete("Pod", NS, "p")
+        here.driver.wait_until(lambda: said() == reason, reason)
+        here.driver.api.delete("Pod", NS, "p")
         here.until(pod, "gone")
 
 
@@ -202,14 +202,14 @@ def test_an_evicted_gang_restarts_whole_and_meets_under_a_new_port(here: Here) -
     env = [{"name": "RANK", "valueFrom": field("annotations", "batch.kubernetes.io/job-completion-index")}]
     env += [{"name": "RESTART", "valueFrom": field("labels", "jobset.sigs.k8s.io/restart-attempt")}]
     container = {"command": ["python", "-c", RENDEZVOUS, "gang-trainer-0-0.gang:29500"], "env": env}
-    here.hands.api.create(jobset("gang", NS, template=pod_template(container=container)))
+    here.driver.api.create(jobset("gang", NS, template=pod_template(container=container)))
     said = [met(here, 0)]
-    rank_0 = next(p for p in here.hands.pods(NS) if notes(p)["batch.kubernetes.io/job-completion-index"] == "0")
-    here.hands.api.evict(*place(rank_0))
+    rank_0 = next(p for p in here.driver.pods(NS) if notes(p)["batch.kubernetes.io/job-completion-index"] == "0")
+    here.driver.api.evict(*place(rank_0))
     said.append(met(here, 1))
-    here.hands.wait_for("JobSet", NS, "gang", "Completed")
+    here.driver.wait_for("JobSet", NS, "gang", "Completed")
     assert said[0] != said[1]
-    restarts = (here.hands.api.find("JobSet", NS, "gang") or {})["status"]
+    restarts = (here.driver.api.find("JobSet", NS, "gang") or {})["status"]
     assert (restarts["restarts"], restarts.get("restartsCountTowardsMax", 0)) == (1, 0)
 
 
@@ -219,20 +219,20 @@ def field(of: str, key: str) -> Object:
 
 def met(here: Here, restart: int) -> str:
     """What rank 1 of that life of the gang heard, and on which port."""
-    here.hands.wait_for_pods(2, NS, f"jobset.sigs.k8s.io/restart-attempt={restart}") if restart == 0 else None
+    here.driver.wait_for_pods(2, NS, f"jobset.sigs.k8s.io/restart-attempt={restart}") if restart == 0 else None
 
     def heard() -> str:
-        for pod in here.hands.pods(NS, f"jobset.sigs.k8s.io/restart-attempt={restart}"):
+        for pod in here.driver.pods(NS, f"jobset.sigs.k8s.io/restart-attempt={restart}"):
             if labels(pod)["batch.kubernetes.io/job-completion-index"] == "1" and "hello" in here.log(pod):
                 return here.log(pod)
         return ""
 
-    return here.hands.wait_until(heard, "the rendezvous")
+    return here.driver.wait_until(heard, "the rendezvous")
 
 
 def test_a_spot_interruption_evicts_what_is_on_the_node_and_then_the_node_is_gone(here: Here) -> None:
     for i in range(2):
-        here.hands.node(f"spot-{i}", {"cpu": "8"})
+        here.driver.node(f"spot-{i}", {"cpu": "8"})
     polite = here.pod("polite", "python", "-c", ON_SIGTERM, "143", node="spot-0")
     deaf = here.pod(
         "deaf", "sh", "-c", "trap '' TERM; echo up; while true; do sleep 0.1; done", node="spot-0", grace_s=30
@@ -244,8 +244,8 @@ def test_a_spot_interruption_evicts_what_is_on_the_node_and_then_the_node_is_gon
     began = time.monotonic()
     here.kubelet.interrupt("spot-0", deadline_s=1)
     assert time.monotonic() - began >= 1
-    assert here.hands.api.find("Node", "", "spot-0") is None
-    here.hands.wait_until(lambda: dead(pids[NS, "polite"]) and dead(pids[NS, "deaf"]))
+    assert here.driver.api.find("Node", "", "spot-0") is None
+    here.driver.wait_until(lambda: dead(pids[NS, "polite"]) and dead(pids[NS, "deaf"]))
     here.until(deaf, "gone")  # the collector of pods of nodes that are no more
     assert phase(here.at(other)) == "Running" and not dead(pids[NS, "other"])
 
@@ -263,7 +263,7 @@ def test_what_ends_while_the_server_is_away_is_told_when_it_is_back(tmp_path: Pa
         pid = kubelet.running()[NS, "p"]
         with server.away():
             kubelet.kill(NS, "p", signal.SIGTERM)
-            here.hands.wait_until(lambda: dead(pid))
+            here.driver.wait_until(lambda: dead(pid))
         assert terminated(here.until(pod, "Failed"))["exitCode"] == 7
 
 

@@ -9,7 +9,7 @@ import pytest
 from .gangs import gpus, ours, placed, pod_template, running, status, unschedulable
 from .kinds import Object
 from .objects import place
-from .pod_driver import Hands
+from .pod_driver import PodDriver
 
 RESTART = {"event": "PodFailed", "action": "RestartJob"}
 
@@ -27,22 +27,22 @@ def volcano(name: str, ns: str, pods: int = 2, policies: Any = None, **spec: Any
     return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": inner}
 
 
-def state(hands: Hands, ns: str, name: str) -> str:
-    return (status(hands, "VolcanoJob", ns, name).get("state") or {}).get("phase", "")
+def state(driver: PodDriver, ns: str, name: str) -> str:
+    return (status(driver, "VolcanoJob", ns, name).get("state") or {}).get("phase", "")
 
 
 @ours
-def test_volcano_places_all_or_none(hands: Hands, ns: str) -> None:
-    hands.node("gpu-0", {"nvidia.com/gpu": "8"})
-    hands.api.create(volcano("gang", ns))
-    hands.wait_until(lambda: [p for p in hands.pods(ns) if "pod group is not ready" in unschedulable(p)])
-    assert not [p for p in hands.pods(ns) if "nodeName" in p["spec"]]
-    hands.node("gpu-1", {"nvidia.com/gpu": "8"})
-    pods = placed(hands, ns, 2)
+def test_volcano_places_all_or_none(driver: PodDriver, ns: str) -> None:
+    driver.node("gpu-0", {"nvidia.com/gpu": "8"})
+    driver.api.create(volcano("gang", ns))
+    driver.wait_until(lambda: [p for p in driver.pods(ns) if "pod group is not ready" in unschedulable(p)])
+    assert not [p for p in driver.pods(ns) if "nodeName" in p["spec"]]
+    driver.node("gpu-1", {"nvidia.com/gpu": "8"})
+    pods = placed(driver, ns, 2)
     assert [(place(p)[1], p["spec"]["hostname"], p["spec"]["subdomain"]) for p in pods] == [
         (f"gang-trainer-{i}", f"gang-trainer-{i}", "gang") for i in range(2)
     ]
-    hands.wait_until(lambda: state(hands, ns, "gang") == "Running")
+    driver.wait_until(lambda: state(driver, ns, "gang") == "Running")
 
 
 @ours
@@ -60,45 +60,47 @@ def test_volcano_places_all_or_none(hands: Hands, ns: str) -> None:
     ],
 )
 def test_volcano_takes_the_first_policy_that_fits(
-    hands: Hands, ns: str, code: int, policies: Any, phases: list[str]
+    driver: PodDriver, ns: str, code: int, policies: Any, phases: list[str]
 ) -> None:
-    hands.api.create(volcano("ordered", ns, policies=policies))
-    pods = running(hands, ns, 2)
-    hands.wait_until(lambda: state(hands, ns, "ordered") == "Running")
+    driver.api.create(volcano("ordered", ns, policies=policies))
+    pods = running(driver, ns, 2)
+    driver.wait_until(lambda: state(driver, ns, "ordered") == "Running")
     for pod in pods if code == 0 else pods[:1]:
-        hands.finish(pod, code)
+        driver.finish(pod, code)
     if code:
-        hands.wait_until(lambda: "deletionTimestamp" in (hands.api.find("Pod", *place(pods[1])) or pods[1])["metadata"])
-        hands.end(pods[1])
-    hands.wait_until(lambda: state(hands, ns, "ordered") in phases)
-    assert status(hands, "VolcanoJob", ns, "ordered")["retryCount"] == (phases[0] == "Pending")
+        driver.wait_until(
+            lambda: "deletionTimestamp" in (driver.api.find("Pod", *place(pods[1])) or pods[1])["metadata"]
+        )
+        driver.end(pods[1])
+    driver.wait_until(lambda: state(driver, ns, "ordered") in phases)
+    assert status(driver, "VolcanoJob", ns, "ordered")["retryCount"] == (phases[0] == "Pending")
 
 
 @ours
-def test_volcano_counts_evictions_as_retries_and_gives_up(hands: Hands, ns: str) -> None:
-    hands.api.create(volcano("spent", ns, pods=1, maxRetry=2))
+def test_volcano_counts_evictions_as_retries_and_gives_up(driver: PodDriver, ns: str) -> None:
+    driver.api.create(volcano("spent", ns, pods=1, maxRetry=2))
     for retry in range(2):
-        hands.wait_until(lambda n=retry: status(hands, "VolcanoJob", ns, "spent").get("retryCount") == n)
-        [pod] = running(hands, ns, 1)
-        hands.wait_until(lambda: state(hands, ns, "spent") == "Running")
-        hands.evict(pod)
-    hands.wait_until(lambda: state(hands, ns, "spent") == "Failed")
+        driver.wait_until(lambda n=retry: status(driver, "VolcanoJob", ns, "spent").get("retryCount") == n)
+        [pod] = running(driver, ns, 1)
+        driver.wait_until(lambda: state(driver, ns, "spent") == "Running")
+        driver.evict(pod)
+    driver.wait_until(lambda: state(driver, ns, "spent") == "Failed")
 
 
 @ours
 @pytest.mark.parametrize(("code", "deployment", "job_status"), [(0, "Complete", "SUCCEEDED"), (64, "Failed", "FAILED")])
 def test_a_rayjob_ends_as_its_entrypoint_does(
-    hands: Hands, ns: str, code: int, deployment: str, job_status: str
+    driver: PodDriver, ns: str, code: int, deployment: str, job_status: str
 ) -> None:
     cluster_spec = {"headGroupSpec": {"rayStartParams": {}, "template": pod_template()}}
     spec = {"entrypoint": "python -m x", "backoffLimit": 0, "rayClusterSpec": cluster_spec}
     metadata = {"name": "ray", "namespace": ns}
-    hands.api.create({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec})
-    running(hands, ns, 1, "ray.io/node-type=head")
-    [submitter] = running(hands, ns, 1, "ray.io/node-type=submitter")
+    driver.api.create({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec})
+    running(driver, ns, 1, "ray.io/node-type=head")
+    [submitter] = running(driver, ns, 1, "ray.io/node-type=submitter")
     assert submitter["spec"]["containers"][0]["command"] == ["python", "-m", "x"]
-    hands.finish(submitter, code)
-    hands.wait_until(lambda: status(hands, "RayJob", ns, "ray").get("jobDeploymentStatus") == deployment)
-    end = status(hands, "RayJob", ns, "ray")
+    driver.finish(submitter, code)
+    driver.wait_until(lambda: status(driver, "RayJob", ns, "ray").get("jobDeploymentStatus") == deployment)
+    end = status(driver, "RayJob", ns, "ray")
     assert end["jobStatus"] == job_status
     assert not code or end["message"].startswith("Job entrypoint command failed with exit code 64, last available logs")

@@ -11,7 +11,7 @@ from .controllers import settle
 from .gangs import cluster, gpus, job, jobset, ours, placed, pod_template, running, status, unschedulable
 from .kinds import Object
 from .objects import place, quantity
-from .pod_driver import Hands
+from .pod_driver import PodDriver
 from .podcalls import bind
 from .storage import Storage
 
@@ -19,18 +19,18 @@ ANY = [{"operator": "Exists"}]
 
 
 @ours
-def test_the_scheduler_starts_part_of_a_gang(hands: Hands, ns: str) -> None:
+def test_the_scheduler_starts_part_of_a_gang(driver: PodDriver, ns: str) -> None:
     taint = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
     for i in range(3):
-        hands.node(f"gpu-{i}", {"cpu": "8", "nvidia.com/gpu": "8"}, {"pool": "training"}, [taint])
-    hands.node("small", {"cpu": "8"}, {"pool": "training"}, [])
+        driver.node(f"gpu-{i}", {"cpu": "8", "nvidia.com/gpu": "8"}, {"pool": "training"}, [taint])
+    driver.node("small", {"cpu": "8"}, {"pool": "training"}, [])
     tolerates = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     template = pod_template(container=gpus(8), tolerations=tolerates, nodeSelector={"pool": "training"})
-    hands.api.create(job("half", ns, 4, template=template))
-    hands.wait_until(lambda: sum("nodeName" in p["spec"] for p in hands.pods(ns)) == 3)
-    [left] = hands.wait_until(lambda: [p for p in hands.pods(ns) if unschedulable(p)])
+    driver.api.create(job("half", ns, 4, template=template))
+    driver.wait_until(lambda: sum("nodeName" in p["spec"] for p in driver.pods(ns)) == 3)
+    [left] = driver.wait_until(lambda: [p for p in driver.pods(ns) if unschedulable(p)])
     assert unschedulable(left).startswith("0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
-    [event] = hands.wait_until(lambda: hands.api.list("Event", ns)[0][:1], "its event")
+    [event] = driver.wait_until(lambda: driver.api.list("Event", ns)[0][:1], "its event")
     assert event["reason"] == "FailedScheduling"
 
 
@@ -47,10 +47,10 @@ def test_the_scheduler_starts_part_of_a_gang(hands: Hands, ns: str) -> None:
         ({"tolerations": [{"operator": "Exists"}], "container": gpus(1)}, "1 Insufficient nvidia.com/gpu"),
     ],
 )
-def test_the_scheduler_says_why_a_pod_waits(hands: Hands, ns: str, spec: Any, message: str) -> None:
-    hands.node("only", {"cpu": "1"}, {}, [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
-    hands.api.create(job("waits", ns, 1, template=pod_template(**spec)))
-    [pod] = hands.wait_until(lambda: [p for p in hands.pods(ns) if unschedulable(p)])
+def test_the_scheduler_says_why_a_pod_waits(driver: PodDriver, ns: str, spec: Any, message: str) -> None:
+    driver.node("only", {"cpu": "1"}, {}, [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+    driver.api.create(job("waits", ns, 1, template=pod_template(**spec)))
+    [pod] = driver.wait_until(lambda: [p for p in driver.pods(ns) if unschedulable(p)])
     assert message in unschedulable(pod)
 
 
@@ -70,27 +70,27 @@ def test_the_scheduler_leaves_a_pod_where_somebody_faster_bound_it(monkeypatch: 
 
 
 @ours
-def test_pods_of_a_lost_node_are_disrupted(hands: Hands, ns: str) -> None:
+def test_pods_of_a_lost_node_are_disrupted(driver: PodDriver, ns: str) -> None:
     for i in range(2):
-        hands.node(f"spot-{i}", {"nvidia.com/gpu": "8"})
-    hands.api.create(jobset("spot", ns, 2, template=pod_template(container=gpus(8))))
-    pods = placed(hands, ns, 2)
-    lost = next(p for p in hands.pods(ns) if p["spec"]["nodeName"] == "spot-1")
-    hands.api.delete("Node", "", "spot-1")
-    hands.wait_gone("Pod", *place(lost))
-    hands.end(next(p for p in pods if place(p) != place(lost)))
-    hands.wait_until(lambda: status(hands, "JobSet", ns, "spot").get("restarts") == 1)
+        driver.node(f"spot-{i}", {"nvidia.com/gpu": "8"})
+    driver.api.create(jobset("spot", ns, 2, template=pod_template(container=gpus(8))))
+    pods = placed(driver, ns, 2)
+    lost = next(p for p in driver.pods(ns) if p["spec"]["nodeName"] == "spot-1")
+    driver.api.delete("Node", "", "spot-1")
+    driver.wait_gone("Pod", *place(lost))
+    driver.end(next(p for p in pods if place(p) != place(lost)))
+    driver.wait_until(lambda: status(driver, "JobSet", ns, "spot").get("restarts") == 1)
 
 
-def kueue(hands: Hands, ns: str, quota: int = 24) -> None:
+def kueue(driver: PodDriver, ns: str, quota: int = 24) -> None:
     api = "kueue.x-k8s.io/v1beta2"
     flavor = {"nodeLabels": {"karpenter.sh/capacity-type": "spot"}}
-    hands.api.create({"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "spot"}, "spec": flavor})
+    driver.api.create({"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "spot"}, "spec": flavor})
     offer = {"name": "spot", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": quota}]}
     spec = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [offer]}]}
-    hands.api.create({"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": "training"}, "spec": spec})
+    driver.api.create({"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": "training"}, "spec": spec})
     queue = {"apiVersion": api, "kind": "LocalQueue", "metadata": {"name": "training", "namespace": ns}}
-    hands.api.create(queue | {"spec": {"clusterQueue": "training"}})
+    driver.api.create(queue | {"spec": {"clusterQueue": "training"}})
 
 
 def queued(name: str, ns: str, pods: int = 3) -> Object:
@@ -99,8 +99,8 @@ def queued(name: str, ns: str, pods: int = 3) -> Object:
     return body
 
 
-def workload(hands: Hands, ns: str, of: str, type_: str) -> Object:
-    for found in hands.api.list("Workload", ns)[0]:
+def workload(driver: PodDriver, ns: str, of: str, type_: str) -> Object:
+    for found in driver.api.list("Workload", ns)[0]:
         if place(found)[1].startswith(f"jobset-{of}-"):
             conditions = (found.get("status") or {}).get("conditions") or []
             return next((c for c in conditions if c["type"] == type_), {})
@@ -108,49 +108,49 @@ def workload(hands: Hands, ns: str, of: str, type_: str) -> Object:
 
 
 @ours
-def test_a_second_gang_has_no_pods_until_the_first_has_freed_its_quota(hands: Hands, ns: str) -> None:
-    kueue(hands, ns)
-    hands.api.create(queued("first", ns))
-    first = running(hands, ns, 3)
+def test_a_second_gang_has_no_pods_until_the_first_has_freed_its_quota(driver: PodDriver, ns: str) -> None:
+    kueue(driver, ns)
+    driver.api.create(queued("first", ns))
+    first = running(driver, ns, 3)
     assert all(p["spec"]["nodeSelector"] == {"karpenter.sh/capacity-type": "spot"} for p in first)
-    hands.api.create(queued("second", ns))
-    said = hands.wait_until(lambda: workload(hands, ns, "second", "QuotaReserved"))
+    driver.api.create(queued("second", ns))
+    said = driver.wait_until(lambda: workload(driver, ns, "second", "QuotaReserved"))
     problem = "insufficient unused quota for nvidia.com/gpu in flavor spot, 24 more needed"
     assert said["message"] == f"couldn't assign flavors to pod set trainer: {problem}"
-    assert (said["status"], len(hands.pods(ns))) == ("False", 3)
+    assert (said["status"], len(driver.pods(ns))) == ("False", 3)
     for pod in first:
-        hands.finish(pod, 0)
+        driver.finish(pod, 0)
     label = "jobset.sigs.k8s.io/jobset-name=second"
-    assert len(hands.wait_for_pods(3, ns, label)) == 3
-    assert workload(hands, ns, "first", "Finished")["status"] == "True"
-    assert workload(hands, ns, "second", "Admitted")["status"] == "True"
+    assert len(driver.wait_for_pods(3, ns, label)) == 3
+    assert workload(driver, ns, "first", "Finished")["status"] == "True"
+    assert workload(driver, ns, "second", "Admitted")["status"] == "True"
 
 
 @ours
-def test_a_gang_that_asks_for_more_than_there_is_never_comes(hands: Hands, ns: str) -> None:
-    kueue(hands, ns, quota=16)
-    hands.api.create(queued("big", ns))
-    said = hands.wait_until(lambda: workload(hands, ns, "big", "QuotaReserved"))
+def test_a_gang_that_asks_for_more_than_there_is_never_comes(driver: PodDriver, ns: str) -> None:
+    kueue(driver, ns, quota=16)
+    driver.api.create(queued("big", ns))
+    said = driver.wait_until(lambda: workload(driver, ns, "big", "QuotaReserved"))
     assert said["message"].endswith("+ current podset request (24) > maximum capacity (16)")
-    assert hands.pods(ns) == []
+    assert driver.pods(ns) == []
 
 
 @ours
 def test_a_gang_that_is_not_ready_in_time_is_evicted_and_comes_again() -> None:
-    with cluster(pods_ready_timeout_s=0.5, requeue_s=0.1) as hands:
-        hands.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue"}})
-        kueue(hands, "kueue")
-        hands.api.create(queued("slow", "kueue"))
+    with cluster(pods_ready_timeout_s=0.5, requeue_s=0.1) as driver:
+        driver.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue"}})
+        kueue(driver, "kueue")
+        driver.api.create(queued("slow", "kueue"))
         # Whatever they are by now: half a second may be over.
-        before = hands.wait_until(lambda: found if len(found := hands.pods("kueue")) == 3 else [])
-        evicted = hands.wait_until(lambda: workload(hands, "kueue", "slow", "Evicted"))
+        before = driver.wait_until(lambda: found if len(found := driver.pods("kueue")) == 3 else [])
+        evicted = driver.wait_until(lambda: workload(driver, "kueue", "slow", "Evicted"))
         assert evicted["reason"] == "PodsReadyTimeout" and evicted["message"].startswith(
             "Exceeded the PodsReady timeout"
         )
-        hands.wait_until(lambda: all("deletionTimestamp" in p["metadata"] for p in hands.pods("kueue")))
+        driver.wait_until(lambda: all("deletionTimestamp" in p["metadata"] for p in driver.pods("kueue")))
         for pod in before:
-            hands.end(pod)
-        after = hands.wait_until(lambda: [p for p in hands.pods("kueue") if place(p) not in map(place, before)])
+            driver.end(pod)
+        after = driver.wait_until(lambda: [p for p in driver.pods("kueue") if place(p) not in map(place, before)])
         assert not {p["metadata"]["uid"] for p in after} & {p["metadata"]["uid"] for p in before}
 
 

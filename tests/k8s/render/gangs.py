@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from k8s.gang import Gang
+from k8s.gang import Gang, object_name
 from k8s.instances import INSTANCES
-from k8s.names import object_name
 from pipeline.recipe import Kubernetes
 
 NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)

@@ -15,11 +15,11 @@ from pipeline.recipe import Compute
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.serving.sample import Completion, Messages, Sampling
 from pipeline.storage import ModelRef, Store
-from pipeline.traces.account import rejected_samples
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize, read
 from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.sources.protocol import Address
+from pipeline.traces.watermark import rejected_samples
 
 FIRST = ModelRef(uri="/models/a", digest="a" * 64)
 SECOND = ModelRef(uri="/models/b", digest="b" * 64)

@@ -1,7 +1,7 @@
 import pytest
 
-from pipeline.registry.drive import drive
 from pipeline.registry.record import Phase
+from pipeline.registry.rollout import drive
 from tests.pipeline.registry.conftest import NAME, POLICY
 
 

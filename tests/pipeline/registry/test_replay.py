@@ -78,4 +78,4 @@ def test_without_requests_it_says_why():
     with pytest.raises(ValueError, match="Materialise the traces"):
         traffic(Server(), []).look(split_at(5), 1, 0.0, 1.0)
     with pytest.raises(ValueError, match="too few are new"):
-        replace(traffic(Server(), []), lacking="too few are new").look(split_at(5), 1, 0.0, 1.0)
+        replace(traffic(Server(), []), missing_reason="too few are new").look(split_at(5), 1, 0.0, 1.0)

@@ -8,11 +8,10 @@ import pytest
 from pipeline.iteration import identify
 from pipeline.recipe import Rollout
 from pipeline.registry import versions
-from pipeline.registry.card import model_card
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import Phase, read_state
-from pipeline.registry.versions import project, record
+from pipeline.registry.versions import model_card, project, record
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from tests.pipeline.registry.conftest import BASE, World
 

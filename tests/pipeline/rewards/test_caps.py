@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.rewards.caps import tenant_level
-from pipeline.rewards.feedback import principal
+from pipeline.rewards.feedback import principal, tenant_level
 from tests.pipeline.rewards.feedback_rows import DOWN, UP, call, settled
 
 Rows = list[dict[str, Any]]

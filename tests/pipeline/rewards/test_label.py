@@ -16,9 +16,9 @@ from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
 from pipeline.rewards import findings
-from pipeline.rewards.examples import examples, page
 from pipeline.rewards.records import COMPONENTS, LABELS
-from pipeline.selection.rows import read_labels
+from pipeline.rewards.trust import examples, page
+from pipeline.selection.pairing import read_labels
 from pipeline.storage import ModelRef, Store
 from tests.pipeline.traces.conftest import score, write
 

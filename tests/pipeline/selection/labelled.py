@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipeline.selection.rows import LabelledRow
+from pipeline.selection.pairing import LabelledRow
 
 
 def row(trace: str, reward: float | None, prompt: str = "p", **fields: Any) -> LabelledRow:

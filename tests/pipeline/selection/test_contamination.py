@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.demo.task import problems
 from pipeline.selection.contamination import MAX_SHARED, Index, numbers, words
-from pipeline.selection.rows import LabelledRow
+from pipeline.selection.pairing import LabelledRow
 
 LONG = (
     "A farmer sells 1,200 eggs on Monday and keeps 0.5 of the rest for a neighbour who pays 3.50 a dozen; "

@@ -8,8 +8,7 @@ from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Selection
 from pipeline.selection.evidence import Evidence, Trust, measure
 from pipeline.selection.noise import NoiseSource, label_noise
-from pipeline.selection.pairing import pairs
-from pipeline.selection.rows import LabelledRow, by_prompt
+from pipeline.selection.pairing import LabelledRow, by_prompt, pairs
 
 SETTINGS = Selection()
 

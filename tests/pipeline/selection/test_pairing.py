@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.recipe import Selection
-from pipeline.selection.pairing import cap_principals, pairs
-from pipeline.selection.rows import LabelledRow, Pair, by_prompt
+from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, cap_principals, pairs
 
 from .labelled import row
 

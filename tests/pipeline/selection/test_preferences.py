@@ -13,8 +13,8 @@ from pipeline.iteration import identify
 from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
+from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, build
-from pipeline.selection.rows import LabelledRow
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
 
 from .labelled import row

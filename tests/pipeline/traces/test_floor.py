@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource, Traces
 from pipeline.storage import Store
-from pipeline.traces.account import weak
 from pipeline.traces.days import rules_digest
 from pipeline.traces.floor import RowCounts, whole
 from pipeline.traces.lake import local_lake, open_lake
@@ -19,7 +18,7 @@ from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import NAME, Watermark
+from pipeline.traces.watermark import NAME, Watermark, weak
 from pipeline.traces.wrong_source import likely_kind
 
 from .conftest import Run, govern, observation, score, write

@@ -12,9 +12,9 @@ from pipeline.iteration import identify
 from pipeline.recipe import DPO, GRPO, Checkpoints, Compute, Rewards, Selection, Training
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
-from pipeline.selection.rows import by_prompt
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.pipeline.selection.labelled import row

@@ -17,10 +17,9 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe import Validation
 from pipeline.storage import ModelRef, Store, digest_dir, digest_file, model_ref
-from pipeline.training.exits import NEVER_RETRY
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import TrainingResult
+from pipeline.training.result import NEVER_RETRY, TrainingResult
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
 
 

@@ -282,7 +282,7 @@ def test_without_a_part_of_the_sandbox_nothing_is_run(number: int, argument: int
     found = subprocess.run(
         [sys.executable, "-c", WITHOUT, str(number), str(argument)], cwd=ROOT, capture_output=True, text=True
     )
-    assert found.stdout.count("Verdict(outcome='error', answer='no sandbox: ") == 2, found
+    assert found.stdout.count("CodeResult(outcome='error', answer='no sandbox: ") == 2, found
     assert reason in found.stdout
     assert found.stderr.count("is not run") == 1  # a word to people, once a process
 

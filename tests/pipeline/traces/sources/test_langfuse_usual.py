@@ -7,8 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.traces.sources.langfuse import Observation, trace_of
-from pipeline.traces.sources.langfuse_usual import usual_call
+from pipeline.traces.sources.langfuse import Observation, trace_of, usual_call
 
 from .conftest import observation
 

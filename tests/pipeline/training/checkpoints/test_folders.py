@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.training.checkpoints import folders
+from pipeline.training.checkpoints import manifest
 
 from .conftest import trained
 
@@ -16,10 +16,10 @@ def test_a_removal_that_is_cut_leaves_nothing_under_the_name(tmp_path: Path, mon
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(folders.shutil, "rmtree", cut)
+        patch.setattr(manifest.shutil, "rmtree", cut)
         with pytest.raises(KeyboardInterrupt):
-            folders.remove(folder)
+            manifest.remove(folder)
     assert not folder.exists()
-    assert folders.published(tmp_path) == []
-    folders.clear_hidden(tmp_path)
+    assert manifest.published(tmp_path) == []
+    manifest.clear_hidden(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints.manifest import CheckpointManifest
-from pipeline.training.checkpoints.retention import keep, rank
+from pipeline.training.checkpoints.manifest import CheckpointManifest, keep, rank
 
 from .conftest import FILES, HARMS, Run, is_whole
 

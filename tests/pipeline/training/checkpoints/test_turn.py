@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import Checkpointer, FencingToken, only_writer
-from pipeline.training.checkpoints.turn import check, parse, take
-from pipeline.training.exits import InvalidPlan
+from pipeline.training.checkpoints.writer import check, parse, take
+from pipeline.training.result import InvalidPlan
 
 from .conftest import trained
 

@@ -14,9 +14,9 @@ from pipeline.recipe import DPO, GRPO, Checkpoints, Distribution, Lora, Rewards,
 from pipeline.recipe.rewards import Weights
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS
-from pipeline.selection.rows import by_prompt
 from pipeline.storage import DatasetRef, digest_file, model_ref
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.selection.labelled import row
