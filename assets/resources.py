@@ -22,8 +22,9 @@ from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from k8s.ledger import Ledger
 from pipeline.iteration import LATEST, Iteration
-from pipeline.pinning import joined, pinned, refuse_to_mix
+from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
+from pipeline.recipe.section import joined
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion

@@ -1,7 +1,7 @@
 """The recipe of an iteration: the fields that decide its result are those that it was begun with, whoever asks later.
 
-Owns what is published beside an iteration, how it is joined with the deployment's recipe of now, and the refusal to mix
-two. Operational fields (`pipeline.recipe.OPERATIONAL`) are always those of now.
+Owns what is published beside an iteration, and the refusal to mix it with another. Fields marked as operational
+(`pipeline.recipe.section`) are always those of now.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.iteration import Iteration
-from pipeline.recipe import OPERATIONAL, Recipe
+from pipeline.recipe import Recipe
+from pipeline.recipe.section import Operational, settings
 from pipeline.storage import Store
 
 NAME = "recipe.json"
@@ -35,14 +36,9 @@ def pinned(store: Store, iteration: Iteration) -> Recipe:
     return recipe
 
 
-def joined(begun_with: Recipe, now: Recipe) -> Recipe:
-    """What decides the result from the first recipe, where and how it runs from the second."""
-    return Recipe.model_validate(_overlaid(now.model_dump(), begun_with.model_dump(), OPERATIONAL))
-
-
 def differences(begun_with: Recipe, now: Recipe) -> list[str]:
     """The deciding fields in which two recipes differ, such as `training.seed: 1, now 3`."""
-    before, after = (dict(leaves(r.model_dump(mode="json", exclude=OPERATIONAL))) for r in (begun_with, now))
+    before, after = (dict(leaves(settings(recipe, Operational))) for recipe in (begun_with, now))
     absent = "(none)"
     return [
         f"{name}: {before.get(name, absent)!r}, now {after.get(name, absent)!r}"
@@ -59,18 +55,6 @@ def refuse_to_mix(begun_with: Recipe, now: Recipe, iteration: Iteration) -> None
             "the two. Put these fields back to go on with it, or begin an iteration under the recipe of now: "
             "dagster job launch -j preference_tuning"
         )
-
-
-def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any], kept: Any) -> dict[str, Any]:
-    """`over`, but for the fields that `kept` names: those are of `under`."""
-    merged = dict(over)
-    for name in kept:
-        below = kept[name] if isinstance(kept, Mapping) else True
-        if below is True:
-            merged[name] = under[name]
-        elif isinstance(under[name], Mapping) and isinstance(over[name], Mapping):
-            merged[name] = _overlaid(under[name], over[name], below)
-    return merged
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
@@ -17,7 +17,7 @@ from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Rewards
-from pipeline.recipe.section import Section, Share
+from pipeline.recipe.section import Operational, Section, Share, settings
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
@@ -37,7 +37,6 @@ from pipeline.storage import digest_json, shown_path
 __all__ = [
     "DPO",
     "GRPO",
-    "OPERATIONAL",
     "Accelerator",
     "Algorithm",
     "BaseModelSection",
@@ -109,37 +108,24 @@ class Rollout(Section):
 class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
-    name: str
-    data_root: Uri = "data"
+    name: Annotated[str, Operational]
+    data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
-    base_model: BaseModelSection
+    base_model: Annotated[BaseModelSection, Operational]
     traces: Traces
     rewards: Rewards = Rewards()
     selection: Selection = Selection()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    rollout: Rollout = Rollout()
-    compute: Compute = Compute()
-    accept_demo_suite: bool = False
+    rollout: Annotated[Rollout, Operational] = Rollout()
+    compute: Annotated[Compute, Operational] = Compute()
+    accept_demo_suite: Annotated[bool, Operational] = False
     """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
     such a model is trained."""
 
     def digest(self) -> str:
         """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""
-        return digest_json(self.model_dump(mode="json", exclude=OPERATIONAL))
-
-
-OPERATIONAL: Any = {
-    **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite"), True),
-    # Attribution decides the dataset, whose digest says so.
-    "traces": dict.fromkeys(("lake", "retention", "attribution", "min_admitted_share"), True),
-    "rewards": {
-        **dict.fromkeys(("review", "max_drift"), True),
-        **{"verifier": {"workers"}, "judge": {"concurrency"}, "rag": {"concurrency"}},
-    },
-    "training": {"timeout_s", "grace_s", "checkpoints"},
-}
-"""The fields that may differ between launches of one iteration; all others decide its result."""
+        return digest_json(settings(self, Operational))
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:

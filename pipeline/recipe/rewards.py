@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from pipeline.recipe.section import Section, Share
+from pipeline.recipe.section import Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
 
@@ -57,7 +57,7 @@ class Verifier(Section):
     """Address space of a completion's own process."""
     memory_mb: PositiveInt = 3072
     """Address space of a worker."""
-    workers: PositiveInt = 2
+    workers: Annotated[PositiveInt, Operational] = 2
     """Checking processes of each process that checks."""
 
 
@@ -109,7 +109,7 @@ class Judge(Section):
     """Digest of its weights or image, as deployed: part of every label, and never one of the policy's own lineage."""
     rubric: str = DEFAULT_RUBRIC
     """What each score of 1 to 5 stands for."""
-    concurrency: PositiveInt = 8
+    concurrency: Annotated[PositiveInt, Operational] = 8
     timeout_s: PositiveFloat = 60.0
     """From a request to the last byte of its response."""
     attempts: PositiveInt = 4
@@ -142,7 +142,7 @@ class Rag(Section):
     """Embedding model of the same endpoint, for answer relevancy; empty: that metric is left out."""
     contexts_key: str = "contexts"
     """Metadata key of the retrieved passages: a list of texts."""
-    concurrency: PositiveInt = 4
+    concurrency: Annotated[PositiveInt, Operational] = 4
     timeout_s: PositiveFloat = 120.0
     max_tokens: PositiveInt | None = 20_000_000
     max_usd: NonNegativeFloat | None = None
@@ -175,11 +175,11 @@ class Rewards(Section):
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5
     """Share of admitted traces that need a label before anything is trained on them."""
-    max_drift: PositiveFloat = 0.25
+    max_drift: Annotated[PositiveFloat, Operational] = 0.25
     """Population stability index against the iteration before, above which the labels carry a warning."""
     verifier: Verifier = Verifier()
     rules: Rules = Rules()
     feedback: Feedback = Feedback()
     judge: Judge | None = None
     rag: Rag | None = None
-    review: Review = Review()
+    review: Annotated[Review, Operational] = Review()

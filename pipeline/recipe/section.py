@@ -1,15 +1,90 @@
-"""What every section of the recipe is made of."""
+"""What every section of the recipe is made of, and the marks that say what a field does not decide.
+
+A mark stands on the field itself (`workers: Annotated[PositiveInt, Operational] = 8`), and on a whole section where it
+stands on the field that holds it. Whatever leaves a field out of an identity asks `fields`: the recipe's digest, the
+plan's, and the comparison of step times.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Mark(Enum):
+    OPERATIONAL = "may differ between the launches of one iteration: it decides nothing of the result"
+    OBSERVER = "looks at a training and may end it: it changes no weight on the way"
+    LENGTH = "decides how far and whereto a training goes, not how long one of its steps takes"
+
+
+Operational = Mark.OPERATIONAL
+Observer = Mark.OBSERVER
+Length = Mark.LENGTH
 
 
 class Section(BaseModel):
     """A part of the recipe: frozen, a wrong key is an error, and a docstring under each field that needs one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def fields(section: type[Section], *marks: Mark) -> dict[str, Any]:
+    """The fields with one of these marks, as pydantic's `exclude` takes them: True, or those of a section below."""
+    marked: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        if any(mark in field.metadata for mark in marks):
+            marked[name] = True
+        elif below := _union([fields(each, *marks) for each in _sections(field)]):
+            marked[name] = below
+    return marked
+
+
+def settings(section: Section, *without: Mark) -> dict[str, Any]:
+    """The section as JSON has it, without the fields that have one of these marks."""
+    return section.model_dump(mode="json", exclude=fields(type(section), *without))
+
+
+def joined(begun_with: S, now: S) -> S:
+    """What decides the result from the first, the operational fields from the second."""
+    kind = type(now)
+    merged = _overlaid(now.model_dump(), begun_with.model_dump(), fields(kind, Operational))
+    return kind.model_validate(merged)
+
+
+def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """`over`, but for the fields that `kept` names: those are of `under`."""
+    merged = dict(over)
+    for name, below in kept.items():
+        if below is True:
+            merged[name] = under[name]
+        elif isinstance(under[name], Mapping) and isinstance(over[name], Mapping):
+            merged[name] = _overlaid(under[name], over[name], below)
+    return merged
+
+
+def _sections(field: FieldInfo) -> list[type[Section]]:
+    """The sections that a field may hold: itself, or the members of a union."""
+    union = get_origin(field.annotation) in (Union, UnionType)
+    return [
+        each
+        for each in (get_args(field.annotation) if union else (field.annotation,))
+        if isinstance(each, type) and issubclass(each, Section)
+    ]
+
+
+def _union(trees: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the members of a union: a field name means the same in all of them."""
+    merged: dict[str, Any] = {}
+    for tree in trees:
+        merged |= tree
+    return merged

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from pipeline.recipe.section import Section, Share
+from pipeline.recipe.section import Operational, Section, Share
 
 
 class DemoSource(Section):
@@ -103,16 +103,16 @@ class Traces(Section):
     """Jaccard similarity of 5-word shingles from which two traces are near duplicates."""
     window_days: PositiveInt = 30
     """An iteration trains on the newest so many days that have traces which count."""
-    attribution: Attribution | None = None
+    attribution: Annotated[Attribution | None, Operational] = None
     """Which traces count for the champion. `promoted`: those newer than its promotion (all, for the base model).
     `model`: those whose model has one of its names (docs/traces.md), where several models serve or deployment takes its
     time. `none`: all; every promotion then trains on the same traces again. null: `model` for the demo source, which
-    names its champions, `promoted` for every other."""
-    min_admitted_share: Share = 0.01
+    names its champions, `promoted` for every other. The digest of the dataset says what counted."""
+    min_admitted_share: Annotated[Share, Operational] = 0.01
     """Admitted share, of the rows that could have been, below which the source is taken for a wrong one: the stage
     fails and publishes nothing. A part below it is named in a warning. 0: no floor."""
-    lake: LakeSection = LakeSection()
-    retention: Retention = Retention()
+    lake: Annotated[LakeSection, Operational] = LakeSection()
+    retention: Annotated[Retention, Operational] = Retention()
 
     @property
     def reader(self) -> str:

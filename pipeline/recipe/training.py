@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.section import Section
+from pipeline.recipe.section import Length, Observer, Operational, Section
 from pipeline.recipe.sentinel import Sentinel
 
 
@@ -100,7 +100,7 @@ class GRPO(Section):
     """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
 
     kind: Literal["grpo"] = "grpo"
-    steps: PositiveInt = 200
+    steps: Annotated[PositiveInt, Length] = 200
     """Optimizer steps."""
     prompts_per_step: PositiveInt = 16
     """Prompts in a batch of generation."""
@@ -111,7 +111,7 @@ class GRPO(Section):
     num_iterations: PositiveInt = 1
     """Passes over each batch of generation; above 1 the later ones are off-policy and the clip matters."""
     max_completion_tokens: PositiveInt = 512
-    learning_rate: PositiveFloat = 1e-5
+    learning_rate: Annotated[PositiveFloat, Length] = 1e-5
     """Seed 002, for LoRA on models of billions of parameters; the embedded model wants a hundred times more."""
     temperature: PositiveFloat = 1.0
     beta: float = Field(default=0.0, ge=0)
@@ -165,10 +165,10 @@ class DPO(Section):
     """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it."""
 
     kind: Literal["dpo"] = "dpo"
-    steps: PositiveInt = 200
+    steps: Annotated[PositiveInt, Length] = 200
     batch_size: PositiveInt = 32
     """Pairs in a step (seed 002: 4 x 8)."""
-    learning_rate: PositiveFloat = 5e-7
+    learning_rate: Annotated[PositiveFloat, Length] = 5e-7
     """Seed 002."""
     beta: PositiveFloat = 0.1
     """Seed 002; lower moves further from the reference."""
@@ -241,12 +241,12 @@ class Training(Section):
     lora: Lora | None = Lora()
     """None trains every weight."""
     distribution: Distribution = Distribution()
-    validation: Validation = Validation()
-    sentinel: Sentinel = Sentinel()
-    checkpoints: Checkpoints = Checkpoints()
-    seed: int = 1
+    validation: Annotated[Validation, Observer] = Validation()
+    sentinel: Annotated[Sentinel, Observer] = Sentinel()
+    checkpoints: Annotated[Checkpoints, Operational] = Checkpoints()
+    seed: Annotated[int, Length] = 1
     threads: PositiveInt = 1
     """Compute threads on CPU. Two help on a quiet machine and hurt badly on a busy one."""
-    timeout_s: PositiveFloat = Field(default=6 * 3600.0, le=1e9)
-    grace_s: PositiveFloat = Field(default=100.0, le=1e9)
+    timeout_s: Annotated[PositiveFloat, Operational] = Field(default=6 * 3600.0, le=1e9)
+    grace_s: Annotated[PositiveFloat, Operational] = Field(default=100.0, le=1e9)
     """From SIGTERM to SIGKILL. A spot notice is 120 s, of which a pod's grace may use about 110."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pipeline.iteration import Iteration
 from pipeline.recipe import DPO, GRPO, Compute, Rewards, Selection, Training
+from pipeline.recipe.section import Observer, Operational, joined, settings
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.preferences import PreferenceDataset
@@ -55,18 +56,13 @@ class TrainingPlan(Record):
         Checkpoints of another plan don't fit.
         """
         assert self.data is not None, "a plan without training has no digest"
-        training = self.training
         return digest_json(
             {
-                "algorithm": self.algorithm.model_dump(mode="json"),
+                **settings(self.training, Operational, Observer),
+                **{"grpo": None, "dpo": None, "algorithm": settings(self.algorithm, Operational, Observer)},
+                "rewards": settings(self.rewards, Operational),
                 "base": self.base.digest,
                 "data": self.data.digest,
-                "lora": training.lora and training.lora.model_dump(mode="json"),
-                "rewards": self.rewards.model_dump(mode="json"),
-                "seed": training.seed,
-                "threads": training.threads,
-                "engine": training.engine,
-                "distribution": training.distribution.model_dump(mode="json"),
                 "world_size": self.world_size,
             }
         )
@@ -121,8 +117,7 @@ def _placed(
 
     The number of processes stays once there is a checkpoint: another one could not resume from it.
     """
-    kept = training.model_dump(include={"checkpoints", "timeout_s", "grace_s"})
-    now = plan.model_copy(update={"training": Training.model_validate({**plan.training.model_dump(), **kept})})
+    now = plan.model_copy(update={"training": joined(plan.training, training)})
     if any(store.path(iteration.path("training", "checkpoints")).glob("step-*")):
         return now
     where = {"nodes": compute.nodes, "processes": compute.processes, "peak_tflops": compute.accelerator.peak_tflops}

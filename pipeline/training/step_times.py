@@ -6,6 +6,7 @@ from typing import Literal
 
 from pipeline.iteration import Iteration
 from pipeline.recipe import Compute, Training
+from pipeline.recipe.section import Length, Observer, Operational, settings
 from pipeline.selection.cost import parameters
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
@@ -13,8 +14,6 @@ from pipeline.training.result import TrainingResult
 from pipeline.training.throughput import typical
 
 METHODS: tuple[Literal["grpo", "dpo"], ...] = ("grpo", "dpo")
-WITHOUT_EFFECT = {"steps", "learning_rate"}
-"""Settings of a method that a step's time does not depend on."""
 
 
 def measured_step_s(store: Store, iteration: Iteration, training: Training, compute: Compute) -> dict[str, float]:
@@ -55,6 +54,5 @@ def _same(plan: TrainingPlan, iteration: Iteration, training: Training, compute:
 
 def _work(training: Training, method: Literal["grpo", "dpo"]) -> dict[str, object]:
     """The settings that a step's time depends on."""
-    settings = training.grpo if method == "grpo" else training.dpo
-    common = training.model_dump(include={"engine", "lora", "distribution", "threads"})
-    return {**common, "method": settings.model_dump(exclude=WITHOUT_EFFECT)}
+    common = settings(training, Operational, Observer, Length)
+    return {**common, "grpo": None, "dpo": None, "method": common[method]}

@@ -22,7 +22,7 @@ WITHOUT_EFFECT = {
     "training.grace_s": "read when SIGTERM comes: how long a save under way may take",
     "training.engine": "the choice of this engine",
 }
-"""Settings that change nothing in the configuration, and why that loses nothing."""
+"""Settings that change nothing in NeMo RL's configuration, and why that loses nothing."""
 
 LOSSES = {"dapo": True, "grpo": False}
 """Our `loss_type` to NeMo RL's `token_level_loss`."""

@@ -1,0 +1,73 @@
+"""Marks on fields: what they leave out of an identity, and what stays."""
+
+from typing import Annotated
+
+import pytest
+from pydantic import ValidationError
+
+from pipeline.recipe import Recipe, Training
+from pipeline.recipe.section import Length, Observer, Operational, Section, fields, joined, settings
+
+
+class Inner(Section):
+    workers: Annotated[int, Operational] = 1
+    rate: float = 0.5
+
+
+class Other(Section):
+    place: Annotated[str, Operational] = "here"
+    rate: float = 0.5
+
+
+class Outer(Section):
+    inner: Inner = Inner()
+    maybe: Inner | Other | None = None
+    watch: Annotated[Inner, Observer] = Inner()
+    seed: int = 1
+
+
+def test_marked_fields_are_named_where_they_stand() -> None:
+    assert fields(Outer, Operational) == {
+        "inner": {"workers": True},
+        "maybe": {"workers": True, "place": True},
+        "watch": {"workers": True},
+    }
+    assert fields(Outer, Operational, Observer)["watch"] is True
+    assert settings(Outer(maybe=Other()), Operational, Observer) == {
+        "inner": {"rate": 0.5},
+        "maybe": {"rate": 0.5},
+        "seed": 1,
+    }
+
+
+def test_joined_takes_what_decides_from_the_first_and_the_rest_from_now() -> None:
+    first, now = Outer(seed=3, inner=Inner(workers=1, rate=0.1)), Outer(seed=4, inner=Inner(workers=9, rate=0.9))
+    assert joined(first, now) == Outer(seed=3, inner=Inner(workers=9, rate=0.1))
+    assert joined(Outer(maybe=Other(place="a")), Outer()).maybe == Other(place="a"), "a section that is not there now"
+
+
+def test_a_marked_field_is_validated_as_any_other() -> None:
+    with pytest.raises(ValidationError):
+        Inner.model_validate({"workers": "many"})
+
+
+def test_every_field_of_the_recipe_that_is_left_out_is_meant_to_be() -> None:
+    """A field that decides the result and carries a mark would let two iterations share an id: read this list."""
+    assert fields(Recipe, Operational) == {
+        **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite"), True),
+        "traces": dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
+        "rewards": {
+            "verifier": {"workers": True},
+            "judge": {"concurrency": True},
+            "rag": {"concurrency": True},
+            "review": True,
+            "max_drift": True,
+        },
+        "training": {"checkpoints": True, "timeout_s": True, "grace_s": True},
+    }
+    assert fields(Training, Observer) == {"validation": True, "sentinel": True}
+    assert fields(Training, Length) == {
+        "grpo": {"steps": True, "learning_rate": True},
+        "dpo": {"steps": True, "learning_rate": True},
+        "seed": True,
+    }
