@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.storage import Store
-from pipeline.traces.rows import pc
+from pipeline.traces.arrow import pc
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 BLOCK = 1 << 22

@@ -33,10 +33,10 @@ import pyarrow.parquet as pq
 from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Feedback
 from pipeline.storage import Store
+from pipeline.traces.arrow import pc
 from pipeline.traces.database import connect
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
-from pipeline.traces.rows import pc
 from pipeline.traces.scope import where
 from pipeline.traces.sources.shapes import decoded
 

@@ -19,7 +19,7 @@ from pipeline.rewards.composite import Profile, profile_of
 from pipeline.rewards.feedback import principal, tenant_of
 from pipeline.rewards.rag import contexts_of
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
-from pipeline.traces.rows import pc
+from pipeline.traces.arrow import pc
 from pipeline.traces.tools import calls_tools
 
 COLUMNS = (

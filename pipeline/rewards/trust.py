@@ -35,7 +35,7 @@ from pipeline.rewards.records import (
     LabelSample,
 )
 from pipeline.storage import DatasetRef, Store
-from pipeline.traces.rows import pc
+from pipeline.traces.arrow import pc
 
 MIN_SHARED = 20
 """Rows on which two components both speak, from which their agreement is worth a line."""

@@ -12,10 +12,10 @@ from functools import cache
 import pyarrow as pa
 
 from pipeline.storage import DatasetRef, Store
+from pipeline.traces.arrow import pc
 from pipeline.traces.erased import erased_users, user_hash
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import Window
-from pipeline.traces.rows import pc
 from pipeline.traces.scope import where
 
 COLUMNS = ("trace_id", "observation_id", "consent", "user_id", "timestamp")

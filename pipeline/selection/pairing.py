@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline.recipe import Selection
 from pipeline.storage import DatasetRef
-from pipeline.traces.rows import pc
+from pipeline.traces.arrow import pc
 from pipeline.traces.tools import TOOL_CALLS
 
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 import xxhash
 
 from pipeline.recipe.traces import Traces
+from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import FEEDBACK, MESSAGE, SCHEMA, SEEN, Rejection, Score, Trace, pc
+from pipeline.traces.rows import FEEDBACK, MESSAGE, SCHEMA, SEEN, Rejection, Score, Trace
 from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.traces.arrow import pc
 from pipeline.traces.pii.columns import mask_column
-from pipeline.traces.rows import Rows, pc
+from pipeline.traces.rows import Rows
 
 STAGED = pa.schema(
     [

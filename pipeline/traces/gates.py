@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.recipe.traces import Traces
+from pipeline.traces.arrow import pc
 from pipeline.traces.batch import UNREADABLE
 from pipeline.traces.erased import user_hash
 from pipeline.traces.pii.columns import (
@@ -26,7 +27,6 @@ from pipeline.traces.pii.columns import (
     pseudonym_column,
 )
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import pc
 
 VERSION = 4
 """Raise it when a gate's rule changes: every day is then made again."""

@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import Traces
 from pipeline.traces import attributes, feedback
+from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.near_duplicates import band_keys
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rows, pc
+from pipeline.traces.rows import Rows
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart
 from pipeline.traces.staging import BANDS, StagedDays

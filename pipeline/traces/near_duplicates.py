@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.traces.rows import pc
+from pipeline.traces.arrow import pc
 
 WORDS = 5
 """Words of a shingle. A shorter text is one shingle."""

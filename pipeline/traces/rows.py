@@ -1,18 +1,14 @@
 """The rows of the traces stage: what a source yields, what the gates see, what the governed table holds.
 
 Owns the columns and the way from decoded rows to a batch of them. Refuses to know a source's format or a gate's rule.
-
-`pc`: Arrow's compute functions, which are made when pyarrow is imported, so no type checker can see them.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute
 
 from pipeline.traces.records import Reason
 
@@ -137,6 +133,3 @@ SEEN = pa.schema(
     ]
 )
 """What the gates and the comparison of rows see beside the table's columns. `*_said` is JSON, null where absent."""
-
-
-pc: Any = pyarrow.compute

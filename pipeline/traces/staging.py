@@ -17,10 +17,11 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.traces.arrow import pc
 from pipeline.traces.erased import user_hash
 from pipeline.traces.near_duplicates import KEYS as KEYS_OF_A_ROW
 from pipeline.traces.records import UNKNOWN_DAY, Reason
-from pipeline.traces.rows import SCHEMA, Rejection, pc
+from pipeline.traces.rows import SCHEMA, Rejection
 
 BANDS = pa.list_(pa.uint64(), KEYS_OF_A_ROW)
 KEYS = pa.schema(

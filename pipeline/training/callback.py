@@ -28,8 +28,8 @@ from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
+from pipeline.training.rates import Clock, Rates
 from pipeline.training.result import PREEMPTED, Health, HealthFinding
-from pipeline.training.throughput import Clock, Rates
 from pipeline.training.validation import Validator
 from pipeline.training.weights import without_places
 

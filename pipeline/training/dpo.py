@@ -16,7 +16,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from pipeline.recipe import DPO
 from pipeline.training.fit import Build, common_args, context_of, load_base, lora_config, micro_batch, read_rows
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.throughput import Clock
+from pipeline.training.rates import Clock
 
 
 def config(plan: TrainingPlan, settings: DPO, folder: Path) -> DPOConfig:

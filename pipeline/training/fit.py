@@ -41,8 +41,8 @@ from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import TrainingJournal, read_journal
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
+from pipeline.training.rates import Clock
 from pipeline.training.result import PREEMPTED, InvalidPlan, TrainingResult
-from pipeline.training.throughput import Clock
 from pipeline.training.validation import Validator, read_held_out
 
 Build = Callable[[list[TrainerCallback], Clock], Trainer]

@@ -21,8 +21,8 @@ from pipeline.recipe import GRPO
 from pipeline.rewards.verifiers import VerifierTask
 from pipeline.training.freshness.trl_engine import TrlFreshness
 from pipeline.training.progress import emit
+from pipeline.training.rates import Clock
 from pipeline.training.reward_function import RewardFunction
-from pipeline.training.throughput import Clock
 
 Row = dict[str, Any]
 Drawn = tuple[Any, ...]

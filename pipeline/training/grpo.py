@@ -23,7 +23,7 @@ from pipeline.training.fit import (
 )
 from pipeline.training.group import GroupTrainer
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.throughput import Clock
+from pipeline.training.rates import Clock
 
 RewardFunction = Callable[..., list[float | None]]
 """As TRL calls it: completions, the columns of their rows, `log_metric`; None leaves a completion out of its group."""

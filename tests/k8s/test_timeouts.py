@@ -17,7 +17,7 @@ Planned = tuple[Store, TrainingPlan]
 def test_an_image_that_cannot_be_pulled_is_given_up(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8s.follow.UNMENDED_S", 0.3)
+    monkeypatch.setattr("k8s.follow.NO_PROGRESS_S", 0.3)
     launched = Launch(cluster, planned, cluster.settings(tmp_path))
     with ender(cluster):
         for pod in cluster.pods():
@@ -62,7 +62,7 @@ def test_a_training_that_runs_too_long_is_ended_and_not_tried_again(
 def test_a_claim_that_is_not_there_is_said_and_not_taken_for_a_lack_of_nodes(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8s.follow.UNMENDED_S", 0.3)
+    monkeypatch.setattr("k8s.follow.NO_PROGRESS_S", 0.3)
     launched = Launch(cluster, planned, cluster.settings(tmp_path, claim="missing"))
     with ender(cluster):
         for pod in cluster.pods():

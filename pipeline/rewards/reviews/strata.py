@@ -22,7 +22,7 @@ import pyarrow as pa
 from pipeline.recipe.rewards import Review
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.trust import FAR_APART, OPINIONS, disagreement
-from pipeline.traces.rows import pc
+from pipeline.traces.arrow import pc
 
 COLUMNS = ("trace_id", "observation_id", *OPINIONS, "final_reward", "missing")
 """What a draw reads of the label table."""

@@ -13,6 +13,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
+from pipeline.traces.arrow import pc
 from pipeline.traces.pii import (
     BINARY,
     BLOB,
@@ -27,7 +28,6 @@ from pipeline.traces.pii import (
     pseudonym,
 )
 from pipeline.traces.pii.kinds import COARSE, COARSE_JSON
-from pipeline.traces.rows import pc
 
 Mask = Callable[[str], str]
 Passes = tuple[tuple[str, ...], tuple[str, ...], str]

@@ -1,0 +1,9 @@
+"""Arrow's compute functions, which are made when pyarrow is imported: no type checker can see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.compute
+
+pc: Any = pyarrow.compute

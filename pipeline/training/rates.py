@@ -1,0 +1,108 @@
+"""What the running trainer's steps take: seconds by name, and tokens and operations for `throughput.step_rates`.
+
+Spans of a step's time never overlap, because an inner one pauses the outer one. Ranks do the same number of
+completions each, so the first rank counts its own and multiplies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.throughput import Shape, Tokens, peak_tflops, step_rates
+
+
+class Rates:
+    """Called once a step with its metrics and its seconds by name."""
+
+    def __init__(self, plan: TrainingPlan, trainer: Trainer) -> None:
+        self._plan, self._trainer = plan, trainer
+        self._shape = shape_of(trainer.accelerator.unwrap_model(trainer.model))
+        self._peak = None
+        if torch.cuda.is_available():
+            self._peak = peak_tflops(torch.cuda.get_device_name()) or plan.peak_tflops
+        self._seen: float | None = None
+
+    def __call__(self, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
+        tokens = self._of_groups() if self._plan.algorithm.kind == "grpo" else self._of_pairs(metrics)
+        if tokens is None:
+            return {}
+        return step_rates(tokens, seconds, self._shape, self._plan.world_size, self._peak)
+
+    def _of_groups(self) -> Tokens:
+        """What the GroupTrainer counted on this rank, over all ranks."""
+        counted: dict[str, float] = self._trainer.take_counted()  # type: ignore[attr-defined]
+        everywhere = {name: round(value * self._plan.world_size) for name, value in counted.items() if name != "length"}
+        return Tokens(**everywhere, length=counted["length"])
+
+    def _of_pairs(self, metrics: Mapping[str, float]) -> Tokens | None:
+        """TRL's count of both sides of all pairs, gathered; the reference's pass scores each of them once."""
+        now, before = metrics.get("num_tokens", 0.0), self._seen
+        self._seen = now
+        if before is None and metrics.get("step") != 1.0:
+            return None  # resumed: what this step saw is not known
+        new = now - (before or 0.0)
+        algorithm = self._plan.algorithm
+        assert algorithm.kind == "dpo"
+        return Tokens(generated=0, trained=round(new), scored=round(new), length=new / (2 * algorithm.batch_size))
+
+
+def shape_of(model: Any) -> Shape:
+    """What decides the operations of a token, read from a Hugging Face model, with its adapters or without."""
+    config = model.config
+    embedding = _size(model.get_input_embeddings().weight)
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    adapters = sum(_size(p) for name, p in model.named_parameters() if "lora_" in name)
+    whole = sum(map(_size, model.parameters())) - adapters
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Shape(
+        parameters=whole - (0 if tied else embedding),
+        trainable=sum(_size(p) for p in model.parameters() if p.requires_grad),
+        layers=config.num_hidden_layers,
+        attention_width=config.num_attention_heads * head,
+    )
+
+
+def _size(weight: Any) -> int:
+    """Elements: of a ZeRO-3 shard those of the whole, of a 4-bit weight two a byte."""
+    return getattr(weight, "ds_numel", None) or weight.numel() * (2 if type(weight).__name__ == "Params4bit" else 1)
+
+
+class Clock:
+    """Adds up seconds by name. `settle` is called at both ends of a span: on a GPU it waits for the work in flight."""
+
+    def __init__(self, settle: Callable[[], None] = lambda: None) -> None:
+        self.settle = settle
+        self._spent: dict[str, float] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def span(self, name: str) -> Generator[None]:
+        self._turn()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._open.pop()
+
+    def take(self) -> dict[str, float]:
+        """Seconds by name since the last call."""
+        spent, self._spent = self._spent, {}
+        return spent
+
+    def _turn(self) -> None:
+        """Book the time since the last turn to the innermost open span."""
+        self.settle()
+        now = time.monotonic()
+        if self._open:
+            name = self._open[-1]
+            self._spent[name] = self._spent.get(name, 0.0) + now - self._since
+        self._since = now
