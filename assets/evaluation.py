@@ -19,20 +19,9 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
     if policy_checkpoint.health.verdict == "STOP":
         raise dg.Failure("The training stopped itself: there is no candidate to evaluate.", allow_retries=False)
-    iteration = deployment.iteration(policy_checkpoint.iteration)
-    recipe = deployment.recipe_to_continue(iteration)
-    with closing(grader_of(recipe.rewards.verifier)) as check:
-        result: EvalReport = evaluate(
-            deployment.store(),
-            iteration.path(),
-            iteration.id,
-            iteration.champion,
-            policy_checkpoint.checkpoint.model,
-            recipe.evaluation,
-            server(context.log.info),
-            check,
-            context.log.info,
-        )
+    work = deployment.work(deployment.iteration(policy_checkpoint.iteration), context.log.info)
+    with closing(grader_of(work.recipe.rewards.verifier)) as check:
+        result: EvalReport = evaluate(work, policy_checkpoint.checkpoint.model, server(context.log.info), check)
     compared = result.measurement.comparison
     figures = {}
     if compared is not None:
@@ -61,9 +50,9 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
 )
 def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval_report: EvalReport):
     """PASS, FAIL or INCONCLUSIVE with the reasons, bound to the evidence and the weights."""
-    iteration = deployment.iteration(eval_report.iteration)
-    recipe = deployment.recipe_to_continue(iteration)
-    verdict: GateVerdict = decide(deployment.store(), iteration.path(), eval_report, recipe.evaluation)
+    verdict: GateVerdict = decide(
+        deployment.work(deployment.iteration(eval_report.iteration), context.log.info), eval_report
+    )
     context.log.info(f"verdict {verdict.verdict}: {'; '.join(verdict.reasons)}")
     yield dg.Output(
         verdict,

@@ -28,26 +28,17 @@ from pipeline.traces.records import GovernedTraces
 )
 def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, traces: GovernedTraces):
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
-    store, iteration = deployment.store(), traces.iteration
-    recipe = deployment.recipe_to_continue(iteration)
-    with shared_lock(store):
-        labels: RewardLabels = label_traces(
-            store,
-            deployment.lake(),
-            iteration,
-            recipe.rewards,
-            recipe.compute,
-            deployment.endpoints(),
-            deployment.lineage(iteration),
-            context.log.info,
-        )
+    iteration = traces.iteration
+    work = deployment.work(iteration, context.log.info)
+    with shared_lock(work.store):
+        labels: RewardLabels = label_traces(work, deployment.endpoints(), deployment.lineage(iteration))
     context.log.info(
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"
     )
     shown = examples(labels.dataset)
-    yield dg.Output(labels, metadata=_metadata(labels, shown, page(store, iteration, shown)))
-    yield from _checks(labels, recipe.rewards)
+    yield dg.Output(labels, metadata=_metadata(labels, shown, page(work.store, iteration, shown)))
+    yield from _checks(labels, work.recipe.rewards)
 
 
 def _metadata(

@@ -21,15 +21,12 @@ from pipeline.training.step_times import measured_step_s
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
     """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
-    store, iteration = deployment.store(), deployment.iteration(reward_labels.iteration)
-    recipe = deployment.recipe_to_continue(iteration)
+    work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
     dataset: PreferenceDataset = build(
-        store,
-        iteration,
+        work,
         reward_labels.dataset,
-        recipe.selection,
-        held_out_texts(recipe.evaluation),
-        lambda: consented(store, deployment.lake(), iteration.dataset),
+        held_out_texts(work.recipe.evaluation),
+        lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
@@ -70,8 +67,8 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
     """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
-    store, iteration = deployment.store(), deployment.iteration(preference_dataset.iteration)
-    recipe = deployment.recipe_to_continue(iteration)
+    work = deployment.work(deployment.iteration(preference_dataset.iteration), context.log.info)
+    store, iteration, recipe = work.store, work.iteration, work.recipe
     expected = expect_for(
         iteration.champion.uri,
         preference_dataset.evidence,
@@ -81,15 +78,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         measured_step_s(store, iteration, recipe.training, recipe.compute),
     )
     plan: TrainingPlan = plan_training(
-        store,
-        iteration,
-        preference_dataset,
-        recipe.selection,
-        recipe.training,
-        recipe.rewards,
-        recipe.compute,
-        expected,
-        lambda: consented(store, deployment.lake(), iteration.dataset),
+        work, preference_dataset, expected, lambda: consented(store, work.lake, iteration.dataset)
     )
     decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")

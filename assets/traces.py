@@ -12,6 +12,7 @@ from pipeline.pinning import pin
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
+from pipeline.traces.context import StageContext
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
@@ -50,19 +51,11 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
             log=context.log.info,
         )
     result = materialize(
-        store,
-        deployment.lake(),
+        StageContext(store, recipe, deployment.lake(), context.log.info),
         Address(source, deployment.source_uri()),
-        recipe.traces,
-        recipe.compute,
-        champion=champion.model,
-        model_name=recipe.base_model.name,
-        number=champion.promotions,
-        recipe_digest=recipe.digest(),
-        now=datetime.now(UTC),
-        log=context.log.info,
-        version=champion.version,
-        since=champion.since,
+        Producer(champion.model, recipe.base_model.name, champion.version, champion.since),
+        champion.promotions,
+        datetime.now(UTC),
     )
     rejected = {str(reason): count for reason, count in result.rejected.items()}
     yield dg.AssetCheckResult(

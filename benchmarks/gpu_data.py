@@ -22,6 +22,7 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import plan_training
+from tests.contexts import context_of
 
 QWEN2_1_5B = {
     "hidden_size": 1536,
@@ -84,14 +85,20 @@ def write_plan(
     selection = Selection(method=settings.kind, held_out_share=0.0, max_principal_share=1.0)
     iteration = identify(0, "benchmark", model_ref(base), labels, "")
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
-    dataset = build(store, iteration, labels, selection, {}, lambda: ids, Trust())
     sections: dict[str, Any] = {
         settings.kind: settings,
         "sentinel": Sentinel(warm_up=settings.steps),  # it would stop what learns nothing
         "checkpoints": checkpoints,
     }
-    compute = Compute(accelerator=accelerator)
-    plan_training(store, iteration, dataset, selection, Training(**sections), rewards, compute, {}, lambda: ids)
+    context = context_of(
+        store,
+        iteration,
+        selection=selection,
+        training=Training(**sections),
+        rewards=rewards,
+        compute=Compute(accelerator=accelerator),
+    )
+    plan_training(context, build(context, labels, {}, lambda: ids, Trust()), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 
 

@@ -139,23 +139,23 @@ def materialized(
     from pipeline.recipe import Compute
     from pipeline.recipe.traces import LangfuseExportSource, Traces
     from pipeline.storage import ModelRef, Store
-    from pipeline.traces.lake import local_lake
     from pipeline.traces.materialize import materialize
+    from pipeline.traces.scope import Producer
     from pipeline.traces.sources.protocol import Address
+    from tests.contexts import stage_context
 
     store, source = Store(out), LangfuseExportSource(uri=str(export))
     made = materialize(
-        store,
-        local_lake(store),
+        stage_context(
+            store,
+            log=lambda line: print(line, file=sys.stderr),
+            traces=Traces(source=source, near_duplicates=near_duplicates),
+            compute=Compute(data=where, workers=workers),
+        ),
         Address(source, str(export)),
-        Traces(source=source, near_duplicates=near_duplicates),
-        Compute(data=where, workers=workers),
-        champion=ModelRef(uri="/models/champion", digest="0" * 64),
-        model_name="benchmark",
-        number=0,
-        recipe_digest="benchmark",
-        now=datetime(2026, 8, 1, tzinfo=UTC),
-        log=lambda line: print(line, file=sys.stderr),
+        Producer(ModelRef(uri="/models/champion", digest="0" * 64), "benchmark"),
+        0,
+        datetime(2026, 8, 1, tzinfo=UTC),
     )
     return {"rows": made.seen, "admitted": made.admitted, **made.rejected}
 

@@ -23,12 +23,13 @@ import pyarrow.parquet as pq
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import Problem, mistaken_solution, problems
 from pipeline.iteration import identify
-from pipeline.recipe import GRPO, Compute, Rewards, Selection, Training
+from pipeline.recipe import GRPO, Compute, Selection, Training
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import plan_training
+from tests.contexts import context_of
 
 ARMS = ("ours", "bare TRL")
 
@@ -101,10 +102,8 @@ def write_plan(root: Path, training: Training, method: str = "grpo", processes: 
     iteration = identify(0, "benchmark", base, labels, "")
     selection = Selection(method=method, held_out_share=share)  # type: ignore[arg-type]
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
-    dataset = build(store, iteration, labels, selection, {}, lambda: ids, Trust())
-    plan_training(
-        store, iteration, dataset, selection, training, Rewards(), Compute(processes=processes), {}, lambda: ids
-    )
+    context = context_of(store, iteration, selection=selection, training=training, compute=Compute(processes=processes))
+    plan_training(context, build(context, labels, {}, lambda: ids, Trust()), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 
 

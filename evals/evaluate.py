@@ -13,51 +13,44 @@ from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from evals.runner import Grader, sampling
 from evals.suites import suite
-from pipeline.recipe import Evaluation
 from pipeline.serving.sample import Server
-from pipeline.storage import ModelRef, Store
+from pipeline.storage import ModelRef
+from pipeline.traces.context import IterationContext
 
 Log = Callable[[str], None]
 
 
-def evaluate(
-    store: Store,
-    prefix: str,
-    iteration: str,
-    champion: ModelRef,
-    candidate: ModelRef,
-    section: Evaluation,
-    serve: Server,
-    grader: Grader,
-    log: Log = print,
-) -> EvalReport:
-    """Run both models over the suite and publish the evidence and its report below `prefix`.
+def evaluate(context: IterationContext, candidate: ModelRef, serve: Server, grader: Grader) -> EvalReport:
+    """Run the champion and the candidate over the suite, and publish the evidence and its report.
 
     Bad data is in the report's problems. Raises ValueError when a published bundle was altered, and whatever `serve`
     raises when a model cannot be served.
     """
-    name = f"{prefix}/evidence"
+    store, iteration, section, log = context.store, context.iteration, context.recipe.evaluation, context.log
+    name = iteration.path("evidence")
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
             items, plan = suite(section), sampling(section)
             log(f"evaluation: {len(items.items)} items, {plan.samples} samples of each, champion first")
-            before = runner.run(champion, items, plan, serve, grader)
+            before = runner.run(iteration.champion, items, plan, serve, grader)
             log(f"evaluation: champion done, candidate {candidate.digest[:12]} next")
             after = runner.run(candidate, items, plan, serve, grader)
-            bundle.publish(store, name, bundle.evidence(iteration, section, items, before, after))
+            bundle.publish(store, name, bundle.evidence(iteration.id, section, items, before, after))
         report = bundle.recompute(store.path(name))
         log(f"evaluation: {summary(report)}")
         return report
 
-    return store.once(f"{prefix}/eval_report.json", EvalReport, make)
+    return store.once(iteration.path("eval_report.json"), EvalReport, make)
 
 
-def decide(store: Store, prefix: str, report: EvalReport, section: Evaluation) -> GateVerdict:
-    """Judge a report and publish the verdict below `prefix`.
+def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
+    """Judge a report and publish the verdict.
 
     Raises ValueError when the published evidence is not the one that the report was made from.
     """
+
+    store, prefix = context.store, context.path()
 
     def make() -> GateVerdict:
         recomputed = bundle.recompute(store.path(prefix, "evidence"))
@@ -66,7 +59,7 @@ def decide(store: Store, prefix: str, report: EvalReport, section: Evaluation) -
                 f"The evidence below {prefix} does not support this report (digest {recomputed.digest()}, "
                 f"not {report.digest()}). Move {prefix}/eval_report.json away and evaluate again."
             )
-        return gate.judge(report, section)
+        return gate.judge(report, context.recipe.evaluation)
 
     return store.once(f"{prefix}/gate_verdict.json", GateVerdict, make)
 

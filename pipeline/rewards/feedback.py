@@ -30,10 +30,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Feedback
-from pipeline.storage import Store
 from pipeline.traces.arrow import pc
+from pipeline.traces.context import IterationContext
 from pipeline.traces.database import connect
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
@@ -220,9 +219,10 @@ def tenant_level(counts: Sequence[int], share: float, least: int) -> int:
     return max(low, least)
 
 
-def settle_window(store: Store, iteration: Iteration, lake: Lake, window: Window, settings: Feedback) -> Path:
+def settle_window(context: IterationContext, lake: Lake, window: Window) -> Path:
     """The folder of the window's opinions: `<day>.parquet` with the columns of `feedback.OPINIONS`."""
-    folder = iteration.path("opinions")
+    store, settings = context.store, context.recipe.rewards.feedback
+    folder = context.path("opinions")
     scratch = store.path("traces", "staging")  # what a kill leaves there is known to the erasure
     scratch.mkdir(parents=True, exist_ok=True)
     rows = where(window.scope)

@@ -35,6 +35,7 @@ from pipeline.rewards.judge.budget import Budget
 from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.storage import Record, Store
+from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
@@ -65,15 +66,12 @@ class JudgeStageResult(Record):
 
 
 def judge_traces(
-    store: Store,
+    context: IterationContext,
     lake: Lake,
     window: Window,
-    iteration: Iteration,
-    settings: Rewards,
-    endpoints: Endpoints,
     opinions: Path,
+    endpoints: Endpoints,
     lineage: Collection[str],
-    log: Log,
 ) -> JudgeStageResult:
     """Ask what is not known yet about the traces of `window`. `lineage`: digests that the judge must not have.
 
@@ -81,10 +79,11 @@ def judge_traces(
 
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
+    store, settings = context.store, context.recipe.rewards
     if settings.judge is None and settings.rag is None:
         return JudgeStageResult()
     with ExitStack() as stack:
-        panel = JudgeStage(stack, store, iteration, settings, endpoints, lineage, window.days, log)
+        panel = JudgeStage(stack, context, endpoints, lineage, window.days)
         for day in window.days:
             writer = stack.enter_context(journal(store, day))
             answered = settled(store, day)
@@ -102,16 +101,13 @@ class JudgeStage:
     def __init__(
         self,
         stack: ExitStack,
-        store: Store,
-        iteration: Iteration,
-        settings: Rewards,
+        context: IterationContext,
         endpoints: Endpoints,
         lineage: Collection[str],
         days: Sequence[str],
-        log: Log,
     ) -> None:
-        self._store, self._iteration, self._settings = store, iteration, settings
-        self._lineage, self._log = lineage, log
+        store, iteration, settings, log = context.store, context.iteration, context.recipe.rewards, context.log
+        self._store, self._iteration, self._settings, self._lineage = store, iteration, settings, lineage
         self._asked = self._remembered = 0
         self._admission: Admission | None = None
         self._unasked = "judge_unasked"

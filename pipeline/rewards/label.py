@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.engine import open_engine
-from pipeline.iteration import Iteration
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
@@ -43,6 +42,7 @@ from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, sc
 from pipeline.rewards.summary import summarise
 from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, VerifierTask, grader_of
 from pipeline.storage import DatasetRef, Store, digest_dir
+from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
@@ -82,34 +82,26 @@ class LabelCounts(NamedTuple):
     remembered: int
 
 
-def label_traces(
-    store: Store,
-    lake_config: LakeConfig,
-    iteration: Iteration,
-    settings: Rewards,
-    compute: Compute,
-    endpoints: Endpoints,
-    lineage: Collection[str],
-    log: Log,
-) -> RewardLabels:
+def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Collection[str]) -> RewardLabels:
     """Label every governed trace of the iteration once and publish the table.
 
     `lineage`: digests of the policy and what it came from; the judge must be none of them. Raises ValueError when the
     dataset cannot be read, or a judge is wanted and has no endpoint, or is refused.
     """
+    store, iteration, settings = context.store, context.iteration, context.recipe.rewards
 
     def make() -> RewardLabels:
         folder = iteration.path(FOLDER)
         for name in (FOLDER, "opinions", "label_examples"):  # of an attempt that was killed before its record
             shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
-        with store.staged(folder) as staging, open_lake(lake_config) as lake:
+        with store.staged(folder) as staging, open_lake(context.lake) as lake:
             window = window_of(store, lake, iteration.dataset)
-            opinions = settle_window(store, iteration, lake, window, settings.feedback)
-            panel = judge_traces(store, lake, window, iteration, settings, endpoints, opinions, lineage, log)
+            opinions = settle_window(context, lake, window)
+            panel = judge_traces(context, lake, window, opinions, endpoints, lineage)
             parts = [
                 LabelTask(
                     root=str(store.root),
-                    lake=lake_config,
+                    lake=context.lake,
                     uri=uri,
                     row_group=number,
                     scope=window.scope,
@@ -122,9 +114,9 @@ def label_traces(
                 )
                 for day in window.days
                 for uri in lake.files([day], window.snapshot)
-                for number in range(row_groups(lake_config, uri))
+                for number in range(row_groups(context.lake, uri))
             ]
-            done = _label_all(parts, compute, log)
+            done = _label_all(parts, context.recipe.compute, context.log)
             if not parts:  # a table without rows is a table too
                 pq.write_table(LABELS.empty_table(), staging / "empty.parquet")
             complete(iteration.dataset, sum(part.rows for part in done))
@@ -134,7 +126,7 @@ def label_traces(
         path = store.path(folder)
         dataset = DatasetRef(uri=str(path), rows=iteration.dataset.rows, digest=digest_dir(path))
         counts = LabelCounts(*(sum(column) for column in zip(*done, strict=True))) if done else LabelCounts(0, 0, 0)
-        return summarise(store, iteration, dataset, settings, panel, counts.checked, counts.remembered, aside)
+        return summarise(context, dataset, panel, counts.checked, counts.remembered, aside)
 
     with store.alone(iteration.path("labelling.lock")):  # of two runs at once the second finds the first one's labels
         return store.once(iteration.path("reward_labels.json"), RewardLabels, make)

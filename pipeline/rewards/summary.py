@@ -10,27 +10,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards import drift, reviews, trust
 from pipeline.rewards.judge_stage import JudgeStageResult
 from pipeline.rewards.records import BINS, LABELS, ComponentSummary, JudgeReport, RewardLabels
-from pipeline.storage import DatasetRef, Store
+from pipeline.storage import DatasetRef
+from pipeline.traces.context import IterationContext
 
 TEXTS = ("prompt", "completion", "reference", "answer")
 
 
 def summarise(
-    store: Store,
-    iteration: Iteration,
+    context: IterationContext,
     dataset: DatasetRef,
-    settings: Rewards,
     panel: JudgeStageResult,
     checked: int,
     remembered: int,
     set_aside: Mapping[str, int],
 ) -> RewardLabels:
     """The record of a published label table; the iteration's distribution of rewards is noted for the next one."""
+    store, iteration = context.store, context.iteration
     labels = pq.read_table(dataset.uri, columns=[name for name in LABELS.names if name not in TEXTS])
     rewards: Any = labels["final_reward"].drop_null().to_numpy()
     bins, _ = np.histogram(rewards, bins=BINS, range=(0.0, 1.0))
@@ -53,7 +52,7 @@ def summarise(
         histogram=histogram,
         components=components,
         agreement=trust.agreement(labels),
-        judge=_judge(settings, panel, components),
+        judge=_judge(context.recipe.rewards, panel, components),
         humans=trust.human_agreement(labels, reviews.read(store)),
         drift=drift.against(store, distribution),
         set_aside=dict(set_aside),

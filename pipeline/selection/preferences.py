@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.iteration import Iteration
 from pipeline.recipe import Selection
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit, Index
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, cap_principals, comparable, pairs, read_labels
 from pipeline.storage import DatasetRef, Record, Store, digest_file
+from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
@@ -88,10 +88,8 @@ class PreferenceDataset(Record):
 
 
 def build(
-    store: Store,
-    iteration: Iteration,
+    context: IterationContext,
     labels: DatasetRef,
-    settings: Selection,
     held_out_texts: Mapping[str, Sequence[str]],
     governed: Callable[[], Collection[tuple[str, str]]],
     trust: Trust,
@@ -101,6 +99,8 @@ def build(
     `held_out_texts`: every evaluation suite's items. `governed`: (trace_id, observation_id) of the rows that may be
     trained on now. Raises ValueError when more than `max_contamination` of the rows hold evaluation items.
     """
+
+    store, iteration, settings = context.store, context.iteration, context.recipe.selection
 
     def make() -> PreferenceDataset:
         labelled = read_labels(labels)

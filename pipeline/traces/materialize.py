@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from pipeline.engine import open_engine
 from pipeline.iteration import identify
-from pipeline.recipe import Compute
-from pipeline.recipe.traces import Traces
-from pipeline.storage import DatasetRef, ModelRef, Store, digest_json
+from pipeline.storage import DatasetRef, Store, digest_json
+from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.days import DayWriter, kept_from, rules_digest
 from pipeline.traces.erased import shared_lock
@@ -35,30 +34,18 @@ Log = Callable[[str], None]
 
 
 def materialize(
-    store: Store,
-    lake_config: LakeConfig,
-    address: Address,
-    settings: Traces,
-    compute: Compute,
-    *,
-    champion: ModelRef,
-    model_name: str,
-    number: int,
-    recipe_digest: str,
-    now: datetime,
-    log: Log,
-    version: int = 0,
-    since: datetime | None = None,
+    context: StageContext, address: Address, producer: Producer, number: int, now: datetime
 ) -> GovernedTraces:
     """Bring the governed table up to date with the source, and name the iteration over its newest days.
 
-    `version` and `since` are the champion's: its registered version (0: the base model) and its promotion. Where no row
-    counts for it the dataset has 0 rows and is not published: there is nothing to iterate on.
+    `producer`: the champion; `number`: of champions before it. Where no row counts for it the dataset has 0 rows and is
+    not published: there is nothing to iterate on.
     Days that did not change are not written again. Only days that the source lists now, or listed until the retention
     of its raw data was over, belong to the dataset. Raises ValueError when the source is missing or unreadable, when so
     little of it would be admitted that it must be a wrong one (`floor`; nothing is published then), or when another run
     replaced a day meanwhile; OSError when the table cannot be written.
     """
+    store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
     source = open_source(address)
     parts = source.parts()
     known = (store.read(NAME, Watermark) or Watermark()).read_by(settings.reader)
@@ -72,7 +59,7 @@ def materialize(
         if row_counts.below(settings.min_admitted_share):
             raise ValueError(explain(row_counts, address, parts, settings))
 
-    with shared_lock(store) as forgotten, open_lake(lake_config) as lake:
+    with shared_lock(store) as forgotten, open_lake(context.lake) as lake:
         stale = {day for day in _stale(store, lake, known, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or changes.retired or stale:
             listed = sum(part.size for part in parts)
@@ -84,7 +71,7 @@ def materialize(
                 reading = Reading(session, engine, folder, known, parts)
                 days = reading.read(changes, stale)
                 after = reading.watermark(changes, source.label, {})
-                maker = DayWriter(session, engine, lake_config, rules, compute.memory_mb)
+                maker = DayWriter(session, engine, context.lake, rules, compute.memory_mb)
                 about = maker.make(reading, days, partial(allow, after))
             store.write(NAME, reading.watermark(changes, source.label, about))
         else:
@@ -92,14 +79,13 @@ def materialize(
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
         current = store.read(NAME, Watermark) or Watermark()
         reports = _reports(store, current)
-        producer = Producer(champion, model_name, version, since)
         window = count(lake, settings.counts, producer, reports, settings.window_days)
         dataset = _publish(store, lake, window)
     filled = [day.report for day in window] or [r for r in reports if r.admitted][-settings.window_days :]
     day_reports = sorted([*filled, *(r for r in reports if not r.admitted)], key=lambda r: r.day)
     log(f"traces: {dataset.rows} rows over {len(window)} days, dataset {dataset.digest[:12]}")
     return GovernedTraces(
-        iteration=identify(number, model_name, champion, dataset, recipe_digest),
+        iteration=identify(number, producer.name, producer.model, dataset, context.recipe.digest()),
         source=source.label,
         days=tuple(day_reports),
         seen=sum(r.seen for r in day_reports),

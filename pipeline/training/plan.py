@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from pipeline.iteration import Iteration
-from pipeline.recipe import DPO, GRPO, Compute, Rewards, Selection, Training
+from pipeline.recipe import DPO, GRPO, Compute, Rewards, Training
 from pipeline.recipe.section import Observer, Operational, joined, settings
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import DatasetRef, ModelRef, Record, Store, digest_json
+from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 from pipeline.training.schedule import held_out_rows, schedule
 
@@ -69,10 +70,11 @@ class TrainingPlan(Record):
 
 
 def plan_training(
-    store: Store, iteration: Iteration, dataset: PreferenceDataset, selection: Selection, training: Training,
-    rewards: Rewards, compute: Compute, expected: Mapping[str, MethodCost],
+    context: IterationContext,
+    dataset: PreferenceDataset,
+    expected: Mapping[str, MethodCost],
     governed: Callable[[], Collection[tuple[str, str]]],
-) -> TrainingPlan:  # fmt: skip
+) -> TrainingPlan:
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
 
     `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
@@ -80,8 +82,11 @@ def plan_training(
     ValueError when nobody behind the dataset agrees any more.
     """
 
+    store, iteration, recipe = context.store, context.iteration, context.recipe
+    training, rewards, compute = recipe.training, recipe.rewards, recipe.compute
+
     def make() -> TrainingPlan:
-        decision = choose(dataset.evidence, selection, rewards.min_coverage, expected)
+        decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, expected)
         data, held_out, dropped = None, None, 0
         if decision.method != "none":
             algorithm = training.grpo if decision.method == "grpo" else training.dpo

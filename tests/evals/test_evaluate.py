@@ -19,10 +19,13 @@ from evals.gate import Verdict
 from evals.report import picture, table
 from evals.runner import run, sampling, template_digest
 from evals.suites import suite
+from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Grade, grade
 from pipeline.serving.sample import Completion, Messages, Sampling, SamplingResponse
-from pipeline.storage import ModelRef, Store
+from pipeline.storage import DatasetRef, ModelRef, Store
+from pipeline.traces.context import IterationContext
+from tests.contexts import context_of
 
 from .conftest import DECODING
 
@@ -54,35 +57,40 @@ def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
     return grade(pairs, workers=1, timeout_s=5.0)
 
 
+def context(store: Store, id: str = "it", champion: ModelRef = OLD) -> IterationContext:
+    iteration = identify(0, "m", champion, DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
+    return context_of(store, iteration, evaluation=SECTION)
+
+
 def launch(root: Path, skill: float = 0.7) -> tuple[Store, StandIn, Any]:
     store, server = Store(root), StandIn({"old": 0.4, "new": skill})
-    return store, server, evaluate(store, "it", "abc", OLD, NEW, SECTION, server, check, lambda _: None)
+    return store, server, evaluate(context(store), NEW, server, check)
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Any]:
     store, _, report = launch(tmp_path_factory.mktemp("store"))
-    decide(store, "it", report, SECTION)
+    decide(context(store), report)
     return store, report
 
 
 def test_a_better_model_passes_and_a_second_run_does_nothing(tmp_path: Path) -> None:
     store, server, report = launch(tmp_path)
-    verdict = decide(store, "it", report, SECTION)
+    verdict = decide(context(store), report)
     assert verdict.verdict is Verdict.PASS
     assert (verdict.report_digest, verdict.bundle_digest) == (report.digest(), report.bundle.digest)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = evaluate(store, "it", "abc", OLD, NEW, SECTION, server, check, lambda _: None)
-    assert (again, decide(store, "it", again, SECTION)) == (report, verdict)
+    again = evaluate(context(store), NEW, server, check)
+    assert (again, decide(context(store), again)) == (report, verdict)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert server.calls == 2
 
 
 def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
     store, server, report = launch(tmp_path)
-    (tmp_path / "it" / "eval_report.json").unlink()
+    (tmp_path / "iterations" / "it" / "eval_report.json").unlink()
     server.skills["new"] = 0.0
-    assert evaluate(store, "it", "abc", OLD, NEW, SECTION, server, check, lambda _: None) == report
+    assert evaluate(context(store), NEW, server, check) == report
     assert server.calls == 2
 
 
@@ -91,7 +99,7 @@ def test_a_failed_server_publishes_nothing(tmp_path: Path) -> None:
         raise RuntimeError("serving failed")
 
     with pytest.raises(RuntimeError, match="serving failed"):
-        evaluate(Store(tmp_path), "it", "abc", OLD, NEW, SECTION, fail, check, lambda _: None)
+        evaluate(context(Store(tmp_path)), NEW, fail, check)
     assert not list(tmp_path.rglob("*"))
 
 
@@ -106,8 +114,8 @@ def test_verify_gives_the_published_verdict_wherever_the_bundle_is(
     tmp_path: Path, published: tuple[Store, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, report = published
-    verdict = decide(store, "it", report, SECTION)
-    copy = shutil.copytree(store.path("it", "evidence"), tmp_path / "carried")
+    verdict = decide(context(store), report)
+    copy = shutil.copytree(store.path("iterations", "it", "evidence"), tmp_path / "carried")
     assert bundle.verify(copy, verdict.bundle_digest) == verdict
     assert main(["verify", str(copy)]) == 0
     assert verdict.report_digest in capsys.readouterr().out
@@ -117,7 +125,7 @@ def test_verify_gives_the_published_verdict_wherever_the_bundle_is(
 
 @pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST])
 def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
-    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     original = (copy / name).read_bytes()
     for place in random.Random(name).sample(range(len(original)), 12):
         content = bytearray(original)
@@ -129,7 +137,7 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, published: tuple[Store,
 
 
 def test_a_manifest_that_says_the_same_in_other_bytes_is_refused(tmp_path: Path, published: tuple[Store, Any]) -> None:
-    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     with (copy / bundle.MANIFEST).open("a") as stream:
         stream.write("\n")
     with pytest.raises(ValueError, match="was altered"):
@@ -138,7 +146,7 @@ def test_a_manifest_that_says_the_same_in_other_bytes_is_refused(tmp_path: Path,
 
 @pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST, "extra.jsonl"])
 def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
-    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     if (copy / name).exists():
         (copy / name).unlink()
     else:
@@ -150,7 +158,7 @@ def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Stor
 def test_outcomes_rewritten_with_their_digests_still_contradict_the_recorded_numbers(
     tmp_path: Path, published: tuple[Store, Any]
 ) -> None:
-    copy = shutil.copytree(published[0].path("it", "evidence"), tmp_path / "carried")
+    copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     lines = (copy / "candidate.jsonl").read_text()
     (copy / "candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
     manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in bundle.FILES})
@@ -171,8 +179,8 @@ def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) 
         }
     )
     with pytest.raises(ValueError, match="evaluate again"):
-        decide(store, "it", forged, SECTION)
-    assert decide(store, "it", report, SECTION).verdict is Verdict.FAIL
+        decide(context(store), forged)
+    assert decide(context(store), report).verdict is Verdict.FAIL
 
 
 def test_the_suite_is_held_out_fixed_and_clustered() -> None:
@@ -214,14 +222,13 @@ def test_the_chat_template_is_part_of_the_protocol(tmp_path: Path) -> None:
     assert a == b != c
     store, server = Store(tmp_path / "store"), StandIn({"a": 0.4, "b": 0.8, "c": 0.8})
     for candidate, expected in ((models[1], Verdict.PASS), (models[2], Verdict.INCONCLUSIVE)):
-        prefix = f"it-{candidate.digest}"
-        report = evaluate(store, prefix, "abc", models[0], candidate, SECTION, server, check, lambda _: None)
-        assert decide(store, prefix, report, SECTION).verdict is expected
+        work = context(store, f"it-{candidate.digest}", models[0])
+        assert decide(work, evaluate(work, candidate, server, check)).verdict is expected
 
 
 def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     store, report = published
-    text = table(report, decide(store, "it", report, SECTION))
+    text = table(report, decide(context(store), report))
     assert text.startswith("**PASS**")
     assert all(word in text for word in ("| accuracy |", "| no_answer |", "| truncated |", "multiply_add"))
     assert picture(report).startswith(b"\x89PNG")
@@ -243,7 +250,7 @@ def test_no_digest_depends_on_where_the_data_root_lies(tmp_path: Path) -> None:
     def evaluated(root: Path) -> Any:
         old, new = (ModelRef(uri=str(root / "iterations" / name / "model"), digest=name) for name in ("old", "new"))
         sampler = StandIn({"old": 0.4, "new": 0.7})
-        return evaluate(Store(root), "iterations/it", "it", old, new, SECTION, sampler, check, lambda _: None)
+        return evaluate(context(Store(root), champion=old), new, sampler, check)
 
     one, other = evaluated(tmp_path / "one"), evaluated(tmp_path / "another" / "place")
     assert (one.digest(), one.bundle.digest) == (other.digest(), other.bundle.digest)
@@ -251,7 +258,7 @@ def test_no_digest_depends_on_where_the_data_root_lies(tmp_path: Path) -> None:
     store = Store(tmp_path / "moved")
     report = evaluated(store.root)
     assert report.candidate.uri == str(tmp_path / "moved" / "iterations" / "new" / "model")
-    verdict = decide(store, "iterations/it", report, SECTION)
+    verdict = decide(context(store), report)
     assert (verdict.report_digest, verdict.bundle_digest) == (one.digest(), one.bundle.digest)
     carried = shutil.copytree(store.path("iterations", "it", "evidence"), tmp_path / "carried" / "away")
     assert bundle.verify(carried, verdict.bundle_digest).report_digest == verdict.report_digest

@@ -13,7 +13,6 @@ from jobs.governance import drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
 from pipeline import audit
 from pipeline.erasure.proof import ErasureProof, proofs
-from pipeline.recipe import Compute
 from pipeline.registry.record import Phase, append, read_state, step_event
 from pipeline.registry.rollout import wanted_split
 from pipeline.registry.router import LocalRouter
@@ -23,7 +22,9 @@ from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import materialize
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
+from tests.contexts import stage_context
 from tests.loop import EMBEDDED, instance
 from tests.pipeline.erasure.conftest import ANN, World, _made, no_power_cuts, world
 from tests.pipeline.traces.conftest import observation, write
@@ -49,19 +50,13 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 
 
 def govern(settings: Deployment) -> GovernedTraces:
-    recipe = settings.recipe()
+    traces = settings.recipe().traces
     return materialize(
-        settings.store(),
-        settings.lake(),
-        Address(recipe.traces.source, settings.source_uri()),
-        recipe.traces,
-        Compute(workers=1),
-        champion=ModelRef(uri="m", digest="m"),
-        model_name="m",
-        number=0,
-        recipe_digest="r",
-        now=datetime(2026, 1, 12, tzinfo=UTC),
-        log=lambda line: None,
+        stage_context(settings.store(), settings.lake(), traces=traces),
+        Address(traces.source, settings.source_uri()),
+        Producer(ModelRef(uri="m", digest="m"), "m"),
+        0,
+        datetime(2026, 1, 12, tzinfo=UTC),
     )
 
 

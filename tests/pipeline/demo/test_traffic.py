@@ -11,15 +11,16 @@ import pytest
 
 from pipeline.demo.task import problems
 from pipeline.demo.traffic import TrafficClaim, ensure_days
-from pipeline.recipe import Compute
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.serving.sample import Completion, Messages, Sampling
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize, read
 from pipeline.traces.records import GovernedTraces, Reason
+from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import rejected_samples
+from tests.contexts import stage_context
 
 FIRST = ModelRef(uri="/models/a", digest="a" * 64)
 SECOND = ModelRef(uri="/models/b", digest="b" * 64)
@@ -56,19 +57,11 @@ def serve(
 def govern(root: Path, store: Path, champion: ModelRef = FIRST, version: int = 0, days: int = 30) -> GovernedTraces:
     source = DemoSource()
     return materialize(
-        Store(store),
-        local_lake(Store(store)),
+        stage_context(Store(store), traces=Traces(source=source, window_days=days)),
         Address(source, str(root)),
-        Traces(source=source, window_days=days),
-        Compute(workers=1),
-        champion=champion,
-        model_name="tiny",
-        number=0,
-        recipe_digest="r",
-        now=datetime(2026, 2, 1, tzinfo=UTC),
-        log=lambda line: None,
-        version=version,
-        since=datetime(2026, 2, 1, tzinfo=UTC) if version else None,
+        Producer(champion, "tiny", version, datetime(2026, 2, 1, tzinfo=UTC) if version else None),
+        0,
+        datetime(2026, 2, 1, tzinfo=UTC),
     )
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.iteration import Iteration, identify
-from pipeline.recipe import DPO, Compute, Rewards, Rollout, Selection, Training
+from pipeline.recipe import DPO, Compute, Rollout, Selection, Training
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import ModelVersion
@@ -40,6 +40,7 @@ from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reaso
 from pipeline.traces.rows import SCHEMA
 from pipeline.training.plan import plan_training
 from pipeline.training.result import Goodput, Health, TrainingResult
+from tests.contexts import context_of
 
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base")
@@ -164,11 +165,12 @@ class Place:
         )
         store.write(iteration.path("traces.json"), governed)
         store.write("iterations/latest.json", iteration)
-        rewards, selection = Rewards(), Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)
-        labels = label_traces(store, self.lake, iteration, rewards, ALONE, Endpoints(), (), lambda line: None)
+        selection = Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)
+        context = context_of(store, iteration, self.lake, selection=selection, training=TRAINING)
+        labels = label_traces(context, Endpoints(), ())
         consent = partial(consented, store, self.lake, dataset)
-        preferences = build(store, iteration, labels.dataset, selection, {}, consent, Trust())
-        plan = plan_training(store, iteration, preferences, selection, TRAINING, rewards, Compute(), {}, consent)
+        preferences = build(context, labels.dataset, {}, consent, Trust())
+        plan = plan_training(context, preferences, {}, consent)
         assert plan.data is not None, plan.decision
         rows = next(store.path(iteration.path("reward_labels")).glob("*.parquet")).read_bytes()
         for left in (

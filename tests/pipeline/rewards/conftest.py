@@ -16,7 +16,7 @@ from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.storage import Store
-from pipeline.traces.lake import local_lake
+from tests.contexts import context_of
 from tests.pipeline.traces.conftest import govern, observation, write
 
 ALONE = Compute(workers=1)
@@ -59,8 +59,8 @@ def labeller(store: Store, export: Path) -> Label:
         governed = govern(store, source, source.uri, max_latency_s=1e6, **governed_by)
         iteration = governed.iteration.model_copy(update={"id": f"{governed.iteration.id}{digest}"})
         rewards = Rewards(**settings)
-        lake = local_lake(store)
-        return label_traces(store, lake, iteration, rewards, compute, endpoints, frozenset(lineage), log)
+        context = context_of(store, iteration, log=log, rewards=rewards, compute=compute)
+        return label_traces(context, endpoints, frozenset(lineage))
 
     return once
 

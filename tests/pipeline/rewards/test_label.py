@@ -199,15 +199,14 @@ def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, labe
     for path in store.path("iterations").iterdir():
         path.rename(path.with_name("away"))
     from pipeline.iteration import identify
-    from pipeline.recipe import Rewards
     from pipeline.rewards.judge_stage import Endpoints
     from pipeline.rewards.label import label_traces
     from pipeline.storage import DatasetRef, ModelRef
-    from pipeline.traces.lake import local_lake
+    from tests.contexts import context_of
 
     lost = identify(0, "m", ModelRef(uri="", digest="m"), DatasetRef(uri="", rows=1, digest="gone"), "r")
     with pytest.raises(ValueError, match=r"no dataset gone.* Materialise the traces again"):
-        label_traces(store, local_lake(store), lost, Rewards(), Compute(workers=1), Endpoints(), (), print)
+        label_traces(context_of(store, lost), Endpoints(), ())
 
 
 def test_rows_with_tool_calls_are_counted_and_neither_checked_nor_paired(export: Path, label: Label) -> None:

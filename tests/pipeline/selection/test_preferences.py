@@ -16,6 +16,7 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
+from tests.contexts import context_of
 
 from .labelled import row
 
@@ -43,10 +44,12 @@ class Place:
         labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
         allowed = {(r.trace_id, r.observation_id) for r in rows if r.trace_id not in gone}
         return build(
-            Store(self.root),
-            identify(0, "m", ModelRef(uri="", digest="m"), labels, "r"),
+            context_of(
+                Store(self.root),
+                identify(0, "m", ModelRef(uri="", digest="m"), labels, "r"),
+                selection=SETTINGS.model_copy(update=changes),
+            ),
             labels,
-            SETTINGS.model_copy(update=changes),
             held_out or {},
             lambda: allowed,
             Trust(),

@@ -14,10 +14,12 @@ import pytest
 from pipeline.recipe import Compute
 from pipeline.recipe.traces import LangfuseExportSource, SourceSection, Traces
 from pipeline.storage import ModelRef, Store
-from pipeline.traces.lake import LakeConfig, local_lake
+from pipeline.traces.lake import LakeConfig
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
+from tests.contexts import stage_context
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 ALONE = Compute(workers=1)
@@ -73,19 +75,11 @@ def govern(
 ) -> GovernedTraces:
     """One run of the stage; further keywords change the section."""
     return materialize(
-        store,
-        lake or local_lake(store),
+        stage_context(store, lake, traces=Traces(source=source, **settings), compute=compute),
         Address(source, uri),
-        Traces(source=source, **settings),
-        compute,
-        champion=champion,
-        model_name="tiny",
-        number=0,
-        recipe_digest="r",
-        now=now,
-        log=lambda line: None,
-        version=version,
-        since=since,
+        Producer(champion, "tiny", version, since),
+        0,
+        now,
     )
 
 

@@ -163,17 +163,19 @@ sys.path.insert(0, sys.argv[1])
 from pipeline.recipe import Compute
 from pipeline.recipe.traces import LangfuseExportSource, Traces
 from pipeline.storage import ModelRef, Store
-from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize
+from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
+from tests.contexts import stage_context
 import datetime
 if __name__ == "__main__":
     source = LangfuseExportSource(uri=sys.argv[3])
     store = Store(sys.argv[2])
-    materialize(store, local_lake(store), Address(source, sys.argv[3]), Traces(source=source), Compute(workers=2),
-                champion=ModelRef(uri="/models/champion", digest="c" * 64), model_name="tiny", number=0,
-                recipe_digest="r", now=datetime.datetime(2026, 1, 12, tzinfo=datetime.timezone.utc),
-                log=lambda line: print(line, flush=True))
+    context = stage_context(store, log=lambda line: print(line, flush=True), traces=Traces(source=source),
+                            compute=Compute(workers=2))
+    materialize(context, Address(source, sys.argv[3]),
+                Producer(ModelRef(uri="/models/champion", digest="c" * 64), "tiny"), 0,
+                datetime.datetime(2026, 1, 12, tzinfo=datetime.timezone.utc))
 """
 
 

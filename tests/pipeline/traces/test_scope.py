@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.erasure import forget
 from pipeline.iteration import Iteration
-from pipeline.recipe import Compute, Rewards
 from pipeline.recipe.traces import DemoSource, Retention, Traces
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
@@ -25,6 +24,7 @@ from pipeline.traces.records import GovernedTraces
 from pipeline.traces.retention import retain
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
+from tests.contexts import context_of
 
 from .conftest import CHAMPION, NOW, Run, observation, score, write
 
@@ -53,8 +53,7 @@ def mixed(export: Path) -> None:
 
 
 def label(store: Store, iteration: Iteration) -> list[dict[str, Any]]:
-    alone, nobody = Compute(workers=1), Endpoints()
-    labels = label_traces(store, local_lake(store), iteration, Rewards(), alone, nobody, (), lambda line: None)
+    labels = label_traces(context_of(store, iteration), Endpoints(), ())
     return pq.read_table(labels.dataset.uri).to_pylist()
 
 
@@ -115,7 +114,7 @@ def test_the_window_is_of_days_with_rows_that_count(run: Run, store: Store, expo
     assert ids(store, governed) == ["t1", "t2"]
     assert [day.day for day in governed.days] == ["2026-01-05"]
     two = run(attribution="model", version=2, window_days=2)
-    assert two.iteration == governed.iteration
+    assert two.iteration.dataset == governed.iteration.dataset
 
 
 def test_a_whole_day_and_a_mixed_one_are_read_together(run: Run, store: Store, export: Path) -> None:

@@ -17,6 +17,7 @@ from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
+from tests.contexts import context_of
 from tests.pipeline.selection.labelled import row
 
 GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
@@ -70,10 +71,9 @@ def make_plan(
     training = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "checkpoints": Checkpoints(every_steps=2), **changes}
     settings = Training(**training)
     agreed = frozenset((p.prompt, "") for p in drawn[withdrawn:])
-    rewards = Rewards(min_coverage=0)
-    return store, plan_training(
-        store, iteration, dataset, selection, settings, rewards, Compute(processes=processes), {}, lambda: agreed
-    )
+    sections = {"rewards": Rewards(min_coverage=0), "compute": Compute(processes=processes)}
+    context = context_of(store, iteration, selection=selection, training=settings, **sections)
+    return store, plan_training(context, dataset, {}, lambda: agreed)
 
 
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
