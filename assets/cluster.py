@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from assets import plots
-from assets.resources import ITERATION_TAG, LEDGER, Deployment
+from assets.resources import ITERATION_TAG, Deployment
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import DEMO_SUITE, suite
 from k8s.attempts import GangAttempts
@@ -19,6 +19,7 @@ from k8s.launch import Hooks, abandon, launch
 from k8s.ledger import Ledger, ledger
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
+from pipeline import layout
 from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
 from pipeline.training.plan import TrainingPlan
@@ -78,7 +79,7 @@ def train_on_cluster(
 def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable[[str], None]) -> str:
     """Take the gang of an iteration out of the cluster. Its name; "" when no launch left one."""
     settings, store = deployment.recipe().compute.kubernetes, deployment.store()
-    plan = store.read(f"iterations/{iteration}/training/plan.json", TrainingPlan)
+    plan = store.read(layout.iteration(iteration, layout.PLAN), TrainingPlan)
     if settings is None or plan is None:
         return ""
     abandoned_gang = abandon(store, plan, settings, connect(deployment.kubeconfig()), Hooks(log=log), why)
@@ -146,7 +147,7 @@ def account_for(deployment: Deployment, plan: TrainingPlan, result: TrainingResu
     store = deployment.store()
     compute = deployment.recipe().compute.model_copy(update={"nodes": plan.nodes, "processes": plan.processes})
     account = ledger(GangAttempts(store, result.iteration).all(), result, compute, paid_devices(compute))
-    store.write(LEDGER.format(iteration=result.iteration), account)
+    store.write(layout.iteration(result.iteration, layout.LEDGER), account)
     return account
 
 

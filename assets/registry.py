@@ -13,6 +13,7 @@ from assets.plots import training as training_plots
 from assets.resources import Deployment, read_record
 from evals import report
 from evals.gate import GateVerdict
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
@@ -41,7 +42,7 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
         context.log.info(f"The gate said {gate_verdict.verdict}: on record as run {recorded.run_id}, not registered.")
         conclude(store, iteration, "refused", "; ".join(gate_verdict.reasons))
         return
-    version = store.once(iteration.path("model_version.json"), ModelVersion, lambda: recorded.version)
+    version = store.once(iteration.path(layout.MODEL_VERSION), ModelVersion, lambda: recorded.version)
     context.log.info(f"registered {version.name} version {version.version}")
     yield dg.Output(
         version,

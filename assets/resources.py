@@ -17,11 +17,12 @@ import dagster as dg
 
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen
-from assets.outcome import OUTCOME, IterationOutcome
+from assets.outcome import IterationOutcome
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from k8s.ledger import Ledger
-from pipeline.iteration import LATEST, Iteration
+from pipeline import layout
+from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.section import joined
@@ -40,17 +41,15 @@ from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
-LEDGER = "iterations/{iteration}/training/ledger.json"
-
 RECORDS: dict[str, tuple[str, type[Record]]] = {
-    "traces": ("traces.json", GovernedTraces),
-    "reward_labels": ("reward_labels.json", RewardLabels),
-    "preference_dataset": ("preference_dataset.json", PreferenceDataset),
-    "training_plan": ("training/plan.json", TrainingPlan),
-    "policy_checkpoint": ("training/result.json", TrainingResult),
-    "eval_report": ("eval_report.json", EvalReport),
-    "gate_verdict": ("gate_verdict.json", GateVerdict),
-    "model_version": ("model_version.json", ModelVersion),
+    "traces": (layout.GOVERNED, GovernedTraces),
+    "reward_labels": (layout.LABELS, RewardLabels),
+    "preference_dataset": (layout.PREFERENCES, PreferenceDataset),
+    "training_plan": (layout.PLAN, TrainingPlan),
+    "policy_checkpoint": (layout.RESULT, TrainingResult),
+    "eval_report": (layout.EVAL_REPORT, EvalReport),
+    "gate_verdict": (layout.GATE_VERDICT, GateVerdict),
+    "model_version": (layout.MODEL_VERSION, ModelVersion),
 }
 """The record that each asset leaves, and its name under `iterations/<id>/`."""
 
@@ -90,7 +89,7 @@ class Deployment(dg.ConfigurableResource):
 
     def latest(self) -> Iteration:
         """The newest iteration; a run that names none works on it."""
-        latest_iteration = self.store().read(LATEST, Iteration)
+        latest_iteration = self.store().read(layout.LATEST, Iteration)
         if latest_iteration is None:
             raise ValueError("There is no iteration yet. Launch the whole job: dagster job launch -j preference_tuning")
         return latest_iteration
@@ -98,7 +97,7 @@ class Deployment(dg.ConfigurableResource):
     def records(self, iteration: Iteration) -> IterationRecords:
         """What the stages up to the evaluation left. Raises ValueError naming the first that is missing."""
         names = ("traces", "reward_labels", "training_plan", "policy_checkpoint", "eval_report")
-        account = self.store().read(LEDGER.format(iteration=iteration.id), Ledger)
+        account = self.store().read(iteration.path(layout.LEDGER), Ledger)
         return IterationRecords(*(read_record(self.store(), iteration.id, name) for name in names), account=account)
 
     def champion(self) -> ChampionState:
@@ -125,7 +124,7 @@ class Deployment(dg.ConfigurableResource):
         """Where the traces come from; for a database the address is in TRACES_DATABASE_URL."""
         source = self.recipe().traces.source
         if not isinstance(source, LangfusePostgresSource):
-            return getattr(source, "uri", str(self.store().path("production")))
+            return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
         if "TRACES_DATABASE_URL" not in os.environ:
             raise ValueError(
                 "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
@@ -172,7 +171,7 @@ class Records(dg.IOManager):
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         if isinstance(obj, GovernedTraces):
-            context.resources.deployment.store().write(LATEST, obj.iteration)
+            context.resources.deployment.store().write(layout.LATEST, obj.iteration)
             instance = context.step_context.instance
             instance.add_run_tags(context.run_id, {ITERATION_TAG: obj.iteration.id})
 
@@ -196,7 +195,7 @@ def records(_: dg.InitResourceContext) -> Records:
 def read_record(store: Store, iteration: str, asset: str) -> Any:
     """The record that an asset left in an iteration; ValueError when it has not been made."""
     name, kind = RECORDS[asset]
-    record = store.read(f"iterations/{iteration}/{name}", kind)
+    record = store.read(layout.iteration(iteration, name), kind)
     if record is None:
         raise ValueError(_missing(store, iteration, asset))
     return record
@@ -204,13 +203,13 @@ def read_record(store: Store, iteration: str, asset: str) -> Any:
 
 def _missing(store: Store, iteration: str, asset: str) -> str:
     """Why the record is not there, and the command that makes it: from the first stage that has left none."""
-    ended = store.read(f"iterations/{iteration}/{OUTCOME}", IterationOutcome)
+    ended = store.read(layout.iteration(iteration, layout.OUTCOME), IterationOutcome)
     if ended is not None:
         return (
             f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To have it "
             f"anew from a stage: python -m jobs.retry STAGE --iteration {iteration}"
         )
-    first = next(a for a, (name, _) in RECORDS.items() if not store.path("iterations", iteration, name).is_file())
+    first = next(a for a, (name, _) in RECORDS.items() if not store.path(layout.iteration(iteration, name)).is_file())
     return (
         f"Iteration {iteration} has no {asset} yet. Launch the job from the first stage that is missing: "
         f"{launch_from(store, iteration, first)}"
@@ -221,7 +220,7 @@ def launch_from(store: Store, iteration: str, asset: str) -> str:
     """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
     if asset == "traces":
         return "dagster job launch -j preference_tuning"
-    newest = store.read(LATEST, Iteration)
+    newest = store.read(layout.LATEST, Iteration)
     command = ["dagster", "job", "launch", "-j", "preference_tuning", "-o", f"{asset}*"]
     if newest is None or newest.id != iteration:
         command += ["--tags", json.dumps({ITERATION_TAG: iteration})]

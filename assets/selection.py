@@ -7,6 +7,7 @@ from assets.cluster import launchable, refuse_unlaunchable
 from assets.plots import selection as selection_plots
 from assets.resources import Deployment
 from evals.suites import held_out_texts
+from pipeline import layout
 from pipeline.estimate import UNKNOWN, Estimate
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.consent import consented
@@ -99,7 +100,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(decision.reasons),
     )
-    may_launch = launchable(recipe, plan, store.path(iteration.path("training", "plan.json")))
+    may_launch = launchable(recipe, plan, store.path(iteration.path(layout.PLAN)))
     yield may_launch
     refuse_unlaunchable(may_launch)
 

@@ -7,6 +7,7 @@ import dagster as dg
 from assets import plots
 from assets.outcome import outcome
 from assets.resources import Deployment
+from pipeline import layout
 from pipeline.demo.traffic import ensure_days
 from pipeline.pinning import pin
 from pipeline.recipe.traces import DemoSource
@@ -42,7 +43,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     source = recipe.traces.source
     if isinstance(source, DemoSource):
         ensure_days(
-            store.path("production"),
+            store.path(layout.PRODUCTION),
             champion.model,
             days=source.days,
             traces_per_day=source.traces_per_day,
@@ -82,7 +83,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         context.log.info(f"Nothing new since iteration {result.iteration.id} ({ended.ending}: {ended.detail})")
         return
     pin(store, result.iteration, recipe)
-    governed = store.once(result.iteration.path("traces.json"), GovernedTraces, lambda: result)
+    governed = store.once(result.iteration.path(layout.GOVERNED), GovernedTraces, lambda: result)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")
     yield dg.Output(governed, metadata=_shown(store, governed))
 

@@ -12,6 +12,7 @@ from assets.plots import training as training_plots
 from assets.registry import on_record
 from assets.resources import Deployment, read_record
 from k8s.ledger import Ledger
+from pipeline import layout
 from pipeline.recipe import Accelerator
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
@@ -42,8 +43,8 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
     store, iteration = deployment.store(), deployment.iteration(training_plan.iteration)
     try:
         recipe = deployment.recipe_to_continue(iteration)
-        if store.read(iteration.path("training", "result.json"), TrainingResult) is None:
-            refuse_unlaunchable(launchable(recipe, training_plan, store.path(iteration.path("training", "plan.json"))))
+        if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
+            refuse_unlaunchable(launchable(recipe, training_plan, store.path(iteration.path(layout.PLAN))))
         if recipe.compute.kubernetes is None:
             result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
         else:

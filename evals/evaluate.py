@@ -13,6 +13,7 @@ from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from evals.runner import Grader, sampling
 from evals.suites import suite
+from pipeline import layout
 from pipeline.serving.sample import Server
 from pipeline.storage import ModelRef
 from pipeline.traces.context import IterationContext
@@ -27,7 +28,7 @@ def evaluate(context: IterationContext, candidate: ModelRef, serve: Server, grad
     raises when a model cannot be served.
     """
     store, iteration, section, log = context.store, context.iteration, context.recipe.evaluation, context.log
-    name = iteration.path("evidence")
+    name = iteration.path(layout.EVIDENCE)
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
@@ -41,7 +42,7 @@ def evaluate(context: IterationContext, candidate: ModelRef, serve: Server, grad
         log(f"evaluation: {summary(report)}")
         return report
 
-    return store.once(iteration.path("eval_report.json"), EvalReport, make)
+    return store.once(iteration.path(layout.EVAL_REPORT), EvalReport, make)
 
 
 def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
@@ -53,15 +54,15 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
     store, prefix = context.store, context.path()
 
     def make() -> GateVerdict:
-        recomputed = bundle.recompute(store.path(prefix, "evidence"))
+        recomputed = bundle.recompute(store.path(prefix, layout.EVIDENCE))
         if recomputed.digest() != report.digest():
             raise ValueError(
                 f"The evidence below {prefix} does not support this report (digest {recomputed.digest()}, "
-                f"not {report.digest()}). Move {prefix}/eval_report.json away and evaluate again."
+                f"not {report.digest()}). Move {prefix}/{layout.EVAL_REPORT} away and evaluate again."
             )
         return gate.judge(report, context.recipe.evaluation)
 
-    return store.once(f"{prefix}/gate_verdict.json", GateVerdict, make)
+    return store.once(context.path(layout.GATE_VERDICT), GateVerdict, make)
 
 
 def summary(report: EvalReport) -> str:

@@ -11,8 +11,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from pipeline import layout
+
 FOLDERS = (Path(".dagster"), Path("data"))
-KEPT = ("audit", "erasures")
+KEPT = (layout.AUDIT, layout.ERASURES)
 WORD = "delete"
 
 

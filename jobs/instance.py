@@ -20,7 +20,8 @@ from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 from assets.environment import ITERATION_TAG, chosen
 from jobs.coordinator import daemon_is_alive, is_launch_command
 from jobs.launcher import reap_dead_runs
-from pipeline.iteration import LATEST, Iteration
+from pipeline import layout
+from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.storage import Store, digest_json
@@ -143,10 +144,10 @@ def _check_launch() -> None:
 def _refuse_to_mix(recipe: Recipe, iteration: str | None) -> None:
     """Raises ClickException where the iteration that the run would go on with was begun with another recipe."""
     store = Store(recipe.data_root)
-    name = LATEST if iteration is None else f"iterations/{iteration}/traces.json"
+    name = layout.LATEST if iteration is None else layout.iteration(iteration, layout.GOVERNED)
     try:
         if iteration is None:
-            begun = store.read(LATEST, Iteration)
+            begun = store.read(layout.LATEST, Iteration)
         else:
             governed = store.read(name, GovernedTraces)
             begun = governed.iteration if governed else None

@@ -17,24 +17,22 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.outcome import OUTCOME
 from assets.resources import ITERATION_TAG, RECORDS, Deployment, deployment
 from jobs.instance import DATA_ROOT_TAG
-from pipeline import audit
+from pipeline import audit, layout
 from pipeline.iteration import Iteration
-from pipeline.pinning import NAME as RECIPE
 from pipeline.registry.record import ModelVersion, RolloutState, read_state
 from pipeline.storage import Store
 from pipeline.traces.erased import exclusive_lock
 
 BESIDE = {
-    "traces": (RECIPE,),
-    "reward_labels": ("reward_labels", "label_examples", "opinions"),
-    "preference_dataset": ("preference_dataset",),
-    "training_plan": ("training/data.parquet", "training/held_out.parquet"),
-    "policy_checkpoint": ("training",),
-    "eval_report": ("evidence",),
-    "canary": (OUTCOME,),
+    "traces": (layout.RECIPE,),
+    "reward_labels": (layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.OPINIONS),
+    "preference_dataset": (layout.PREFERENCE_TABLES,),
+    "training_plan": (layout.TRAINING_ROWS, layout.HELD_OUT_ROWS),
+    "policy_checkpoint": (layout.TRAINING,),
+    "eval_report": (layout.EVIDENCE,),
+    "canary": (layout.OUTCOME,),
 }
 """What a stage leaves beside its record, under the iteration. Of `training` all but the plan is the trainer's."""
 STAGES = (*RECORDS, "canary")
@@ -74,10 +72,10 @@ def leavings(store: Store, iteration: Iteration, stage: str) -> Iterator[str]:
     for each in reversed(STAGES[STAGES.index(stage) :]):
         record = [RECORDS[each][0]] if each in RECORDS else []
         for name in (*record, *BESIDE.get(each, ())):
-            if name == "training":
-                kept = {"plan.json", "data.parquet", "held_out.parquet", "result.json"}
-                inside = sorted(store.path(iteration.path(name)).glob("*"))
-                yield from (iteration.path(name, path.name) for path in inside if path.name not in kept)
+            if name == layout.TRAINING:
+                kept = {layout.PLAN, layout.TRAINING_ROWS, layout.HELD_OUT_ROWS, layout.RESULT}
+                inside = sorted(f"{name}/{path.name}" for path in store.path(iteration.path(name)).glob("*"))
+                yield from (iteration.path(each) for each in inside if each not in kept)
             elif store.path(iteration.path(name)).exists():
                 yield iteration.path(name)
 

@@ -14,6 +14,7 @@ import dagster as dg
 
 from assets.resources import ITERATION_TAG, RECORDS, Deployment, deployment
 from jobs.ending import candidate, ending
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.registry.record import ModelVersion, read_state
 
@@ -122,7 +123,7 @@ TELLERS: dict[str, Callable[[Any], Iterator[str]]] = {
 
 def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
     state = read_state(settings.store(), iteration.model_name)
-    version = settings.store().read(iteration.path("model_version.json"), ModelVersion)
+    version = settings.store().read(iteration.path(layout.MODEL_VERSION), ModelVersion)
     yield field("rollout", candidate(state, iteration, version))
     yield field("champion", f"version {state.champion.version}" if state.champion else "the base model")
 

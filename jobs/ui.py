@@ -16,6 +16,7 @@ from threading import Thread
 from typing import NoReturn
 
 from assets.resources import deployment
+from pipeline import layout
 from pipeline.processes import die_with_parent, end_sessions
 
 HOST = "127.0.0.1"
@@ -88,8 +89,8 @@ def main() -> int:
 
 def _commands() -> dict[str, list[str]]:
     settings = deployment()
-    settings.store().path("mlflow").mkdir(parents=True, exist_ok=True)
-    artifacts = settings.store().path("mlflow", "artifacts")
+    settings.store().path(layout.MLFLOW).mkdir(parents=True, exist_ok=True)
+    artifacts = settings.store().path(layout.MLFLOW_ARTIFACTS)
     dagster = f"dagster dev -h {HOST} -p {PORTS['DAGSTER']}".split()
     mlflow = f"mlflow server --host {HOST} --port {PORTS['MLFLOW']} --workers 1".split()
     mlflow += ["--backend-store-uri", settings.tracking_uri(), "--artifacts-destination", str(artifacts)]

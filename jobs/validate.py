@@ -20,6 +20,7 @@ from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
 from evals.suites import suite
+from pipeline import layout
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
@@ -145,7 +146,7 @@ def _template(recipe: Recipe) -> tuple[CheckedLine, Tokens | None]:
 
 def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | None) -> Iterator[CheckedLine]:
     source = recipe.traces.source
-    if isinstance(source, DemoSource) and not settings.store().path("production").exists():
+    if isinstance(source, DemoSource) and not settings.store().path(layout.PRODUCTION).exists():
         yield CheckedLine(
             True, "source: the embedded production, which a run serves first; there is nothing to look at yet"
         )

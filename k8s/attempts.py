@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from k8s.classify import Cause, Classification
 from k8s.ledger import LaunchAttempt
+from pipeline import layout
 from pipeline.storage import Record, Store
 
 
@@ -23,7 +24,7 @@ class GangAttempts:
     """The attempts at the plan of one iteration."""
 
     def __init__(self, store: Store, iteration: str) -> None:
-        self._store, self._folder = store, f"iterations/{iteration}/training/attempts"
+        self._store, self._folder = store, layout.iteration(iteration, layout.ATTEMPTS)
 
     def all(self) -> Sequence[LaunchAttempt]:
         """In their order."""

@@ -27,6 +27,7 @@ from k8s.client import KubernetesClient, Refused
 from k8s.follow import GangFollower, GangProgress, Hooks
 from k8s.gang import Gang, gang_of
 from k8s.ledger import LaunchAttempt
+from pipeline import layout
 from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
@@ -84,7 +85,9 @@ def launch(
         if (training_result := finished(store, plan)) is not None:
             return training_result
         if verdict.cause == "succeeded":
-            raise RuntimeError(f"{gang.name} ended well without {path.with_name('result.json')}: is the claim mounted?")
+            raise RuntimeError(
+                f"{gang.name} ended well without {path.with_name(layout.RESULT_FILE)}: is the claim mounted?"
+            )
         if verdict.cause not in AGAIN:
             _give_up(gang, verdict)
         hooks.log(f"{gang.name} {verdict.cause.replace('_', ' ')} ({verdict.why}): a new attempt resumes")
@@ -104,12 +107,12 @@ def abandon(
 
 def finished(store: Store, plan: TrainingPlan) -> TrainingResult | None:
     """The plan's result, if it is there."""
-    training_result = store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult)
+    training_result = store.read(layout.iteration(plan.iteration, layout.RESULT), TrainingResult)
     return training_result if training_result is not None and training_result.plan_digest == plan.digest() else None
 
 
 def _path(store: Store, plan: TrainingPlan) -> Path:
-    return store.path("iterations", plan.iteration, "training", "plan.json")
+    return store.path(layout.iteration(plan.iteration, layout.PLAN))
 
 
 def _give_up(gang: Gang, verdict: Classification) -> NoReturn:

@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline import layout
 from pipeline.storage import Record, Store, digest_json, write_atomically
 
-LOG, HEAD = "audit/log.jsonl", "audit/head.json"
+LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
 START = "0" * 64
 """What the first entry names as the digest before it."""
 
@@ -157,7 +158,7 @@ def _whole(store: Store, now: datetime) -> Head:
         raise ValueError(f"{path} does not end as {HEAD} says. Run `python -m jobs.governance verify` before going on.")
     if not torn:
         return head
-    aside = f"audit/torn-{n + 1}-{os.urandom(4).hex()}"
+    aside = f"{layout.AUDIT}/torn-{n + 1}-{os.urandom(4).hex()}"
     write_atomically(store.path(aside), torn)
     os.truncate(path, size - len(torn))
     _append(store, head, "healed", aside, {"bytes": len(torn)}, now)
@@ -183,7 +184,7 @@ def _tail(path: Path, size: int) -> tuple[bytes, bytes]:
 @contextmanager
 def _locked(store: Store) -> Generator[None]:
     """One process at a time; the kernel drops the lock with the process."""
-    path = store.path("audit/lock")
+    path = store.path(layout.AUDIT_LOCK)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -6,10 +6,8 @@ double launch land on the same id. It is a path under the store and a tag on the
 
 from __future__ import annotations
 
+from pipeline import layout
 from pipeline.storage import DatasetRef, ModelRef, Record, digest_json
-
-LATEST = "iterations/latest.json"
-"""The newest iteration; a run that names none works on it."""
 
 
 class Iteration(Record):
@@ -24,7 +22,7 @@ class Iteration(Record):
 
     def path(self, *parts: str) -> str:
         """Name of something that this iteration publishes, relative to the store's root."""
-        return "/".join(["iterations", self.id, *parts])
+        return layout.iteration(self.id, *parts)
 
 
 def identify(number: int, model_name: str, champion: ModelRef, dataset: DatasetRef, recipe_digest: str) -> Iteration:

@@ -13,9 +13,11 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, PlainSerializer, SerializationInfo, ValidationInfo
 
+from pipeline import layout
+
 MARK = "relative:"
 FILE = "file://"
-RECORDS = "iterations"
+RECORDS = layout.ITERATIONS
 """The folder under the data root by which a record's path alone tells where the root lies."""
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe
 from pipeline.recipe.section import Operational, settings
 from pipeline.storage import Store
-
-NAME = "recipe.json"
 
 
 def pin(store: Store, iteration: Iteration, recipe: Recipe) -> Recipe:
@@ -22,15 +21,15 @@ def pin(store: Store, iteration: Iteration, recipe: Recipe) -> Recipe:
 
     Without the data root: that is where the record lies, also after it was moved.
     """
-    return store.once(iteration.path(NAME), Recipe, lambda: recipe.model_copy(update={"data_root": "."}))
+    return store.once(iteration.path(layout.RECIPE), Recipe, lambda: recipe.model_copy(update={"data_root": "."}))
 
 
 def pinned(store: Store, iteration: Iteration) -> Recipe:
     """The recipe that the iteration was begun with. Raises ValueError when it left none."""
-    recipe = store.read(iteration.path(NAME), Recipe)
+    recipe = store.read(iteration.path(layout.RECIPE), Recipe)
     if recipe is None:
         raise ValueError(
-            f"Iteration {iteration.id} has no {NAME}, so nobody knows what it was begun with. "
+            f"Iteration {iteration.id} has no {layout.RECIPE}, so nobody knows what it was begun with. "
             "Launch the whole job: dagster job launch -j preference_tuning"
         )
     return recipe

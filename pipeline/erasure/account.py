@@ -13,12 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline import layout
 from pipeline.erasure.affected import Person
 from pipeline.storage import Store, write_atomically
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
-
-REPORT = "traces/days/{}.json"
 
 
 def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]:
@@ -34,7 +33,7 @@ def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]
 
 def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:
     """The day's report once these rows are gone; None when report and table disagree: the stage makes the day again."""
-    known = store.read(REPORT.format(day), DayReport)
+    known = store.read(layout.day_report(day), DayReport)
     if known is None or known.digest != lake.digests().get(day):
         return None
     if any(f.admitted < files.get(f.name, 0) for f in known.files) or files.keys() - {f.name for f in known.files}:
@@ -67,7 +66,7 @@ def settle(store: Store, lake: Lake, report: DayReport) -> None:
         for file in sorted(missing.elements())
     ]
     _write(store, report.day, lines)
-    store.write(REPORT.format(report.day), report)
+    store.write(layout.day_report(report.day), report)
 
 
 def unname(store: Store, traces: Mapping[str, Collection[str]]) -> None:
@@ -87,10 +86,10 @@ def _without(file: FileReport, rows: int) -> FileReport:
 
 
 def _ledger(store: Store, day: str) -> list[dict[str, Any]]:
-    path = store.path("traces", "rejected", f"{day}.jsonl")
+    path = store.path(layout.rejected_rows(day))
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _write(store: Store, day: str, lines: list[dict[str, Any]]) -> None:
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    write_atomically(store.path("traces", "rejected", f"{day}.jsonl"), text)
+    write_atomically(store.path(layout.rejected_rows(day)), text)

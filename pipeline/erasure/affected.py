@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.erasure.proof import Affected
 from pipeline.iteration import Iteration
 from pipeline.locations import Document
@@ -74,7 +75,7 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_
 def iterations(store: Store) -> list[Iteration]:
     """Every iteration of the store, by id. Raises ValueError when one cannot be read."""
     all_iterations: list[Iteration] = []
-    for path in sorted(store.path("iterations").glob("*/traces.json")):
+    for path in sorted(store.path(layout.ITERATIONS).glob(f"*/{layout.GOVERNED}")):
         try:
             named = json.loads(path.read_text())["iteration"]
             all_iterations.append(Iteration.model_validate(named, context=Document(path)))
@@ -114,12 +115,12 @@ def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration]
 
 
 def _labels(store: Store, iteration: Iteration) -> tuple[Path, Path]:
-    record = store.path(iteration.path("reward_labels.json"))
-    return record, store.path(iteration.path("reward_labels"))
+    record = store.path(iteration.path(layout.LABELS))
+    return record, store.path(iteration.path(layout.LABEL_TABLE))
 
 
 def _result(store: Store, iteration: Iteration) -> TrainingResult | None:
-    return store.read(iteration.path("training", "result.json"), TrainingResult)
+    return store.read(iteration.path(layout.RESULT), TrainingResult)
 
 
 def _digests(result: TrainingResult) -> tuple[str, str]:
@@ -127,7 +128,7 @@ def _digests(result: TrainingResult) -> tuple[str, str]:
 
 
 def _checkpoints(store: Store, iteration: Iteration, result: TrainingResult | None) -> list[str]:
-    training = store.path(iteration.path("training"))
+    training = store.path(iteration.path(layout.TRAINING))
     steps = [folder.name for folder in published(training / "checkpoints")]
     steps += [str(folder.relative_to(training)) for folder in sorted(training.glob("nemo/*/checkpoints/step_*"))]
     final: list[str] = []
@@ -157,7 +158,7 @@ def _versions(store: Store, wanted: Collection[Iteration], tracking_uri: str) ->
     """By iteration; also of one whose registration was interrupted, which MLflow alone knows."""
     version_names: dict[str, set[str]] = {each.id: set() for each in wanted}
     for each in wanted:
-        version = store.read(each.path("model_version.json"), ModelVersion)
+        version = store.read(each.path(layout.MODEL_VERSION), ModelVersion)
         if version is not None:
             version_names[each.id].add(f"{version.name} version {version.version}")
     for name in {each.model_name for each in wanted}:

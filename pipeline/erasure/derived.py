@@ -15,38 +15,35 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pipeline import layout
 from pipeline.erasure.affected import Person, iterations
 from pipeline.rewards import findings, reviews
 from pipeline.storage import Store, write_atomically
 from pipeline.traces.erased import user_hash
 
-FOLDERS = ("opinions", "reward_labels", "label_examples", "preference_dataset")
+FOLDERS = (layout.OPINIONS, layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.PREFERENCE_TABLES)
 OF_TRAINING = (
-    *("data.parquet", "data.staged", "held_out.parquet", "held_out.staged", "trl", "staging", "completions"),
+    *(layout.ROWS_FILE, "data.staged", layout.HELD_OUT_FILE, "held_out.staged", "trl", "staging", "completions"),
     *(f"nemo/*/{name}" for name in ("train.jsonl", "validation.jsonl", "logs", "cache")),
 )
 """What holds prompts and completions; the journal, the plan and the result hold numbers alone."""
-OWN = {"audit", "erasures", "iterations", "lake", "mlflow", "registry", "rewards", "rollout", "traces"}
-"""What the loop keeps under the data root beside raw data."""
-RAW = "production"
-"""Where the embedded production leaves its export."""
 
 
 def holding_rows(store: Store, iterations: Collection[str], datasets: Collection[str]) -> list[str]:
     """Names of what these iterations and datasets left of rows; a dataset's own record last: it tells of the rest."""
     paths: list[Path] = []
     for id in iterations:
-        folder = store.path("iterations", id)
+        folder = store.path(layout.iteration(id))
         paths += [path for name in FOLDERS for path in (folder / name, *folder.glob(f".{name}.*"))]
-        paths += [path for name in OF_TRAINING for path in (folder / "training").glob(name)]
-    paths += [store.path("traces", "datasets", f"{digest}.json") for digest in datasets]
+        paths += [path for name in OF_TRAINING for path in (folder / layout.TRAINING).glob(name)]
+    paths += [store.path(layout.window(digest)) for digest in datasets]
     return _there(store, paths)
 
 
 def unfinished(store: Store) -> list[str]:
     """Names of staged rows and half-written files, whoever's they are: killed runs leave them."""
-    paths = sorted(store.path("traces", "staging").glob("*"))
-    for folder in (RAW, "traces/rejected", "rewards"):
+    paths = sorted(store.path(layout.STAGING).glob("*"))
+    for folder in (layout.PRODUCTION, layout.REJECTED, layout.REWARDS):
         paths += sorted(store.path(folder).rglob(".*"))
     return _there(store, paths)
 
@@ -81,7 +78,7 @@ def rewrite_raw(store: Store, person: Person) -> list[str]:
     A line is theirs when it names them, or one of their traces: a score, a broken copy. Files that name traces alone
     come first, so that after a kill the rest still tells which traces those are.
     """
-    raw = [folder for folder in sorted(store.root.glob("*")) if folder.is_dir() and folder.name not in OWN]
+    raw = [folder for folder in sorted(store.root.glob("*")) if folder.is_dir() and folder.name not in layout.OWN]
     files = [p for folder in raw for p in sorted(folder.rglob("*")) if p.name.endswith((".jsonl", ".jsonl.gz"))]
     own = {path: [line for line in _lines(path) if _by(_row(line), person)] for path in files}
     theirs = _PersonLines(person, [line for lines in own.values() for line in lines])

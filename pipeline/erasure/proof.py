@@ -9,6 +9,7 @@ from datetime import datetime
 
 from pydantic import Field
 
+from pipeline import layout
 from pipeline.storage import Record, Store, digest_json
 from pipeline.traces.records import DayReport
 
@@ -76,7 +77,7 @@ class ErasureProof(Record):
     def has_matches(self) -> bool:
         """Whether there was anything to forget."""
         # Staged rows and half-written files go whoever's they are.
-        removed = [name for name in self.removed if not ("/." in name or name.startswith("traces/staging/"))]
+        removed = [name for name in self.removed if not ("/." in name or name.startswith(f"{layout.STAGING}/"))]
         return bool(self.rows or removed or self.affected != Affected())
 
 
@@ -85,14 +86,14 @@ def proof_id(mark: str, since: datetime | None) -> str:
 
 
 def proof_name(id: str) -> str:
-    return f"erasures/{id}.json"
+    return layout.proof(id)
 
 
 def pending_name(id: str) -> str:
-    return f"erasures/pending/{id}.json"
+    return layout.pending_erasure(id)
 
 
 def proofs(store: Store) -> list[ErasureProof]:
     """Every proof, by id."""
-    records = [store.read(proof_name(p.stem), ErasureProof) for p in sorted(store.path("erasures").glob("*.json"))]
+    records = [store.read(proof_name(p.stem), ErasureProof) for p in sorted(store.path(layout.ERASURES).glob("*.json"))]
     return [proof for proof in records if proof is not None]

@@ -7,6 +7,7 @@ was trained on top of a blocked champion: it never saw the data, and to refuse i
 
 from __future__ import annotations
 
+from pipeline import layout
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import Record, Store
 
@@ -25,15 +26,12 @@ class ErasureBlock(Record):
 
 
 def block(store: Store, new_block: ErasureBlock) -> None:
-    store.write(f"registry/blocks/{new_block.proof}.json", new_block)
+    store.write(layout.block(new_block.proof), new_block)
 
 
 def blocks(store: Store) -> list[ErasureBlock]:
     """All blocks, by proof id."""
-    records = [
-        store.read(f"registry/blocks/{p.name}", ErasureBlock)
-        for p in sorted(store.path("registry", "blocks").glob("*.json"))
-    ]
+    records = [store.read(layout.block(p.stem), ErasureBlock) for p in sorted(store.path(layout.BLOCKS).glob("*.json"))]
     return [each for each in records if each is not None]
 
 

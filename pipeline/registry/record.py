@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from pipeline import layout
 from pipeline.registry.policy import LiveEvidence, LiveMetrics, RolloutPolicy
 from pipeline.storage import ModelRef, Record, Store
 
@@ -146,7 +147,7 @@ def fold(events: Iterable[RolloutEvent]) -> RolloutState:
 
 def read_events(store: Store, model_name: str) -> list[RolloutEvent]:
     """The log, in order. Raises ValueError when an event is unreadable or missing."""
-    written = len(list(store.path("rollout", model_name, "events").glob("[0-9]*.json")))
+    written = len(list(store.path(layout.rollout(model_name, "events")).glob("[0-9]*.json")))
     events = [store.read(_name(model_name, epoch), RolloutEvent) for epoch in range(1, written + 1)]
     if None in events:
         gap = store.path(_name(model_name, events.index(None) + 1))
@@ -200,7 +201,7 @@ def covered_s(state: RolloutState, look: LiveMetrics, at: float) -> float:
 
 
 def _name(model_name: str, epoch: int) -> str:
-    return f"rollout/{model_name}/events/{epoch:06d}.json"
+    return layout.rollout(model_name, "events", f"{epoch:06d}.json")
 
 
 def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:

@@ -14,6 +14,7 @@ from typing import Literal, Protocol, Self
 
 from pydantic import model_validator
 
+from pipeline import layout
 from pipeline.storage import ModelRef, Record, Store
 
 Arm = Literal["champion", "canary"]
@@ -58,7 +59,7 @@ class LocalRouter:
 
     def __init__(self, store: Store, model_name: str) -> None:
         self._store = store
-        self._name = f"rollout/{model_name}/router.json"
+        self._name = layout.rollout(model_name, "router.json")
 
     def read(self) -> Split | None:
         return self._store.read(self._name, Split)

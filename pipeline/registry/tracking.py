@@ -11,9 +11,9 @@ import sqlite3
 from contextlib import closing
 from urllib.parse import quote
 
+from pipeline import layout
 from pipeline.storage import Store
 
-FOLDER = "mlflow"
 BUSY_TIMEOUT_S = 60
 PATHS = (
     ("experiments", "artifact_location"),
@@ -30,7 +30,7 @@ def local_tracking(store: Store) -> str:
 
     Raises ValueError when the paths in it have to be set and cannot be.
     """
-    database = store.path(FOLDER, "mlflow.db")
+    database = store.path(layout.MLFLOW_DATABASE)
     if database.is_file():
         try:
             with closing(sqlite3.connect(database, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
@@ -53,8 +53,8 @@ def _moved(connection: sqlite3.Connection, store: Store) -> dict[str, str]:
         return {}
     moved: dict[str, str] = {}
     for name, location in connection.execute("SELECT name, artifact_location FROM experiments"):
-        here = store.path(FOLDER, name)
-        ours = location.startswith("file://") and location.endswith(f"/{FOLDER}/{quote(name)}")
+        here = store.path(layout.MLFLOW, name)
+        ours = location.startswith("file://") and location.endswith(f"/{layout.MLFLOW}/{quote(name)}")
         if ours and location != here.as_uri() and here.is_dir():
             moved[location] = here.as_uri()
     return moved

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.registry.record import Proposal, RolloutEvent
 from pipeline.serving.sample import Messages
 from pipeline.storage import Store, digest_json
@@ -71,8 +72,8 @@ def prompt_key(prompt: Sequence[Mapping[str, str]]) -> str:
 
 def _learned(store: Store, iteration: str) -> set[str] | None:
     """Keys of the prompts of an iteration's training and of its validation; None when its training rows are gone."""
-    folder = store.path("iterations", iteration, "training")
-    rows, watched = folder / "data.parquet", folder / "held_out.parquet"
+    folder = store.path(layout.iteration(iteration, layout.TRAINING))
+    rows, watched = folder / layout.ROWS_FILE, folder / layout.HELD_OUT_FILE
     if not rows.is_file():
         return None
     tables = [pq.read_table(path, columns=["prompt"]) for path in (rows, watched) if path.is_file()]

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import leaves
 from pipeline.registry.record import ModelVersion, RolloutState
-from pipeline.registry.tracking import FOLDER
 from pipeline.storage import CheckpointRef, Record, Store
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def record(
     client = _client(tracking_uri)
     # A tracking server knows where its artifacts go; a database does not.
     remote = tracking_uri.startswith("http")
-    run = _run(client, None if remote else store.path(FOLDER, iteration.model_name), iteration)
+    run = _run(client, None if remote else store.path(layout.MLFLOW, iteration.model_name), iteration)
     run_id = run.info.run_id
     _log_params(client, run, {key: store.within(value) for key, value in leaves(params)})
     _log_metrics(client, run, metrics)

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from pydantic import NonNegativeInt
 
+from pipeline import layout
 from pipeline.rewards.records import Drift
 from pipeline.storage import Record, Store
 
-FOLDER = "rewards/distributions"
 FLOOR = 0.5
 """Observations that an empty bin counts as, where the other histogram has some."""
 
@@ -84,10 +84,10 @@ def _comparable(earlier: RewardDistribution, this: RewardDistribution) -> bool:
 
 
 def _all(store: Store) -> list[RecordedDistribution]:
-    names = sorted(path.name for path in store.path(FOLDER).glob("[0-9]*.json"))
-    records = (store.read(f"{FOLDER}/{name}", RecordedDistribution) for name in names)
+    names = sorted(path.name for path in store.path(layout.DISTRIBUTIONS).glob("[0-9]*.json"))
+    records = (store.read(f"{layout.DISTRIBUTIONS}/{name}", RecordedDistribution) for name in names)
     return [each for each in records if each is not None]
 
 
 def _name(distribution: RewardDistribution) -> str:
-    return f"{FOLDER}/{distribution.number:05d}-{distribution.iteration}.json"
+    return f"{layout.DISTRIBUTIONS}/{distribution.number:05d}-{distribution.iteration}.json"

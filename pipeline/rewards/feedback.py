@@ -30,6 +30,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.recipe.rewards import Feedback
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext
@@ -222,8 +223,8 @@ def tenant_level(counts: Sequence[int], share: float, least: int) -> int:
 def settle_window(context: IterationContext, lake: Lake, window: Window) -> Path:
     """The folder of the window's opinions: `<day>.parquet` with the columns of `feedback.OPINIONS`."""
     store, settings = context.store, context.recipe.rewards.feedback
-    folder = context.path("opinions")
-    scratch = store.path("traces", "staging")  # what a kill leaves there is known to the erasure
+    folder = context.path(layout.OPINIONS)
+    scratch = store.path(layout.STAGING)  # what a kill leaves there is known to the erasure
     scratch.mkdir(parents=True, exist_ok=True)
     rows = where(window.scope)
     table = settle(lake.batches(window.days, window.snapshot, COLUMNS, rows), settings, scratch)

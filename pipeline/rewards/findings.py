@@ -18,9 +18,8 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
+from pipeline import layout
 from pipeline.storage import Store, write_atomically
-
-FOLDER = "rewards/findings"
 
 
 class JournalLine(msgspec.Struct, omit_defaults=True):
@@ -93,7 +92,7 @@ class FindingJournal:
     """An open file of one day, made with its first line. One writer each; a line is in the file once `add` returns."""
 
     def __init__(self, store: Store, day: str) -> None:
-        self._path = store.path(FOLDER, day, f"{uuid.uuid4().hex}.jsonl")
+        self._path = store.path(layout.FINDINGS, day, f"{uuid.uuid4().hex}.jsonl")
         self._stream: BinaryIO | None = None
         self._encoder = msgspec.json.Encoder()
 
@@ -123,7 +122,7 @@ def forget(store: Store, users: Collection[str]) -> list[str]:
     """Write the journals anew without the findings of these users; returns `name: n lines`."""
     changes: list[str] = []
     encoder = msgspec.json.Encoder()
-    for path in sorted(store.path(FOLDER).glob("*/*.jsonl")):
+    for path in sorted(store.path(layout.FINDINGS).glob("*/*.jsonl")):
         kept = [line for line in _lines(path) if line.user_id not in users]
         gone = len(path.read_bytes().splitlines()) - len(kept)
         if gone:  # a line that a kill cut off cannot say whose it was
@@ -135,11 +134,11 @@ def forget(store: Store, users: Collection[str]) -> list[str]:
 def drop_days(store: Store, days: Collection[str]) -> None:
     """Delete the findings on traces of these days."""
     for day in days:
-        shutil.rmtree(store.path(FOLDER, day), ignore_errors=True)
+        shutil.rmtree(store.path(layout.FINDINGS, day), ignore_errors=True)
 
 
 def _files(store: Store, day: str) -> list[Path]:
-    return sorted(store.path(FOLDER, day).glob("*.jsonl"))
+    return sorted(store.path(layout.FINDINGS, day).glob("*.jsonl"))
 
 
 def _lines(path: Path) -> Iterator[JournalLine]:

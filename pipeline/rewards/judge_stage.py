@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from pipeline import layout
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.iteration import Iteration
 from pipeline.recipe.rewards import Judge, Rag, Rewards
@@ -198,7 +199,7 @@ class JudgeStage:
         return self._store.read(self._admission_name(), Admission) if self._judge is not None else None
 
     def _admission_name(self) -> str:
-        return f"rewards/judges/{self._judge.id}/{self._iteration.id}.json"
+        return f"{layout.JUDGES}/{self._judge.id}/{self._iteration.id}.json"
 
     def _compare(
         self, judged: Sequence[RewardSample], answered: dict[str, JournalLine], writer: FindingJournal

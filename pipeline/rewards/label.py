@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.engine import open_engine
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
@@ -55,7 +56,6 @@ Log = Callable[[str], None]
 
 BATCH = 500
 """Checks between two writes to the journal."""
-FOLDER = "reward_labels"
 
 
 class LabelTask(NamedTuple):
@@ -91,8 +91,9 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
     store, iteration, settings = context.store, context.iteration, context.recipe.rewards
 
     def make() -> RewardLabels:
-        folder = iteration.path(FOLDER)
-        for name in (FOLDER, "opinions", "label_examples"):  # of an attempt that was killed before its record
+        folder = iteration.path(layout.LABEL_TABLE)
+        # Of an attempt that was killed before its record.
+        for name in (layout.LABEL_TABLE, layout.OPINIONS, layout.LABEL_EXAMPLES):
             shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
         with store.staged(folder) as staging, open_lake(context.lake) as lake:
             window = window_of(store, lake, iteration.dataset)
@@ -128,8 +129,9 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
         counts = LabelCounts(*(sum(column) for column in zip(*done, strict=True))) if done else LabelCounts(0, 0, 0)
         return summarise(context, dataset, panel, counts.checked, counts.remembered, aside)
 
-    with store.alone(iteration.path("labelling.lock")):  # of two runs at once the second finds the first one's labels
-        return store.once(iteration.path("reward_labels.json"), RewardLabels, make)
+    # Of two runs at once the second meets the labels of the first.
+    with store.alone(iteration.path(layout.LABELLING_LOCK)):
+        return store.once(iteration.path(layout.LABELS), RewardLabels, make)
 
 
 def _label_all(parts: Sequence[LabelTask], compute: Compute, log: Log) -> list[LabelCounts]:

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.estimate import Array, Estimate, rank_correlation, share
 from pipeline.iteration import Iteration
 from pipeline.rewards.records import (
@@ -213,7 +214,7 @@ def examples(labels: DatasetRef, n: int = SHOWN) -> tuple[LabelSample, ...]:
 
 def page(store: Store, iteration: Iteration, shown: Sequence[LabelSample]) -> Path:
     """Write the examples, once; the path of the page."""
-    folder = iteration.path("label_examples")
+    folder = iteration.path(layout.LABEL_EXAMPLES)
     if not store.path(folder).is_dir():
         with store.staged(folder) as staging:
             (staging / "examples.md").write_text("\n".join(_verdicts_of(each) for each in shown))

@@ -11,6 +11,7 @@ from functools import cache
 
 import pyarrow as pa
 
+from pipeline import layout
 from pipeline.storage import DatasetRef, Store
 from pipeline.traces.arrow import pc
 from pipeline.traces.erased import erased_users, user_hash
@@ -27,7 +28,7 @@ def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> fro
     Call it inside `publishing`, so that nobody is forgotten between the look and the use. Raises ValueError when the
     dataset is not in this store.
     """
-    window = store.read(f"traces/datasets/{dataset.digest}.json", Window)
+    window = store.read(layout.window(dataset.digest), Window)
     if window is None:
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
     forgotten = {user.user_hash: user for user in erased_users(store).users}

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.recipe import Selection
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit, Index
@@ -124,7 +125,7 @@ def build(
             "held_out_pairs": pa.Table.from_pylist([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
             "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
         }
-        refs = _publish(store, iteration.path("preference_dataset"), tables, hits)
+        refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, hits)
         return PreferenceDataset(
             iteration=iteration.id,
             **refs,
@@ -138,7 +139,7 @@ def build(
         )
 
     with shared_lock(store):
-        return store.once(iteration.path("preference_dataset.json"), PreferenceDataset, make)
+        return store.once(iteration.path(layout.PREFERENCES), PreferenceDataset, make)
 
 
 TRAINABLE = ("frontier", "unknown")

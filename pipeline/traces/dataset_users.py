@@ -11,6 +11,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from pipeline import layout
 from pipeline.storage import Record, Store
 from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import Lake
@@ -30,8 +31,8 @@ class DatasetUsers(Record):
 
 def windows(store: Store) -> list[Window]:
     """Every published dataset."""
-    paths = sorted(store.path("traces", "datasets").glob("*.json"))
-    records = [store.read(f"traces/datasets/{path.name}", Window) for path in paths]
+    paths = sorted(store.path(layout.DATASETS).glob("*.json"))
+    records = [store.read(layout.window(path.stem), Window) for path in paths]
     return [window for window in records if window is not None]
 
 
@@ -65,4 +66,4 @@ def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, datetime]]:
 
 
 def _name(dataset: str) -> str:
-    return f"traces/datasets/members/{dataset}.json"
+    return f"{layout.DATASET_USERS}/{dataset}.json"

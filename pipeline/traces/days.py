@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import audit
+from pipeline import audit, layout
 from pipeline.engine import Engine
 from pipeline.recipe.traces import Traces
 from pipeline.storage import digest_json, write_atomically
@@ -115,15 +115,15 @@ class DayWriter:
             lake.replace_day(day, files, report.digest)
         counts = {"seen": report.seen, "admitted": report.admitted, "digest": report.digest, "snapshot": lake.snapshot}
         audit.record(store, "admission", day, counts, self._session.now)
-        write_atomically(store.path("traces", "rejected", f"{day}.jsonl"), verdict.ledger.read_bytes())
-        store.write(f"traces/days/{day}.json", report)  # last: a day without its report is made again
+        write_atomically(store.path(layout.rejected_rows(day)), verdict.ledger.read_bytes())
+        store.write(layout.day_report(day), report)  # last: a day without its report is made again
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.rejected.items())
         self._session.log(
             f"traces: {day} governed: {report.admitted:,} of {report.seen:,} rows; rejected: {reasons or 'none'}"
         )
 
     def _is_current(self, report: DayReport) -> bool:
-        known = self._session.store.read(f"traces/days/{report.day}.json", DayReport)
+        known = self._session.store.read(layout.day_report(report.day), DayReport)
         governed = report.day == UNKNOWN_DAY or self._session.lake.digests().get(report.day) == report.digest
         return known is not None and known.digest == report.digest and governed
 
@@ -157,7 +157,7 @@ class DayWriter:
 
     def _late(self, reading: Reading, verdict: DayOutcome) -> None:
         """Rows that came after their day's raw data was deleted stay out, and are told."""
-        name = f"traces/days/{verdict.day}.json"
+        name = layout.day_report(verdict.day)
         known = self._session.store.read(name, DayReport)
         assert known is not None, f"{verdict.day} is sealed and has no report"
         files = {file.name: file for file in known.files}

@@ -12,10 +12,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime
 
+from pipeline import layout
 from pipeline.storage import Record, Store
 from pipeline.traces.pii import pseudonym
-
-NAME = "traces/erased.json"
 
 
 class ErasedUser(Record):
@@ -37,7 +36,7 @@ def user_hash(user_id: str) -> str:
 
 
 def erased_users(store: Store) -> ErasedUsers:
-    return store.read(NAME, ErasedUsers) or ErasedUsers()
+    return store.read(layout.ERASED, ErasedUsers) or ErasedUsers()
 
 
 @contextmanager
@@ -61,13 +60,13 @@ def add(store: Store, user: ErasedUser) -> None:
     before = known.get(user.user_hash)
     if before is None or (before.since is not None and (user.since is None or user.since < before.since)):
         users = {**known, user.user_hash: user}.values()
-        store.write(NAME, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.user_hash))))
+        store.write(layout.ERASED, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.user_hash))))
 
 
 @contextmanager
 def _lock(store: Store, how: int) -> Generator[None]:
     """The kernel drops it with the process."""
-    path = store.path("traces", "erased.lock")
+    path = store.path(layout.ERASED_LOCK)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, how)

@@ -13,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from pipeline import layout
 from pipeline.engine import open_engine
 from pipeline.iteration import identify
 from pipeline.storage import DatasetRef, Store, digest_json
@@ -27,7 +28,7 @@ from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Wind
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import NAME, Watermark, compare, days_of, sealed
+from pipeline.traces.watermark import Watermark, compare, days_of, sealed
 from pipeline.traces.wrong_source import explain
 
 Log = Callable[[str], None]
@@ -48,7 +49,7 @@ def materialize(
     store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
     source = open_source(address)
     parts = source.parts()
-    known = (store.read(NAME, Watermark) or Watermark()).read_by(settings.reader)
+    known = (store.read(layout.WATERMARK, Watermark) or Watermark()).read_by(settings.reader)
     changes = compare(known, parts, settings.retention.raw_days, now)
     rules = rules_digest(settings)
 
@@ -73,11 +74,11 @@ def materialize(
                 after = reading.watermark(changes, source.label, {})
                 maker = DayWriter(session, engine, context.lake, rules, compute.memory_mb)
                 about = maker.make(reading, days, partial(allow, after))
-            store.write(NAME, reading.watermark(changes, source.label, about))
+            store.write(layout.WATERMARK, reading.watermark(changes, source.label, about))
         else:
             allow(known)
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
-        current = store.read(NAME, Watermark) or Watermark()
+        current = store.read(layout.WATERMARK, Watermark) or Watermark()
         reports = _reports(store, current)
         window = count(lake, settings.counts, producer, reports, settings.window_days)
         dataset = _publish(store, lake, window)
@@ -99,7 +100,7 @@ def window_of(store: Store, lake: Lake, dataset: DatasetRef) -> Window:
 
     Raises ValueError when the dataset is not in this store any more, or was erased.
     """
-    window = store.read(_dataset_name(dataset.digest), Window)
+    window = store.read(layout.window(dataset.digest), Window)
     if window is None:
         gone = (
             " any more: rows of it were erased, or dropped by retention" if dataset_users(store, dataset.digest) else ""
@@ -132,16 +133,12 @@ def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Se
     return rows
 
 
-def report_name(day: str) -> str:
-    return f"traces/days/{day}.json"
-
-
 def _stale(store: Store, lake: Lake, known: Watermark, rules: str) -> set[str]:
     """Days whose table is not what their report says, or whose rules have changed since."""
     digests = lake.digests()
     stale: set[str] = set()
     for day in known.days - sealed(known.parts):
-        report = store.read(report_name(day), DayReport)
+        report = store.read(layout.day_report(day), DayReport)
         governed = report is not None and (day == UNKNOWN_DAY or digests.get(day) == report.digest)
         if report is None or not governed or report.rules != rules:
             stale.add(day)
@@ -149,7 +146,7 @@ def _stale(store: Store, lake: Lake, known: Watermark, rules: str) -> set[str]:
 
 
 def _reports(store: Store, current: Watermark) -> list[DayReport]:
-    records = (store.read(report_name(day), DayReport) for day in sorted(days_of(current.parts.values())))
+    records = (store.read(layout.day_report(day), DayReport) for day in sorted(days_of(current.parts.values())))
     return [report for report in records if report is not None]
 
 
@@ -166,13 +163,9 @@ def _publish(store: Store, lake: Lake, window: Sequence[CountedDay]) -> DatasetR
         snapshot=lake.snapshot,
         scope=scope_of(window),
     )
-    name = _dataset_name(digest)
+    name = layout.window(digest)
     published = store.once(name, Window, lambda: dataset)
     if not lake.has(published.snapshot) or published.uri != lake.uri:  # the lake was rebuilt, or the snapshot expired
         store.write(name, dataset)
         published = dataset
     return DatasetRef(uri=published.uri, rows=published.rows, digest=digest, snapshot=published.snapshot)
-
-
-def _dataset_name(digest: str) -> str:
-    return f"traces/datasets/{digest}.json"

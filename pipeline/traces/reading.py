@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from pipeline import layout
 from pipeline.engine import Engine
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Store
@@ -47,7 +48,7 @@ class Session(NamedTuple):
     @contextmanager
     def staging(self) -> Generator[Path]:
         """A private folder for staged rows, removed at the end; what killed runs left is removed first."""
-        root = self.store.path("traces", "staging")
+        root = self.store.path(layout.STAGING)
         for old in root.glob("*"):
             if time.time() - old.stat().st_mtime > LEFTOVER_S:
                 shutil.rmtree(old, ignore_errors=True)
@@ -133,7 +134,7 @@ class Reading:
         if not indices or not self._known.parts:
             return set()
         lake = self._session.lake
-        ledgers = sorted(self._session.store.path("traces", "rejected").glob("*.jsonl"))
+        ledgers = sorted(self._session.store.path(layout.REJECTED).glob("*.jsonl"))
         days: set[str] = set()
         with connect(self.folder) as db:
             files = quoted(annotations_file(self.folder, n) for n in indices)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pipeline import audit
+from pipeline import audit, layout
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record, Store
 from pipeline.traces.dataset_users import record_dataset_users, windows
@@ -20,7 +20,7 @@ from pipeline.traces.lake import LakeConfig, SweepResult, open_lake
 from pipeline.traces.lake.upkeep import GRACE_S
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
-from pipeline.traces.watermark import NAME, Watermark, touched_by
+from pipeline.traces.watermark import Watermark, touched_by
 
 
 class Retained(Record):
@@ -61,12 +61,12 @@ def retain(
 
 def retired(store: Store) -> frozenset[str]:
     """Every day that retention has dropped, in this pass or in one before."""
-    return frozenset(path.stem for path in store.path("traces", "days", "retired").glob("*.json"))
+    return frozenset(path.stem for path in store.path(layout.RETIRED_DAYS).glob("*.json"))
 
 
 def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime, grace_s: float) -> Retained:
     with open_lake(lake_config) as lake:
-        reported = {path.stem for path in store.path("traces", "days").glob("????-??-??.json")}
+        reported = {path.stem for path in store.path(layout.DAYS).glob("????-??-??.json")}
         days = tuple(sorted(day for day in reported | lake.digests().keys() if day < first))
         if not days:
             return Retained()
@@ -77,11 +77,11 @@ def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime,
         swept = lake.sweep(grace_s)
     detail = {"days": list(days), "datasets": list(lost), "files": swept.files}
     audit.record(store, "retention", f"governed before {first}", detail, now, once=True)
-    retired = store.path("traces", "days", "retired")
+    retired = store.path(layout.RETIRED_DAYS)
     retired.mkdir(parents=True, exist_ok=True)
     for day in days:
-        store.path("traces", "rejected", f"{day}.jsonl").unlink(missing_ok=True)
-        report = store.path("traces", "days", f"{day}.json")
+        store.path(layout.rejected_rows(day)).unlink(missing_ok=True)
+        report = store.path(layout.day_report(day))
         if report.exists():
             report.replace(retired / report.name)  # last: as long as it is there, the day is not done with
     return Retained(days=days, datasets=lost, swept=swept)
@@ -115,7 +115,7 @@ def _overdue(store: Store, address: Address, first: str) -> Iterator[SourcePart]
 
     A part that changed since it was read is not overdue: it may speak of newer days.
     """
-    read = (store.read(NAME, Watermark) or Watermark()).parts
+    read = (store.read(layout.WATERMARK, Watermark) or Watermark()).parts
     for part in open_source(address).parts():
         known = read.get(part.name)
         days = touched_by([known]) if known is not None and known.version == part.version else set[str]()

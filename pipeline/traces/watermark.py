@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from pipeline import layout
 from pipeline.locations import Uri
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record, Store
@@ -26,8 +27,6 @@ from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import SourcePart
-
-NAME = "traces/watermark.json"
 
 
 class ReadPart(Record):
@@ -131,18 +130,18 @@ def nothing_counts(governed: GovernedTraces, lake: LakeConfig, settings: Traces,
 
 def weak(store: Store, governed: GovernedTraces, settings: Traces) -> list[str]:
     """The parts of the source that gave less than they should have, each with what is the matter."""
-    calls = (store.read(NAME, Watermark) or Watermark()).calls
+    calls = (store.read(layout.WATERMARK, Watermark) or Watermark()).calls
     return weak_parts(governed.days, calls, settings.min_admitted_share)
 
 
 def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[tuple[str, str, str]]:
     """Rows (reason, what was seen, file and line), at most `each` per reason, from the ledgers of `days`."""
-    ledgers = [path for day in days if (path := store.path("traces", "rejected", f"{day}.jsonl")).exists()]
+    ledgers = [path for day in days if (path := store.path(layout.rejected_rows(day))).exists()]
     if not ledgers:
         return []
     columns = "{reason: 'VARCHAR', file: 'VARCHAR', line: 'BIGINT', detail: 'VARCHAR'}"
     first = f"qualify row_number() over (partition by reason order by file, line) <= {each}"
-    with connect(store.path("traces")) as db:
+    with connect(store.path(layout.TRACES)) as db:
         db.execute("create temp table samples (reason varchar, file varchar, line bigint, detail varchar)")
         for ledger in ledgers:  # one at a time: DuckDB takes 32 MB for each JSON file of a query
             lines = f"read_json({quoted([ledger])}, columns = {columns})"
@@ -153,7 +152,7 @@ def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[t
 
 def watermark_line(store: Store) -> tuple[str, int, str, int, str]:
     """Source, parts read, their megabytes as stored, days touched, the newest of them."""
-    read = store.read(NAME, Watermark) or Watermark()
+    read = store.read(layout.WATERMARK, Watermark) or Watermark()
     days = sorted(read.days)
     megabytes = sum(part.bytes for part in read.parts.values()) / 1e6
     return read.source, len(read.parts), f"{megabytes:,.1f}", len(days), days[-1] if days else ""

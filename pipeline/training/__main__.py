@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from pipeline import layout
 from pipeline.locations import Document, record_of_iteration
 from pipeline.processes import die_with_parent
 from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
@@ -72,7 +73,7 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
 
 def finished(plan: TrainingPlan, folder: Path, mend: bool = True) -> bool:
     """Whether `result.json` is of this plan and its weights are there to the bit; `mend` removes one that isn't."""
-    path = folder / "result.json"
+    path = folder / layout.RESULT_FILE
     if not path.is_file():
         return False
     try:
@@ -99,7 +100,7 @@ def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: Fencin
             return NEVER_RETRY
         if turn is not None:
             check(folder, turn)
-        document = record_of_iteration(folder / "result.json")
+        document = record_of_iteration(folder / layout.RESULT_FILE)
         write_atomically(document.path, to_json(result, document))
     return 0
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from pipeline import layout
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
@@ -34,16 +35,16 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
             f"The plan has {plan.nodes} nodes, and this launcher starts one. Set compute.nodes to 1, or give the "
             "recipe a compute.kubernetes section."
         )
-    name = f"iterations/{plan.iteration}/training"
-    existing = store.read(f"{name}/result.json", TrainingResult)
+    name = layout.iteration(plan.iteration)
+    existing = store.read(f"{name}/{layout.RESULT}", TrainingResult)
     if existing is not None:
         return existing
-    command = [sys.executable, "-m", "pipeline.training", str(store.path(name, "plan.json"))]
+    command = [sys.executable, "-m", "pipeline.training", str(store.path(name, layout.PLAN))]
     command += ["--parent", str(os.getpid())]
     code, tail = _follow(command, timeout_s, plan.training.grace_s, log)
     if code == NEVER_RETRY:
         raise TrainingRefused(f"The trainer refuses the plan:\n{tail}")
-    result = store.read(f"{name}/result.json", TrainingResult)
+    result = store.read(f"{name}/{layout.RESULT}", TrainingResult)
     if result is not None:  # also when the signal came after the work was done
         return result
     if code in (PREEMPTED, -signal.SIGTERM):

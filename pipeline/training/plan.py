@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import DPO, GRPO, Compute, Rewards, Training
 from pipeline.recipe.section import Observer, Operational, joined, settings
@@ -108,10 +109,10 @@ def plan_training(
         )
 
     with shared_lock(store):
-        plan = store.once(iteration.path("training", "plan.json"), TrainingPlan, make)
+        plan = store.once(iteration.path(layout.PLAN), TrainingPlan, make)
         placed = _placed(store, iteration, plan, training, compute)
         if placed != plan:
-            store.write(iteration.path("training", "plan.json"), placed)
+            store.write(iteration.path(layout.PLAN), placed)
         return placed
 
 
@@ -123,7 +124,7 @@ def _placed(
     The number of processes stays once there is a checkpoint: another one could not resume from it.
     """
     now = plan.model_copy(update={"training": joined(plan.training, training)})
-    if any(store.path(iteration.path("training", "checkpoints")).glob("step-*")):
+    if any(store.path(iteration.path(layout.CHECKPOINTS)).glob("step-*")):
         return now
     where = {"nodes": compute.nodes, "processes": compute.processes, "peak_tflops": compute.accelerator.peak_tflops}
     return now.model_copy(update=where)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import DPO, GRPO, Validation
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
@@ -56,7 +57,7 @@ def schedule(
     order: list[Row] = []
     while len(order) < wanted:
         order += dice.sample(rows, len(rows))
-    return _write(store, iteration.path("training", "data.parquet"), order[:wanted], schema), dropped
+    return _write(store, iteration.path(layout.TRAINING_ROWS), order[:wanted], schema), dropped
 
 
 def held_out_rows(
@@ -67,7 +68,7 @@ def held_out_rows(
         return None
     rows: list[Row] = pq.read_table(dataset.held_out_prompts.uri).to_pylist()
     rows = [row for row in rows if _may_be_used(row, agreed)][: validation.prompts]
-    return _write(store, iteration.path("training", "held_out.parquet"), rows, PROMPTS) if rows else None
+    return _write(store, iteration.path(layout.HELD_OUT_ROWS), rows, PROMPTS) if rows else None
 
 
 def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> DatasetRef:

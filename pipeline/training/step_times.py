@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Compute, Training
 from pipeline.recipe.section import Length, Observer, Operational, settings
@@ -23,16 +24,16 @@ def measured_step_s(store: Store, iteration: Iteration, training: Training, comp
     of the base model's weights. A record that cannot be read, or whose base is gone, is passed over.
     """
     step_times: dict[str, float] = {}
-    results = store.path("iterations").glob("*/training/result.json")
+    results = store.path(layout.ITERATIONS).glob(f"*/{layout.RESULT}")
     for path in sorted(results, key=lambda path: path.stat().st_mtime, reverse=True):
         id = path.parent.parent.name
         if id == iteration.id or len(step_times) == len(METHODS):
             continue
         try:
-            plan = store.read(f"iterations/{id}/training/plan.json", TrainingPlan)
+            plan = store.read(layout.iteration(id, layout.PLAN), TrainingPlan)
             if plan is None or plan.decision.method in step_times or not _same(plan, iteration, training, compute):
                 continue
-            result = store.read(f"iterations/{id}/training/result.json", TrainingResult)
+            result = store.read(layout.iteration(id, layout.RESULT), TrainingResult)
         except ValueError:
             continue
         step_s = typical(result.metrics).get("seconds/step") if result else None

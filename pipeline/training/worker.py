@@ -12,6 +12,7 @@ import torch
 from jinja2 import TemplateError
 from transformers.utils import logging
 
+from pipeline import layout
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import GRPO
 from pipeline.rewards.verifiers import grader_of
@@ -61,5 +62,5 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
         result = fit.run(plan, folder, build, check, started_at, fence)
         if result is not None:
             fence()
-            document = record_of_iteration(folder / "result.json")
+            document = record_of_iteration(folder / layout.RESULT_FILE)
             write_atomically(document.path, to_json(result, document))

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from assets.outcome import OUTCOME, IterationOutcome
+from assets.outcome import IterationOutcome
 from assets.resources import RECORDS, Deployment, deployment, read_record
+from pipeline.layout import OUTCOME
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
 

@@ -10,7 +10,7 @@ import pytest
 from assets.card import IterationRecords
 from assets.outcome import outcome
 from assets.registry import on_record
-from assets.resources import LATEST, Deployment, read_record
+from assets.resources import Deployment, read_record
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
 from jobs.definitions import ASSETS
@@ -18,6 +18,7 @@ from jobs.summary import TELLERS
 from pipeline.demo import MODEL_DIR
 from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
+from pipeline.layout import LATEST
 from pipeline.pinning import pin
 from pipeline.recipe import Rewards, Training
 from pipeline.registry import versions

@@ -7,11 +7,12 @@ import pytest
 
 from assets.outcome import Ending as Ended
 from assets.outcome import conclude
-from assets.resources import LATEST, Deployment
+from assets.resources import Deployment
 from evals.comparison import EvalReport
 from jobs import summary
 from jobs.ending import ending
 from pipeline.iteration import Iteration
+from pipeline.layout import LATEST
 from pipeline.recipe.overrides import split
 from pipeline.registry.record import ModelVersion
 from pipeline.storage import CheckpointRef, Store

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assets.resources import LATEST, Deployment, deployment
+from assets.resources import Deployment, deployment
 from jobs.reviews import main, review_sample, weekly_review
 from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
+from pipeline.layout import LATEST
 from pipeline.pinning import pin
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
 from pipeline.storage import DatasetRef, ModelRef, Store

@@ -6,10 +6,11 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.resources import LATEST, Deployment, records
+from assets.resources import Deployment, records
 from jobs.definitions import ASSETS
 from k8s.ledger import Ledger
 from pipeline.iteration import Iteration
+from pipeline.layout import LATEST
 from pipeline.pinning import pin
 from pipeline.storage import DatasetRef
 from pipeline.traces.records import GovernedTraces

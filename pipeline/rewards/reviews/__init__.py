@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.recipe.rewards import DEFAULT_RUBRIC, Review
 from pipeline.rewards.feedback import principal
 from pipeline.rewards.findings import key_of
@@ -28,7 +29,6 @@ from pipeline.rewards.reviews import sheet, strata
 from pipeline.rewards.trust import ReviewedLabel, chat
 from pipeline.storage import DatasetRef, Store, write_atomically
 
-FOLDER = "rewards/reviews"
 SAMPLE, SHEET, RUBRIC = "sample.jsonl", "sheet.csv", "rubric.txt"
 HOW = """\
 Score each completion in sheet.csv, in the column human_score, from 1 to 5; 4.5 is a score too. Leave it empty where you
@@ -70,7 +70,7 @@ def write(
 
     A week that has a sheet keeps it. Raises FileNotFoundError when the label table is gone.
     """
-    folder = f"{FOLDER}/{week}"
+    folder = f"{layout.REVIEWS}/{week}"
     if not store.path(folder).is_dir():
         table = pq.read_table(labels.dataset.uri, columns=list(strata.COLUMNS))
         picks = strata.draw(table, settings, week, labels.dataset.digest, chosen_min, rejected_max)
@@ -140,7 +140,7 @@ def forget(store: Store, user_ids: Collection[str]) -> list[str]:
     What else lies beside them (a sheet in a spreadsheet's own format, a broken one) cannot be written anew: it is
     removed where the week had rows of theirs. After a kill the same call does the rest.
     """
-    for staged in store.path(FOLDER).glob(".*"):  # of a killed `write`
+    for staged in store.path(layout.REVIEWS).glob(".*"):  # of a killed `write`
         shutil.rmtree(staged, ignore_errors=True)
     principals = {principal(id, None, "") for id in user_ids}
     return _without(store, lambda row: row["user_id"] in principals)
@@ -193,7 +193,7 @@ def _without(store: Store, gone: Callable[[Row], bool]) -> list[str]:
         for path in sorted(set(folder.iterdir()) - {folder / SAMPLE, folder / RUBRIC}):
             changes += _rewritten(store, path, theirs)
         write_atomically(folder / SAMPLE, b"".join(_line(row) for row in kept))
-        changes.append(f"{FOLDER}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines")
+        changes.append(f"{layout.REVIEWS}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines")
     return changes
 
 
@@ -214,7 +214,7 @@ def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]
 
 
 def _weeks(store: Store) -> list[Path]:
-    return sorted(path.parent for path in store.path(FOLDER).glob(f"[0-9]*/{SAMPLE}"))
+    return sorted(path.parent for path in store.path(layout.REVIEWS).glob(f"[0-9]*/{SAMPLE}"))
 
 
 def _sheets(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import pyarrow as pa
 from pydantic import ConfigDict, Field, model_validator
 
+from pipeline import layout
 from pipeline.storage import Record, Store
 from pipeline.traces.lake import names
 from pipeline.traces.rows import SCHEMA
@@ -93,7 +94,7 @@ class LakeConfig(Record):
 
 def local_lake(store: Store) -> LakeConfig:
     """The lake of a single machine: SQLite and files, all under `<store>/lake`, which moves and is copied as one."""
-    folder = store.path("lake")
+    folder = store.path(layout.LAKE)
     return LakeConfig(catalogue="sqlite", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline import layout
 from pipeline.erasure.derived import FOLDERS
 from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
-from pipeline.rewards import findings
 from pipeline.rewards.records import COMPONENTS, LABELS
 from pipeline.rewards.trust import examples, page
 from pipeline.selection.pairing import read_labels
@@ -167,7 +167,7 @@ def test_a_kill_loses_no_finished_check(export: Path, store: Store, label: Label
         day_file(export, day, [call(n, f"#### ({n} + x)/7", rf"\frac{{x + {n}}}{{7}}", day=day) for n in numbers])
     code = KILLED.format(path=sys.path, store=str(store.root), export=str(export))
     child = subprocess.Popen([sys.executable, "-c", code])
-    folder = store.path(findings.FOLDER)
+    folder = store.path(layout.FINDINGS)
 
     def noted() -> int:  # whole lines: the last one may be torn
         return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/*.jsonl"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.layout import WATERMARK as NAME
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource, Traces
 from pipeline.storage import Store
 from pipeline.traces.days import rules_digest
@@ -18,7 +19,7 @@ from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import NAME, Watermark, weak
+from pipeline.traces.watermark import Watermark, weak
 from pipeline.traces.wrong_source import likely_kind
 
 from .conftest import Run, govern, observation, score, write

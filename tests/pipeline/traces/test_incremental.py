@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.layout import ERASED as NAME
+from pipeline.layout import WATERMARK
 from pipeline.recipe.traces import Retention
 from pipeline.storage import Store
-from pipeline.traces.erased import NAME, ErasedUser, ErasedUsers, user_hash
+from pipeline.traces.erased import ErasedUser, ErasedUsers, user_hash
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, GovernedTraces, Reason
-from pipeline.traces.watermark import NAME as WATERMARK
 from pipeline.traces.watermark import Watermark
 
 from .conftest import NOW, Run, observation, score, write

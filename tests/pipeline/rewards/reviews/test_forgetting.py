@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import layout
 from pipeline.rewards import reviews
 from pipeline.storage import Store
 from tests.pipeline.rewards.reviews.conftest import EVERYTHING, WEEK, filled, label, published, sample
@@ -41,8 +42,8 @@ def test_forgetting_a_user_leaves_everybody_elses_reviews(store: Store, week: Pa
 
 def test_forgetting_heals_after_a_kill(store: Store, week: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(week, lambda row: "5", "sheet-ann.csv")
-    (store.path(reviews.FOLDER) / f".{WEEK}.killed").mkdir()
-    (store.path(reviews.FOLDER) / f".{WEEK}.killed" / "sample.jsonl").write_bytes((week / "sample.jsonl").read_bytes())
+    (store.path(layout.REVIEWS) / f".{WEEK}.killed").mkdir()
+    (store.path(layout.REVIEWS) / f".{WEEK}.killed" / "sample.jsonl").write_bytes((week / "sample.jsonl").read_bytes())
     write, done = reviews.write_atomically, 0
 
     class Killed(BaseException):

@@ -1,0 +1,91 @@
+"""Where everything lies below the data root: each name, said once. Names are relative to the root, with slashes.
+
+    audit/              the log of what was done to data and models, a chain of hashes, with its head
+    erasures/           a proof for each user who was forgotten; `pending/` while it is under way
+    iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
+    lake/               the governed table: SQLite catalogue, data, metadata
+    mlflow/             the local tracking server's database and artifacts
+    production/         the traffic of the embedded model, as a Langfuse export
+    registry/blocks/    models that an erasure keeps out of the traffic
+    rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions
+    rollout/<model>/    the events of a rollout, in order; the local router's split
+    traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `staging/` is scratch
+
+Owns names, not what is in them. Names that a package keeps to itself below one of these folders stay with it.
+"""
+
+from __future__ import annotations
+
+AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW = "audit", "erasures", "iterations", "lake", "mlflow"
+PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewards", "rollout", "traces"
+OWN = frozenset((AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, TRACES))
+"""What the loop keeps below the data root; `production` is raw data, as a user's own source would be."""
+
+# Below `audit/`.
+AUDIT_LOG, AUDIT_HEAD, AUDIT_LOCK = f"{AUDIT}/log.jsonl", f"{AUDIT}/head.json", f"{AUDIT}/lock"
+
+# Below `traces/`.
+WATERMARK, ERASED, ERASED_LOCK = f"{TRACES}/watermark.json", f"{TRACES}/erased.json", f"{TRACES}/erased.lock"
+DAYS, RETIRED_DAYS, REJECTED = f"{TRACES}/days", f"{TRACES}/days/retired", f"{TRACES}/rejected"
+DATASETS, STAGING = f"{TRACES}/datasets", f"{TRACES}/staging"
+DATASET_USERS = f"{DATASETS}/members"
+
+# Below `rewards/`.
+FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions", f"{REWARDS}/reviews"
+JUDGES = f"{REWARDS}/judges"
+
+BLOCKS = f"{REGISTRY}/blocks"
+MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
+LATEST = f"{ITERATIONS}/latest.json"
+"""The newest iteration; a run that names none works on it."""
+
+# Below `iterations/<id>/`: the records, and what stages leave beside them.
+RECIPE = "recipe.json"
+GOVERNED = "traces.json"
+LABELS, LABEL_TABLE, OPINIONS, LABEL_EXAMPLES = "reward_labels.json", "reward_labels", "opinions", "label_examples"
+LABELLING_LOCK = "labelling.lock"
+PREFERENCES, PREFERENCE_TABLES = "preference_dataset.json", "preference_dataset"
+TRAINING = "training"
+PLAN_FILE, RESULT_FILE, ROWS_FILE, HELD_OUT_FILE = "plan.json", "result.json", "data.parquet", "held_out.parquet"
+"""Inside a training's folder, which is all that a trainer knows of the data root."""
+PLAN, RESULT, LEDGER = f"{TRAINING}/{PLAN_FILE}", f"{TRAINING}/{RESULT_FILE}", f"{TRAINING}/ledger.json"
+TRAINING_ROWS, HELD_OUT_ROWS = f"{TRAINING}/{ROWS_FILE}", f"{TRAINING}/{HELD_OUT_FILE}"
+CHECKPOINTS, ATTEMPTS = f"{TRAINING}/checkpoints", f"{TRAINING}/attempts"
+EVAL_REPORT, EVIDENCE, GATE_VERDICT = "eval_report.json", "evidence", "gate_verdict.json"
+MODEL_VERSION = "model_version.json"
+OUTCOME = "outcome.json"
+
+
+def iteration(id: str, *parts: str) -> str:
+    """Name of something that an iteration published; of its folder without parts."""
+    return "/".join((ITERATIONS, id, *parts))
+
+
+def day_report(day: str) -> str:
+    return f"{DAYS}/{day}.json"
+
+
+def rejected_rows(day: str) -> str:
+    """The ledger of a day's rejected rows: a JSON line for each."""
+    return f"{REJECTED}/{day}.jsonl"
+
+
+def window(digest: str) -> str:
+    """The days and the snapshot of a dataset."""
+    return f"{DATASETS}/{digest}.json"
+
+
+def proof(id: str) -> str:
+    return f"{ERASURES}/{id}.json"
+
+
+def pending_erasure(id: str) -> str:
+    return f"{ERASURES}/pending/{id}.json"
+
+
+def block(proof: str) -> str:
+    return f"{BLOCKS}/{proof}.json"
+
+
+def rollout(model_name: str, *parts: str) -> str:
+    return "/".join((ROLLOUT, model_name, *parts))
