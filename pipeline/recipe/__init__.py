@@ -72,10 +72,15 @@ class Evaluation(Section):
     suite: Literal["arithmetic"] = "arithmetic"
     """Held-out operands of the embedded task."""
     items: PositiveInt = 500
+    """Questions of the suite; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
     samples_per_item: PositiveInt = 4
+    """Completions that each model draws for an item; their mean is the accuracy on that item."""
     temperature: PositiveFloat = 1.0
+    """Sampling temperature of both models. At 1 they answer as users get their answers."""
     max_completion_tokens: PositiveInt = 512
+    """Length limit of an answer, also of replayed rollout traffic. An answer that reaches it is truncated."""
     seed: int = 11
+    """Seed of the draw of the items, of the sampling of both models and of the bootstrap."""
     alpha: Share = 0.05
     """One-sided level of the improvement test and of every guard."""
     guard_margin: Share = 0.03
@@ -92,9 +97,13 @@ class Rollout(Section):
     min_canary_requests: PositiveInt = 50
     """Too little traffic holds; it never advances."""
     max_quality_drop: Share = 0.03
-    """Seed: 3 percentage points."""
+    """Fall of the share of right answers, champion to canary (seed: 3 percentage points): above it the rollout is held,
+    and taken back once that is proven."""
     max_error_rate_ratio: PositiveFloat = 2.0
+    """Ratio of the error rates, canary over champion, above which the canary is rolled back once that is proven."""
     max_p99_latency_ratio: PositiveFloat = 1.1
+    """Ratio of the 99th percentiles of latency, canary over champion, above which a look counts as slow. A majority of
+    slow looks holds the rollout; slow looks that prove harm roll it back."""
     alpha: Share = 0.05
     """Level of the anytime-valid harm test over a whole stage."""
     drive_for_s: float = 0.0
@@ -109,16 +118,25 @@ class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
     name: Annotated[str, Operational]
+    """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
     base_model: Annotated[BaseModelSection, Operational]
+    """The first champion: what serves before the first promotion, and what the first candidate is trained from."""
     traces: Traces
+    """Where traces come from, which of them may be learned from, and how long they are kept."""
     rewards: Rewards = Rewards()
+    """What a completion is worth, and what a check may cost."""
     selection: Selection = Selection()
+    """Which method is trained, and the evidence that it needs."""
     training: Training = Training()
+    """The methods' settings, and how a training is distributed, watched and saved."""
     evaluation: Evaluation = Evaluation()
+    """What the gate asks, and how sure it has to be."""
     rollout: Annotated[Rollout, Operational] = Rollout()
+    """How a candidate that passed the gate gets its traffic, and what takes it back."""
     compute: Annotated[Compute, Operational] = Compute()
+    """Where the work runs, and what that costs."""
     accept_demo_suite: Annotated[bool, Operational] = False
     """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
     such a model is trained."""

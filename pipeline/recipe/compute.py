@@ -37,6 +37,7 @@ class Accelerator(Section):
     """The device of a training process, for the estimate of hours and cost and for MFU. The default is an H200."""
 
     name: str = "H200"
+    """The device's name, for reports."""
     peak_tflops: PositiveFloat = Field(default=989.0, le=1e6)
     """Dense bf16, of one device (NVIDIA's data sheet)."""
     utilisation: float = Field(default=0.3, gt=0, le=1)
@@ -51,6 +52,7 @@ class Kubernetes(Section):
     backend: Literal["jobset", "volcano", "indexed_job", "rayjob"] = "jobset"
     """jobset is admitted by Kueue; indexed_job needs no operator; rayjob (KubeRay) is for NeMo RL."""
     namespace: DnsLabel = "preference-tuning"
+    """Namespace of the gang."""
     image: ImageName
     """Of the trainer (k8s/images), pinned: name@sha256:digest."""
     instance_type: str = "p5en.48xlarge"
@@ -60,6 +62,7 @@ class Kubernetes(Section):
     queue: QueueName = "training"
     """Kueue's LocalQueue, or Volcano's Queue."""
     service_account: DnsName = "trainer"
+    """ServiceAccount of the trainer's pods."""
     claim: DnsName = "checkpoints"
     """PersistentVolumeClaim, ReadWriteMany, that holds the data root."""
     mount: str = "/checkpoints"
@@ -80,7 +83,7 @@ class Kubernetes(Section):
     storage_gb: float = Field(default=0.0, ge=0, le=1e12)
     """Of the volume, for the estimate of an iteration's cost."""
     storage_usd_per_gb_month: float = Field(default=0.14, ge=0, le=1e6)
-    """Seed 002, of FSx for Lustre."""
+    """Price of that volume; the default is that of FSx for Lustre (seed 002)."""
     env: dict[Variable, str] = Field(default={})
     """More environment of the trainer; no secrets."""
 
@@ -100,10 +103,11 @@ class Compute(Section):
     processes: PositiveInt = Field(default=1, le=1024)
     """Training processes on each node: one for each GPU; on CPU, DDP over gloo."""
     accelerator: Accelerator = Accelerator()
+    """The device that a training process has."""
     kubernetes: Kubernetes | None = None
-    """None: a training runs on the machine of its Dagster step."""
+    """A gang of pods for each training; null: it runs on the machine of its Dagster step."""
     budget_usd: PositiveFloat | None = Field(default=None, le=1e12)
-    """Of one iteration's training: an estimate above it refuses the launch. None: no limit."""
+    """Of one iteration's training: an estimate above it refuses the launch. null: no limit."""
 
     @property
     def devices(self) -> int:

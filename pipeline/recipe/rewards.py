@@ -35,11 +35,15 @@ class Weights(Section):
     latency: Weight = 0.0
     """1 for an immediate answer, 0 at `rules.slow_s`."""
     judge: Weight = 0.0
+    """The judge's score of 1 to 5, as (score - 1) / 4."""
     faithfulness: Weight = 0.0
     """Ragas: claims that the retrieved contexts support."""
     answer_relevancy: Weight = 0.0
+    """Ragas: how near the questions that the answer would fit are to the one asked. It needs `rag.embeddings`."""
     context_precision: Weight = 0.0
+    """Ragas: useful contexts are ranked before useless ones."""
     context_recall: Weight = 0.0
+    """Ragas: statements of the reference that the contexts support. It needs a reference answer."""
 
 
 class Verifier(Section):
@@ -65,8 +69,9 @@ class Rules(Section):
     """Rules that need no reference."""
 
     min_chars: int = Field(default=50, ge=0)
+    """Shortest length, in characters, that counts as reasonable (seed 001)."""
     max_chars: PositiveInt = 500
-    """Seed 001: a reasonable length is over 50 and under 500 characters."""
+    """Longest length, in characters, that counts as reasonable (seed 001)."""
     min_reasoning_words: PositiveInt = 5
     """Words before the answer that count as reasoning."""
     slow_s: PositiveFloat = 30.0
@@ -110,20 +115,25 @@ class Judge(Section):
     rubric: str = DEFAULT_RUBRIC
     """What each score of 1 to 5 stands for."""
     concurrency: Annotated[PositiveInt, Operational] = 8
+    """Requests in flight at once."""
     timeout_s: PositiveFloat = 60.0
     """From a request to the last byte of its response."""
     attempts: PositiveInt = 4
     """Of one request, with back-off between them, for what may pass: no connection, 429, 5xx."""
     max_completion_tokens: PositiveInt = 256
+    """Length limit of the judge's answer."""
     max_text_chars: PositiveInt = 20_000
     """A longer prompt or completion is not sent."""
     max_response_bytes: PositiveInt = 1_000_000
+    """A longer response is not read to its end, and the judge abstains."""
     max_tokens: PositiveInt | None = 20_000_000
     """Budget of an iteration, prompts and answers together; a request that could pass it is not made."""
     max_usd: NonNegativeFloat | None = None
     """The same in US dollars."""
     usd_per_million_prompt_tokens: Price = 0.0
+    """The endpoint's price of what is sent, for `max_usd` and the bill."""
     usd_per_million_completion_tokens: Price = 0.0
+    """The endpoint's price of what it answers, for `max_usd` and the bill."""
     skip_rated: bool = True
     """Where users have spoken the judge is not asked (the seed's cost rule)."""
     audits: int = Field(default=50, ge=0)
@@ -136,6 +146,7 @@ class Rag(Section):
     """Ragas metrics for traces that carry their contexts: RAG_URL, RAG_API_KEY (else the judge's)."""
 
     model: str
+    """The name that the endpoint serves the scoring model under."""
     digest: str = ""
     """Digest of its weights or image, as deployed: with it, new weights behind the same name are another judge."""
     embeddings: str = ""
@@ -143,11 +154,17 @@ class Rag(Section):
     contexts_key: str = "contexts"
     """Metadata key of the retrieved passages: a list of texts."""
     concurrency: Annotated[PositiveInt, Operational] = 4
+    """Traces that are scored at once."""
     timeout_s: PositiveFloat = 120.0
+    """For each request, and for one metric of one trace: after it no further request is started."""
     max_tokens: PositiveInt | None = 20_000_000
+    """Budget of an iteration, prompts and answers together; null: no limit."""
     max_usd: NonNegativeFloat | None = None
+    """The same in US dollars."""
     usd_per_million_prompt_tokens: Price = 0.0
+    """The endpoint's price of what is sent, for `max_usd` and the bill."""
     usd_per_million_completion_tokens: Price = 0.0
+    """The endpoint's price of what it answers, for `max_usd` and the bill."""
 
 
 class Review(Section):
@@ -156,6 +173,7 @@ class Review(Section):
     share: Share = 0.01
     """Share of a week's labels drawn at random; only these enter the correlation."""
     max_random: PositiveInt = 200
+    """Labels drawn at random for a week, at most."""
     max_edge_cases: PositiveInt = 50
     """Kept apart: judge and users disagree, labels near a threshold, failed checks."""
     min_rank_correlation: float = Field(default=0.7, ge=-1, le=1)
@@ -178,8 +196,14 @@ class Rewards(Section):
     max_drift: Annotated[PositiveFloat, Operational] = 0.25
     """Population stability index against the iteration before, above which the labels carry a warning."""
     verifier: Verifier = Verifier()
+    """How answers are checked against references."""
     rules: Rules = Rules()
+    """Bounds of the rules that need no reference."""
     feedback: Feedback = Feedback()
+    """Whose feedback counts, and how much."""
     judge: Judge | None = None
+    """A model that scores completions; null: none is asked."""
     rag: Rag | None = None
+    """Ragas metrics for traces with retrieved contexts; null: none are computed."""
     review: Annotated[Review, Operational] = Review()
+    """The weekly sample that people score."""

@@ -13,21 +13,23 @@ class Selection(Section):
     method: Literal["auto", "grpo", "dpo"] = "auto"
     """`auto` decides from evidence; a forced method is recorded as forced."""
     chosen_min: Share = 0.7
-    """Seed 002."""
+    """Least reward of the chosen completion of a pair (seed 002)."""
     rejected_max: Share = 0.5
-    """Seed 002; strictly below."""
+    """The reward of the rejected completion of a pair is strictly below it (seed 002)."""
     margin_min: Share = 0.2
+    """Least difference of the two rewards of a pair."""
     min_prompts: PositiveInt = 100
-    """GRPO: verifiable prompts on the learning frontier."""
+    """GRPO: verifiable prompts on the learning frontier, at least: neither always right nor always wrong."""
     min_verifiable_share: Share = 0.5
     """GRPO: share of prompts whose reward can be recomputed on a fresh completion."""
     max_zero_variance_share: Share = 0.8
-    """GRPO: groups that are all right or all wrong carry no gradient."""
+    """GRPO: expected share of groups that are all right or all wrong, which carry no gradient, at most."""
     min_pairs: PositiveInt = 200
     """DPO: usable pairs. 2,000 is the seed's figure for a 7B model and upwards."""
     max_label_noise: Share = 0.25
     """DPO: expected share of pairs the wrong way round, beyond which they mislead."""
     max_pairs_per_prompt: PositiveInt = 1
+    """Pairs of one prompt, those with the largest differences first."""
     max_principal_share: Share = 0.01
     """One user's share of the pairs, against poisoning."""
     max_tenant_share: Share = 0.25

@@ -23,8 +23,9 @@ class Sentinel(Section):
     reward_rise: PositiveFloat = 0.25
     """In standard deviations of the first rewards: from here a reward that rises against accuracy is looked at."""
     kl_hold: PositiveFloat = 0.1
-    """Per token to the base model (seed 000: healthy 0.01 to 0.10)."""
+    """KL to the base model, per token, above which a training is held (seed 000: healthy 0.01 to 0.10)."""
     kl_stop: PositiveFloat = 0.5
+    """The same above which it is stopped (seed 000)."""
     entropy_floor: Share = 0.3
     """Of the first steps' entropy; never an absolute threshold."""
     entropy_ceiling: float = Field(default=3.0, gt=1)
@@ -42,6 +43,8 @@ class Sentinel(Section):
     zero_variance: Share = 0.8
     """Share of groups without a gradient."""
     truncated: Share = 0.2
+    """Share of completions that are cut off at the length limit."""
     grad_norm: PositiveFloat = 10.0
+    """Norm of the gradient above which, in every step of a window, a training is held (seed 000)."""
     component_share: Share = 0.7
     """Of the reward's variance, from one component other than correctness."""

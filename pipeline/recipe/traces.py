@@ -13,10 +13,13 @@ class DemoSource(Section):
     """The embedded production: the champion, served to simulated users (pipeline/demo)."""
 
     kind: Literal["demo"] = "demo"
+    """Selects the embedded production."""
     days: PositiveInt = 3
     """Days of traffic that each new champion serves."""
     traces_per_day: PositiveInt = 2000
+    """Requests that are served on each of these days."""
     seed: int = 7
+    """Seed of the users, of their requests and of the sampling of the champion's answers."""
 
 
 class LangfuseExportSource(Section):
@@ -24,6 +27,7 @@ class LangfuseExportSource(Section):
     `scores/`; JSON lines (gzipped or not) or Parquet."""
 
     kind: Literal["langfuse_export"] = "langfuse_export"
+    """Selects a blob-storage export of Langfuse."""
     uri: str
     """Directory or bucket prefix above those folders: a local path, or `s3://bucket/prefix`."""
 
@@ -32,7 +36,9 @@ class LangfuseUiSource(Section):
     """Traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`."""
 
     kind: Literal["langfuse_ui"] = "langfuse_ui"
+    """Selects downloads from the Langfuse UI."""
     uri: str
+    """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
 class LangfusePostgresSource(Section):
@@ -40,21 +46,27 @@ class LangfusePostgresSource(Section):
     metadata, user_consent)`. The connection is in the environment: TRACES_DATABASE_URL."""
 
     kind: Literal["langfuse_postgres"] = "langfuse_postgres"
+    """Selects a table in PostgreSQL."""
     table: str = "traces"
+    """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
 
 
 class OtelSource(Section):
     """OpenTelemetry GenAI spans as OTLP JSON: one export request a line, or one a file."""
 
     kind: Literal["otel"] = "otel"
+    """Selects OpenTelemetry spans."""
     uri: str
+    """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
 class OpenAiLogsSource(Section):
     """Chat-completion calls, one JSON line each: the request and its response."""
 
     kind: Literal["openai_logs"] = "openai_logs"
+    """Selects logs of chat-completion calls."""
     uri: str
+    """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
 Attribution = Literal["promoted", "model", "none"]
@@ -85,6 +97,7 @@ class Retention(Section):
 
 class Traces(Section):
     source: Annotated[SourceSection, Field(discriminator="kind")]
+    """What is read: one of the kinds, each with its own fields."""
     consent_key: str = "user_consent"
     """Metadata key that says whether a user agreed to training. Absent, null, false, 0 and "false" all mean no."""
     region_key: str = "region"
@@ -112,7 +125,9 @@ class Traces(Section):
     """Admitted share, of the rows that could have been, below which the source is taken for a wrong one: the stage
     fails and publishes nothing. A part below it is named in a warning. 0: no floor."""
     lake: Annotated[LakeSection, Operational] = LakeSection()
+    """Where the governed table lies."""
     retention: Annotated[Retention, Operational] = Retention()
+    """How long source files and days of the table are kept."""
 
     @property
     def reader(self) -> str:

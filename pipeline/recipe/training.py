@@ -14,9 +14,13 @@ class Lora(Section):
     """Low-rank adaptation (arXiv 2106.09685), as PEFT's LoraConfig takes it."""
 
     r: PositiveInt = 16
+    """Rank of the two matrices that are trained beside each weight matrix."""
     alpha: PositiveInt = 32
+    """The product of the two is scaled by alpha / r."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the inputs of an adapter that are dropped in training."""
     target_modules: str = "all-linear"
+    """Modules that get an adapter: `all-linear`, or a regular expression over their names (NeMo RL: `all-linear`)."""
     quantise: Literal["none", "nf4"] = "none"
     """nf4: the base in 4 bits (QLoRA, arXiv 2305.14314), through bitsandbytes; on a GPU only."""
 
@@ -100,6 +104,7 @@ class GRPO(Section):
     """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
 
     kind: Literal["grpo"] = "grpo"
+    """Names the method in a plan."""
     steps: Annotated[PositiveInt, Length] = 200
     """Optimizer steps."""
     prompts_per_step: PositiveInt = 16
@@ -111,15 +116,18 @@ class GRPO(Section):
     num_iterations: PositiveInt = 1
     """Passes over each batch of generation; above 1 the later ones are off-policy and the clip matters."""
     max_completion_tokens: PositiveInt = 512
+    """Length limit of a completion that is drawn for training."""
     learning_rate: Annotated[PositiveFloat, Length] = 1e-5
-    """Seed 002, for LoRA on models of billions of parameters; the embedded model wants a hundred times more."""
+    """At the first step; it falls linearly to 0. Seed 002, for an adapter on billions of parameters: the embedded model
+    takes a hundred times more."""
     temperature: PositiveFloat = 1.0
+    """Sampling temperature of these completions."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty (k3) to the reference model; 0 loads no reference."""
     epsilon: PositiveFloat = 0.2
     """The policy ratio is clipped below 1 - epsilon."""
     epsilon_high: PositiveFloat | None = None
-    """... and above 1 + this; None: epsilon. DAPO's clip-higher is 0.28 (arXiv 2503.14476)."""
+    """The ratio is clipped above 1 + epsilon_high; null: epsilon. DAPO's clip-higher is 0.28 (arXiv 2503.14476)."""
     loss_type: Literal["dapo", "grpo", "bnpo", "dr_grpo"] = "dapo"
     """How token losses are averaged: over all tokens of the step (dapo), within each completion first (grpo), over the
     tokens of a micro-batch (bnpo), or over a constant (dr_grpo, arXiv 2503.20783)."""
@@ -130,10 +138,12 @@ class GRPO(Section):
     mask_truncated_completions: bool = False
     """Leave completions that were cut at the limit out of the loss."""
     dynamic_sampling: DynamicSampling | None = None
+    """Replaces groups without a gradient; null: they stay in the batch."""
     generation: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
     """Who draws completions. vLLM needs a GPU; its own settings go through trainer_args."""
     trainer_args: dict[str, Any] = Field(default={})
-    """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded."""
+    """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded. Under NeMo RL:
+    its own keys, such as `policy.train_micro_batch_size`."""
 
     @property
     def updates_per_batch(self) -> int:
@@ -165,20 +175,23 @@ class DPO(Section):
     """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it."""
 
     kind: Literal["dpo"] = "dpo"
+    """Names the method in a plan."""
     steps: Annotated[PositiveInt, Length] = 200
+    """Optimizer steps."""
     batch_size: PositiveInt = 32
     """Pairs in a step (seed 002: 4 x 8)."""
     learning_rate: Annotated[PositiveFloat, Length] = 5e-7
-    """Seed 002."""
+    """At the first step; it falls linearly to 0. Seed 002, for all weights; an adapter takes more."""
     beta: PositiveFloat = 0.1
-    """Seed 002; lower moves further from the reference."""
+    """Weight of the distance to the reference model (seed 002); a lower one moves further from it."""
     loss_type: tuple[PreferenceLoss, ...] = ("sigmoid", "sft")
     """The sft term keeps the chosen likelihood from falling together with the rejected one."""
     loss_weights: tuple[float, ...] = (1.0, 0.3)
+    """Weight of each of `loss_type`, in the same order."""
     max_tokens: PositiveInt | None = None
-    """Prompt and completion together; a longer side of a pair is cut at its end. None: the model's context."""
+    """Prompt and completion together; a longer side of a pair is cut at its end. null: the model's context."""
     trainer_args: dict[str, Any] = Field(default={})
-    """Anything else that TRL's DPOConfig takes."""
+    """Anything else that TRL's DPOConfig takes; under NeMo RL, its own keys."""
 
     @model_validator(mode="after")
     def _weighted(self) -> DPO:
@@ -201,7 +214,9 @@ class Validation(Section):
     samples: PositiveInt = 2
     """Completions of each prompt, at temperature 1."""
     max_completion_tokens: PositiveInt = 512
+    """Length limit of an answer; one that reaches it counts as truncated. Under NeMo RL that of `grpo`."""
     seed: int = 17
+    """Seed of the sampling, the same at each validation: differences are those of the policy."""
 
 
 class Checkpoints(Section):
@@ -213,6 +228,7 @@ class Checkpoints(Section):
     """Mean time between interruptions of the whole gang. With it, the interval is Young's and Daly's
     sqrt(2 x save time x this), from the measured save time; `every_steps` is the first one."""
     keep_last: PositiveInt = 2
+    """Newest checkpoints that stay on the disk."""
     keep_best: NonNegativeInt = 1
     """By held-out accuracy, beside the last ones; the first of them is what a stopped training ends with."""
     mirror: str | None = None
@@ -236,17 +252,26 @@ class Distribution(Section):
 
 class Training(Section):
     engine: Literal["trl", "nemo_rl"] = "trl"
+    """What trains: TRL in processes of this project, or NeMo RL from its own checkout."""
     grpo: GRPO = GRPO()
+    """Settings for an iteration that trains by GRPO."""
     dpo: DPO = DPO()
+    """Settings for an iteration that trains by DPO."""
     lora: Lora | None = Lora()
-    """None trains every weight."""
+    """An adapter; null trains every weight."""
     distribution: Distribution = Distribution()
+    """How the work is spread over devices."""
     validation: Annotated[Validation, Observer] = Validation()
+    """Held-out prompts that are answered during the training."""
     sentinel: Annotated[Sentinel, Observer] = Sentinel()
+    """Limits beyond which the training is held or stopped."""
     checkpoints: Annotated[Checkpoints, Operational] = Checkpoints()
+    """When the training is saved and what is kept."""
     seed: Annotated[int, Length] = 1
+    """Seed of the adapter's first weights, the order of the rows and the sampling of completions."""
     threads: PositiveInt = 1
     """Compute threads on CPU. Two help on a quiet machine and hurt badly on a busy one."""
     timeout_s: Annotated[PositiveFloat, Operational] = Field(default=6 * 3600.0, le=1e9)
+    """Longest duration of one attempt, which is then killed. On one machine the step is retried, on a cluster not."""
     grace_s: Annotated[PositiveFloat, Operational] = Field(default=100.0, le=1e9)
     """From SIGTERM to SIGKILL. A spot notice is 120 s, of which a pod's grace may use about 110."""

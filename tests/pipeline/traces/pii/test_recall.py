@@ -1,4 +1,4 @@
-"""The small version of `python -m benchmarks.pii`: floors just under what docs/pii.md states."""
+"""The small version of `python -m benchmarks.pii`: floors just under what benchmarks/RESULTS.md states."""
 
 from __future__ import annotations
 
