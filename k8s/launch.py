@@ -11,9 +11,9 @@ and the attempt's number determine, so that whoever launches again, after any cr
                     somebody, ten starts without a newer checkpoint: TrainingRefused
 
 `result.json` is the truth, never the object's state. An attempt is over only when its object and its pods are gone, so
-no two of them write; should one live on where nobody can see it, its number is too low (`checkpoints.turn`). A launcher
-that is interrupted leaves the gang alone, unless the run was cancelled: then the gang is deleted, by the launcher or,
-where none lives any more, by `abandon`.
+no two of them write; should one live on where nobody can see it, its number is too low (`checkpoints.writer`). A
+launcher that is interrupted leaves the gang alone, unless the run was cancelled: then the gang is deleted, by the
+launcher or, where none lives any more, by `abandon`.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def journal(
 
     `until_s`: stop to look after so many seconds on its nodes, done or not. `seed`: of which notices lead to a save.
     """
-    gang = _Gang(profile, interruptions_at, until_s, random.Random(seed))
+    gang = _SimulatedGang(profile, interruptions_at, until_s, random.Random(seed))
     while not gang.attempt() and gang.ran_s < until_s:
         gang.waited_s += profile.wait_s
     return gang.events
@@ -153,7 +153,7 @@ def plan_interval(
     )
 
 
-class _Gang:
+class _SimulatedGang:
     """The processes of a training as one. `ran_s` is the clock while it holds its nodes, `waited_s` the rest."""
 
     def __init__(

@@ -1,7 +1,9 @@
 """The rules of the house that a script can check."""
 
+import ast
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("pipeline", "assets", "jobs", "evals", "k8s", "benchmarks", "tests")
 BANNED = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    named: defaultdict[str, list[str]] = defaultdict(list)
+    for path in (f for f in FILES if not {"tests", "benchmarks"} & set(f.relative_to(ROOT).parts)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                named[node.name.lstrip("_")].append(path.relative_to(ROOT).as_posix())
+    assert {name: places for name, places in named.items() if len(places) > 1} == {}
 
 
 def test_no_file_passes_the_hard_limit() -> None:

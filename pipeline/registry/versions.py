@@ -69,7 +69,7 @@ def record(
     """Record an iteration in experiment `iteration.model_name`; register its adapter if the verdict is PASS.
 
     `params` may nest; `metrics` are rows `{"step": int, name: value}`; `plots` are PNG files by name; `card` holds the
-    sections of `card.SECTIONS` in markdown; `tags` go on the run beside its lineage. Calling it again, also after a
+    sections of `SECTIONS` in markdown; `tags` go on the run beside its lineage. Calling it again, also after a
     crash halfway, adds nothing twice.
     """
     lineage = _lineage(store, iteration, checkpoint, verdict, bundle_digest, code_version)

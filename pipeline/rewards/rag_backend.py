@@ -105,7 +105,7 @@ class Backend:
         self.tokens, self.usd = 0, 0.0
 
     async def agenerate(self, prompt: str, response_model: type[M]) -> M:
-        """An answer that keeps to the model's closed schema. Raises Missing."""
+        """An answer that keeps to the model's closed schema. Raises MetricMissing."""
         from jsonschema import ValidationError, validate
 
         self._in_time()
@@ -139,7 +139,7 @@ class Backend:
         return (await self.aembed_texts([text]))[0]
 
     async def aembed_texts(self, texts: list[str], **_: Any) -> list[list[float]]:
-        """A vector a text, finite and not zero. Raises Missing."""
+        """A vector a text, finite and not zero. Raises MetricMissing."""
         body = json.dumps({"model": self._wire.settings.embeddings, "input": texts}, ensure_ascii=False).encode()
         status, received = await self._embeddings(body)
         for attempt in range(1, ATTEMPTS):

@@ -25,7 +25,7 @@ COLUMNS = ("trace_id", "observation_id", "consent", "user_id", "timestamp")
 def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
     """(trace_id, observation_id) of the rows that may be trained on now, of the dataset's days and scope.
 
-    Call it inside `publishing`, so that nobody is forgotten between the look and the use. Raises ValueError when the
+    Call it inside `shared_lock`, so that nobody is forgotten between the look and the use. Raises ValueError when the
     dataset is not in this store.
     """
     window = store.read(layout.window(dataset.digest), Window)

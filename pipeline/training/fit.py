@@ -59,7 +59,7 @@ def common_args(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
         "output_dir": str(folder / "trl"),
         "num_train_epochs": 1,
         "lr_scheduler_type": "linear",
-        "save_strategy": "no",  # Progress decides
+        "save_strategy": "no",  # ProgressCallback decides
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # it would show the sentinel the last good loss instead
         "report_to": "none",

@@ -38,7 +38,7 @@ def write_files(config: LakeConfig, day: str, name: str, batches: Iterable[pa.Re
 
     Raises OSError when a file cannot be written; what was written is then deleted as far as possible, and else swept.
     """
-    with _Files(config, day, name) as files:
+    with _DataFiles(config, day, name) as files:
         for batch in batches:
             assert batch.schema.equals(SCHEMA), f"not the governed table's columns: {batch.schema}"
             for partition, rows in _by_partition(batch):
@@ -133,7 +133,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordB
         yield (names[code // 2], bool(code % 2)), batch.take(pa.array(rows))
 
 
-class _File:
+class _DataFile:
     """One Parquet file in the making."""
 
     def __init__(self, fs: Any, uri: str) -> None:
@@ -151,7 +151,7 @@ class _File:
         self.stream.close()
 
 
-class _Files:
+class _DataFiles:
     """Rows wait per partition until they fill a row group or the buffer is full: then the largest wait ends."""
 
     def __init__(self, config: LakeConfig, day: str, name: str) -> None:
@@ -164,7 +164,7 @@ class _Files:
         self._waiting: dict[Partition, list[pa.RecordBatch]] = {}
         self._bytes: dict[Partition, int] = {}
         self._all_bytes = 0
-        self._open: dict[Partition, _File] = {}  # the least recently used first
+        self._open: dict[Partition, _DataFile] = {}  # the least recently used first
         self.uris: list[str] = []
 
     def add(self, partition: Partition, rows: pa.RecordBatch) -> None:
@@ -186,7 +186,7 @@ class _Files:
                 self._open.pop(next(iter(self._open))).finish()
             uri = f"{self._prefix}-{len(self.uris)}.parquet"
             self.uris.append(uri)
-            file = _File(self._fs, uri)
+            file = _DataFile(self._fs, uri)
         self._open[partition] = file
         file.append(rows)
         if file.stream.tell() >= FILE_BYTES:

@@ -80,7 +80,7 @@ class Checkpointer:
         return folder
 
     def best(self) -> Path | None:
-        """The complete checkpoint that `retention.rank` puts first, from the mirror too; None without any."""
+        """The complete checkpoint that `rank` puts first, from the mirror too; None without any."""
         return self._first(self._remote()[0], rank)[0]
 
     def commit(self, saved: Path, step: int, score: float | None) -> Path:

@@ -38,8 +38,8 @@ class WriterLocked(ValueError):
 def only_writer(root: Path, turn: FencingToken | None = None) -> Generator[None]:
     """Hold the directory's writer lock; the kernel frees it when this process ends, however it ends.
 
-    Raises Busy when another live process holds it; with a `turn`, which the holder has to give way to, only after
-    `GIVES_WAY_S`. Raises InvalidPlan when a later turn has the directory.
+    Raises WriterLocked when another live process holds it; with a `turn`, which the holder has to give way to,
+    only after `GIVES_WAY_S`. Raises InvalidPlan when a later turn has the directory.
     """
     root.mkdir(parents=True, exist_ok=True)
     if turn is not None:
