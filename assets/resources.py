@@ -35,7 +35,7 @@ from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store, model_ref
-from pipeline.traces.context import IterationContext, Log
+from pipeline.traces.context import IterationContext, Log, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
@@ -72,6 +72,10 @@ class Deployment(dg.ConfigurableResource):
         """The same for a stage that goes on with it. Raises ValueError when the recipe of now decides otherwise."""
         refuse_to_mix(pinned(self.store(), iteration), self.recipe(), iteration)
         return self.recipe_of(iteration)
+
+    def stage(self, log: Log) -> StageContext:
+        """What works with the data without going on with an iteration: the recipe is the deployment's of now."""
+        return StageContext(self.store(), self.recipe(), self.lake(), log)
 
     def work(self, iteration: Iteration, log: Log) -> IterationContext:
         """What a stage that goes on with an iteration works with. Raises ValueError when the recipe of now decides

@@ -13,7 +13,6 @@ from pipeline.pinning import pin
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
-from pipeline.traces.context import StageContext
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
@@ -52,7 +51,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
             log=context.log.info,
         )
     result = materialize(
-        StageContext(store, recipe, deployment.lake(), context.log.info),
+        deployment.stage(context.log.info),
         Address(source, deployment.source_uri()),
         Producer(champion.model, recipe.base_model.name, champion.version, champion.since),
         champion.promotions,

@@ -65,9 +65,7 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     now = datetime.now(UTC)
-    proof = erasure.forget(
-        store, settings.lake(), user_id, since=since, tracking_uri=uri, model_name=name, now=now, log=log
-    )
+    proof = erasure.forget(settings.stage(log), user_id, since=since, tracking_uri=uri, now=now)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
         roll_back(store, name, LocalRouter(store, name), lambda state: project(uri, state), now.timestamp())
@@ -80,11 +78,11 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
 
     Nobody labels or is forgotten meanwhile.
     """
-    store, traces = settings.store(), settings.recipe().traces
-    address = Address(traces.source, settings.source_uri())
+    store = settings.store()
+    address = Address(settings.recipe().traces.source, settings.source_uri())
     with exclusive_lock(store):
         try:
-            return retain(store, settings.lake(), traces, address, datetime.now(UTC), log)
+            return retain(settings.stage(log), address, datetime.now(UTC))
         finally:  # by what is gone, not by what this call did: one before it may have been killed here
             days = retired(store)
             removed = [*derived.clear(store, ended(store, days)), *reviews.drop_days(store, days)]

@@ -19,8 +19,8 @@ def quiet(line: str) -> None:
 
 
 def recipe_of(**sections: Any) -> Recipe:
-    """A recipe with these sections, one worker unless they say otherwise, and defaults."""
-    base = BaseModelSection(name="tiny", uri=str(MODEL_DIR))
+    """A recipe with these sections (`name`: the model's), one worker unless they say otherwise, and defaults."""
+    base = BaseModelSection(name=sections.pop("name", "tiny"), uri=str(MODEL_DIR))
     given = {"traces": Traces(source=DemoSource()), "compute": Compute(workers=1), **sections}
     return Recipe(name="test", base_model=base, **given)
 

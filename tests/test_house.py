@@ -50,6 +50,7 @@ def test_every_recipe_resolves(recipe: Path) -> None:
     assert load(recipe).name == recipe.stem
 
 
+@pytest.mark.slow
 def test_loading_the_definitions_leaves_heavy_libraries_out() -> None:
     heavy = ["torch", "transformers", "trl", "peft", "vllm", "mlflow", "kubernetes", "lightkube", "matplotlib"]
     code = f"import sys, jobs.definitions; print([m for m in {heavy} if m in sys.modules])"

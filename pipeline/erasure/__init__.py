@@ -22,23 +22,16 @@ from pipeline.registry.propose import champion
 from pipeline.registry.record import read_state
 from pipeline.storage import Store, digest_json
 from pipeline.traces import erased
+from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users
-from pipeline.traces.lake import Lake, LakeConfig, SweepResult, open_lake
+from pipeline.traces.lake import Lake, SweepResult, open_lake
 from pipeline.traces.pii import pseudonym
 
 Log = Callable[[str], None]
 
 
 def forget(
-    store: Store,
-    lake_config: LakeConfig,
-    user_id: str,
-    *,
-    since: datetime | None = None,
-    tracking_uri: str,
-    model_name: str,
-    now: datetime,
-    log: Log,
+    context: StageContext, user_id: str, *, since: datetime | None = None, tracking_uri: str, now: datetime
 ) -> ErasureProof:
     """Remove the user's rows, those from `since` on where it is given (UTC unless it says otherwise); the proof.
 
@@ -50,16 +43,16 @@ def forget(
         raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
     since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
     person = Person(frozenset({user_id, str(pseudonym(user_id))}), erased.user_hash(user_id), since)
-    id = proof_id(person.user_hash, since)
+    id, store, log = proof_id(person.user_hash, since), context.store, context.log
     log(f"forget {id}: begins as soon as no run of the traces stage is under way")
-    with erased.exclusive_lock(store), open_lake(lake_config) as lake:
+    with erased.exclusive_lock(store), open_lake(context.lake) as lake:
         before = store.read(proof_name(id), ErasureProof)
-        pending, traces = _listed(store, lake, lake_config, person, tracking_uri, id, now)
+        pending, traces = _listed(context, lake, person, tracking_uri, now)
         rows = f"{sum(pending.rows.values())} rows over {len(pending.rows)} days"
         log(f"forget {id}: {rows}, {_summary(pending.affected)}")
         erased.add(store, erased.ErasedUser(user_hash=person.user_hash, since=since, proof=id))
         log(f"forget {id}: on the list of the forgotten")
-        serving = _block(store, pending.affected, id, tracking_uri, model_name, now)
+        serving = _block(context, pending.affected, id, tracking_uri, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
         account.unname(store, traces)
         pending = _noted(store, pending, id, removed=rewrite_raw(store, person) + rewrite_findings(store, person))
@@ -78,7 +71,10 @@ def forget(
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         left = _left(store, lake, person)
-        proof = _proof(before, pending, person, id, serving, swept, left, now)
+        proof = _proof(before or _empty(person, pending, now), pending, serving, swept, left)
+        if proof != before:
+            checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
+            proof = proof.model_copy(update=checked)
         store.write(proof_name(id), proof)
         log(f"forget {id}: the proof is written")
         _audit(store, proof, now)
@@ -87,13 +83,14 @@ def forget(
 
 
 def _listed(
-    store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_uri: str, id: str, now: datetime
+    context: StageContext, lake: Lake, person: Person, tracking_uri: str, now: datetime
 ) -> tuple[Pending, dict[str, set[str]]]:
     """What is affected, with what an earlier attempt found, on record before anything goes; and traces by day."""
+    store, id = context.store, proof_id(person.user_hash, person.since)
     known = store.read(pending_name(id), Pending)
     affected = known.affected if known is not None else Affected()
     if known is None or not known.expiring:
-        affected = affected.plus(find(store, lake, config, person, tracking_uri))
+        affected = affected.plus(find(store, lake, context.lake, person, tracking_uri))
     rows = lake.rows_of(person.ids, person.since)
     counted = {day: account.count(lake, person, day) for day in rows}
     days = {day: account.after(store, lake, day, files, id) for day, (files, _) in counted.items()}
@@ -116,10 +113,11 @@ def _noted(store: Store, pending: Pending, id: str, *, removed: Iterable[str] = 
     return updated
 
 
-def _block(store: Store, affected: Affected, id: str, tracking_uri: str, model_name: str, now: datetime) -> str:
+def _block(context: StageContext, affected: Affected, id: str, tracking_uri: str, now: datetime) -> str:
     """Block what is affected, take it out of a rollout, show it in MLflow; what is said of a champion among it."""
     if not affected.iterations:
         return ""
+    store, model_name = context.store, context.recipe.base_model.name
     new_block = blocks.ErasureBlock(proof=id, digests=affected.digests, iterations=affected.iterations)
     blocks.block(store, new_block)
     ours = [each for each in iterations(store) if each.id in affected.iterations]
@@ -156,20 +154,21 @@ def _left(store: Store, lake: Lake, person: Person) -> SearchResult:
     return search_result._replace(remains=(*again, *search_result.remains))
 
 
-def _proof(
-    before: ErasureProof | None, pending: Pending, person: Person, id: str, serving: str, swept: SweepResult,
-    left: SearchResult, now: datetime,
-) -> ErasureProof:  # fmt: skip
-    """The proof; of a user who was forgotten before, the old one with what has been found since, if anything."""
-    old = before or ErasureProof(
-        id=id,
+def _empty(person: Person, pending: Pending, now: datetime) -> ErasureProof:
+    """The proof of a first erasure, before anything is in it."""
+    return ErasureProof(
+        id=proof_id(person.user_hash, person.since),
         user_hash=person.user_hash,
         since=person.since,
         requested=pending.requested,
         finished=now,
         affected=Affected(),
     )
-    updated = old.model_copy(
+
+
+def _proof(old: ErasureProof, pending: Pending, serving: str, swept: SweepResult, left: SearchResult) -> ErasureProof:
+    """The proof; of a user who was forgotten before, the old one with what has turned up since, if anything."""
+    return old.model_copy(
         update={
             "rows": {**old.rows, **pending.rows},
             "affected": old.affected.plus(pending.affected),
@@ -180,10 +179,6 @@ def _proof(
             "remains": left.remains,
         }
     )
-    if before is not None and updated == before:
-        return before
-    checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
-    return updated.model_copy(update=checked)
 
 
 def _audit(store: Store, proof: ErasureProof, now: datetime) -> None:

@@ -7,13 +7,14 @@ Refuses to look into iterations: `Retained.datasets` says which datasets lost da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline import audit, layout
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record, Store
+from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users, windows
 from pipeline.traces.days import kept_from
 from pipeline.traces.lake import LakeConfig, SweepResult, open_lake
@@ -36,21 +37,14 @@ class Retained(Record):
     """Parts of the source that are overdue and not ours to delete."""
 
 
-def retain(
-    store: Store,
-    lake_config: LakeConfig,
-    settings: Traces,
-    address: Address,
-    now: datetime,
-    log: Callable[[str], None],
-    grace_s: float = GRACE_S,
-) -> Retained:
+def retain(context: StageContext, address: Address, now: datetime, grace_s: float = GRACE_S) -> Retained:
     """Drop what is overdue, governed days with every snapshot that holds them. Safe to repeat after a crash.
 
     Files that a snapshot left and that are younger than `grace_s` go with the next upkeep. Raises ValueError when the
     source cannot be listed, OSError when lake or disk fail.
     """
-    governed = _drop_days(store, lake_config, kept_from(settings, now), now, grace_s)
+    store, settings, log = context.store, context.recipe.traces, context.log
+    governed = _drop_days(store, context.lake, kept_from(settings, now), now, grace_s)
     log(f"retention: {len(governed.days)} governed days dropped, {len(governed.datasets)} datasets end with them")
     deleted, named = _drop_raw(store, settings, address, now)
     log(f"retention: {len(deleted)} raw files deleted, {len(named)} are overdue elsewhere")

@@ -48,6 +48,7 @@ def test_what_the_environment_lacks_is_named(
     assert f"set {variable}" in fault
 
 
+@pytest.mark.slow
 def test_a_look_before_a_launch_imports_nothing_heavy(tmp_path: Path) -> None:
     heavy = ["torch", "transformers", "mlflow", "trl", "pandas", "matplotlib", "s3fs"]
     code = (

@@ -88,6 +88,7 @@ def found(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield made
 
 
+@pytest.mark.slow
 def test_old_traces_are_nothing_new_after_a_promotion(tmp_path: Path, found: dg.DagsterInstance) -> None:
     place = Place(tmp_path, found)
     write(place.export, day_file(5), [observation(n) for n in range(1, 6)])
@@ -106,6 +107,7 @@ def test_old_traces_are_nothing_new_after_a_promotion(tmp_path: Path, found: dg.
     assert "6 rows" in line and "version 1" in line and "2026-01-06 12:00" in line and "traces.attribution" in line
 
 
+@pytest.mark.slow
 def test_newer_traces_start_an_iteration_alone(tmp_path: Path, found: dg.DagsterInstance) -> None:
     place = Place(tmp_path, found)
     write(place.export, day_file(5), [observation(1)])

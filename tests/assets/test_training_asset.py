@@ -206,6 +206,7 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     assert client.get_run(logged.run_id).data.params["training.seed"] == "1"
 
 
+@pytest.mark.slow
 def test_a_candidate_on_hold_waits_for_a_person_who_names_its_iteration(lay: Lay) -> None:
     settings = lay(HOLD)
     shown = run(settings, "policy_checkpoint")

@@ -155,6 +155,7 @@ def test_retain_upkeep_and_blocks(settings: Deployment, monkeypatch: pytest.Monk
     assert rows_of(settings, "bob") == 0
 
 
+@pytest.mark.slow
 def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     place = world.place
     settings = Deployment(
@@ -203,6 +204,7 @@ def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, t
     assert rows_of(settings, USER) == 0
 
 
+@pytest.mark.slow
 def test_the_upkeep_job_retains_and_tidies(settings: Deployment, tmp_path: Path) -> None:
     settings = Deployment(
         recipe_path=settings.recipe_path, overrides=[*settings.overrides, "traces.retention={governed_days: 1}"]

@@ -121,6 +121,7 @@ def test_labels_that_were_erased_are_said_to_be_gone(settings: Deployment, capsy
     assert "iterations/it/reward_labels" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_job_writes_the_sheet_once(settings: Deployment, tmp_path: Path) -> None:
     with instance(tmp_path / "dagster") as found:
         assert review_sample.execute_in_process(instance=found, resources={"deployment": settings}).success

@@ -84,6 +84,7 @@ def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, hel
     assert f"python -m jobs.rollout abort --rollout {held} --reason 'WHY'" in out
 
 
+@pytest.mark.slow
 def test_each_command_that_status_shows_runs(settings: Deployment, held: str, capsys) -> None:
     main(["status"])
     shown = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if "python -m jobs.rollout" in line]

@@ -77,6 +77,7 @@ def test_a_held_rollout_gets_its_looks_less_often(
     assert len(requests) == asks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tags", "overrides", "asks"),
     [
@@ -112,6 +113,7 @@ def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
     assert dg.validate_run_config(wanted, asked.run_config)["ops"]["delete_gang"]["config"] == {"iteration": "0001-abc"}
 
 
+@pytest.mark.slow
 def test_a_new_champion_asks_for_one_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests, cursor = tick(champion_changed, tmp_path)
     assert requests == []  # the first tick only records

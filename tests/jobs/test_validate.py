@@ -77,6 +77,7 @@ def test_the_gate_is_asked_too(places: dict[str, Path], capsys: pytest.CaptureFi
     assert len([line for line in wrong if line.startswith("evaluation: ")]) == 3
 
 
+@pytest.mark.slow
 def test_a_typo_is_a_line_and_no_traceback(tmp_path: Path) -> None:
     env = {**os.environ, "PREFERENCE_TUNING_RECIPE": str(OWN), "PREFERENCE_TUNING_OVERRIDES": "training.sed=3"}
     command = [sys.executable, "-m", "jobs.validate", "--quick"]

@@ -71,6 +71,7 @@ def test_interruptions_stretch_hours_more_than_device_hours() -> None:
     assert "6,000 s" in disturbed.basis and "interruption_every_s is not set" in quiet.basis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_s", [60.0, 1.0])
 def test_what_does_not_end_is_refused_by_any_budget(every_s: float) -> None:
     found = estimate_launch(compute(), (0.5, 24.0), Checkpoints(interruption_every_s=every_s))

@@ -151,6 +151,7 @@ def test_an_api_server_that_is_away_for_long_loses_nothing(cluster: Cluster, pla
     assert len(cluster.jobsets()) == 1
 
 
+@pytest.mark.slow
 def test_an_api_server_that_stays_away_ends_the_step_and_not_the_gang(
     cluster: Cluster, planned: Planned, tmp_path: Path
 ) -> None:

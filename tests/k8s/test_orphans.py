@@ -48,6 +48,7 @@ def clear_away(cluster: Cluster, iteration: str, root: Path, instance: dg.Dagste
     return [entry.user_message for entry in instance.all_logs(done.run_id)]
 
 
+@pytest.mark.slow
 def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(
     cluster: Cluster, planned: tuple[Store, TrainingPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

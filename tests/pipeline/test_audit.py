@@ -162,6 +162,7 @@ def append_many(root: Path, worker: int) -> None:
         record(Store(root), "promotion", f"{n}", {}, NOW, once=True)
 
 
+@pytest.mark.slow
 def test_several_processes_append_to_one_chain(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=append_many, args=(tmp_path, w)) for w in range(4)]

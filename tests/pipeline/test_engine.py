@@ -47,12 +47,14 @@ def note_and_wait(folder: str) -> None:
     time.sleep(120)
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_tasks(compute: Compute) -> None:
     with open_engine(compute) as engine:
         assert list(engine.map(square, range(9), print)) == [n * n for n in range(9)]
         assert list(engine.map(square, [], print)) == []
 
 
+@pytest.mark.slow
 def test_what_a_task_raises_is_raised_here(compute: Compute) -> None:
     with open_engine(compute) as engine:
         with pytest.raises(ValueError, match=r"^Three is one too many\. Take it out\.$"):
@@ -60,6 +62,7 @@ def test_what_a_task_raises_is_raised_here(compute: Compute) -> None:
         assert list(engine.map(square, [2, 3], print)) == [4, 9]
 
 
+@pytest.mark.slow
 def test_the_task_of_a_killed_worker_is_run_again(compute: Compute, tmp_path: Path) -> None:
     markers, said = [str(tmp_path / str(n)) for n in range(4)], list[str]()
     for marker in markers[::2]:
@@ -69,6 +72,7 @@ def test_the_task_of_a_killed_worker_is_run_again(compute: Compute, tmp_path: Pa
     assert len(said) == 2 and all("was lost" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_task_that_always_loses_its_worker_fails_the_stage(compute: Compute) -> None:
     with (
         open_engine(compute) as engine,
@@ -77,6 +81,7 @@ def test_a_task_that_always_loses_its_worker_fails_the_stage(compute: Compute) -
         list(engine.map(killed_always, range(4), print))
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     code = (
         "from pipeline.recipe import Compute\nfrom pipeline.engine import open_engine\n"
@@ -126,6 +131,7 @@ def node_of(folder: str) -> str:
     return ray.get_runtime_context().get_node_id()
 
 
+@pytest.mark.slow
 def test_ray_spreads_tasks_over_its_nodes(cluster: None, tmp_path: Path) -> None:
     with open_engine(RAY) as engine:
         assert len(set(engine.map(node_of, [str(tmp_path)] * 2, print))) == 2

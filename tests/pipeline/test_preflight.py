@@ -105,6 +105,7 @@ def test_a_folder_without_what_its_kind_wants_is_a_fault(tmp_path: Path) -> None
     assert "has no JSON lines" in fault
 
 
+@pytest.mark.slow
 def test_a_bucket_that_does_not_exist_is_named(bucket: str, tmp_path: Path) -> None:
     (fault,) = export("s3://no-such-bucket-here/langfuse")
     assert "there is no bucket no-such-bucket-here. Check its name" in fault

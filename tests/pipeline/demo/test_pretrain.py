@@ -118,6 +118,7 @@ def test_completions_follow_the_random_state(model: Qwen3ForCausalLM, tokenizer:
     assert completions(model, tokenizer, prompts, greedy=True) == completions(model, tokenizer, prompts, greedy=True)
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_model():
     first, second, other = (make(steps=4, seed=seed)[0].state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)

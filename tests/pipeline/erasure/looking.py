@@ -12,19 +12,17 @@ import pyarrow.parquet as pq
 from pipeline.erasure import forget
 from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.pii import pseudonym
+from tests.contexts import stage_context
 from tests.pipeline.erasure.conftest import ANN, NAME, NOW, Place, secret
 
 
 def erase(place: Place, user: str = ANN, since: datetime | None = None) -> ErasureProof:
     return forget(
-        place.store,
-        place.lake,
+        stage_context(place.store, place.lake, name=NAME),
         user,
         since=since,
         tracking_uri=place.tracking_uri,
-        model_name=NAME,
         now=NOW,
-        log=lambda line: None,
     )
 
 

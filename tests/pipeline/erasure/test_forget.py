@@ -24,10 +24,12 @@ from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import SCHEMA
+from tests.contexts import stage_context
 from tests.pipeline.erasure.conftest import ANN, BOB, CYD, DAYS, NAME, NOW, Place, World, row, secret
 from tests.pipeline.erasure.looking import erase, holding, words_of
 
 
+@pytest.mark.slow
 def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
     root = world.place.root
     before = holding(root, *words_of(ANN))
@@ -231,9 +233,7 @@ def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Pat
             lake.replace_day(day, write_files(config, day, "part", [batch]), "digest")
     assert secret(BOB).encode() in objects(bucket)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    proof = forget(
-        Store(tmp_path / "data"), config, BOB, tracking_uri=uri, model_name=NAME, now=NOW, log=lambda line: None
-    )
+    proof = forget(stage_context(Store(tmp_path / "data"), config, name=NAME), BOB, tracking_uri=uri, now=NOW)
     assert proof.rows == {DAYS[0]: 3, DAYS[1]: 3}
     assert proof.remains == ()
     left = objects(bucket)

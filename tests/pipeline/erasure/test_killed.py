@@ -22,6 +22,7 @@ KILLED = """
     from datetime import datetime, UTC
     from pathlib import Path
     from pipeline.erasure import forget
+    from tests.contexts import stage_context
     from tests.pipeline.erasure.conftest import ANN, NAME, NOW, Place
 
     place, left = Place(Path(sys.argv[1])), int(sys.argv[2])
@@ -32,7 +33,8 @@ KILLED = """
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    forget(place.store, place.lake, ANN, tracking_uri=place.tracking_uri, model_name=NAME, now=NOW, log=log)
+    context = stage_context(place.store, place.lake, log, name=NAME)
+    forget(context, ANN, tracking_uri=place.tracking_uri, now=NOW)
 """
 
 

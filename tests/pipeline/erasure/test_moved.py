@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from pipeline import audit
 from pipeline.erasure.proof import ErasureProof, proof_name
 from pipeline.registry import versions
@@ -16,6 +18,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_an_erasure_in_a_copy_leaves_the_original_alone(world: World, tmp_path: Path) -> None:
     copy = Place(tmp_path / "copy")
     shutil.copytree(world.place.root, copy.root)

@@ -12,6 +12,7 @@ from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import DayReport, Reason
+from tests.contexts import stage_context
 from tests.pipeline.erasure.looking import holding
 from tests.pipeline.traces.conftest import NOW, Run, export, observation, run, score, store, write
 
@@ -22,7 +23,7 @@ MAIL = "ann@example.com"
 
 def erase(store: Store, user: str, tmp_path: Path) -> Any:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    return forget(store, local_lake(store), user, tracking_uri=uri, model_name="tiny", now=NOW, log=lambda line: None)
+    return forget(stage_context(store), user, tracking_uri=uri, now=NOW)
 
 
 def rows(export: Path, *more: dict[str, Any]) -> None:

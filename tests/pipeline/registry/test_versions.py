@@ -77,6 +77,7 @@ class Frail:
         return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_call_and_a_retry_leave_one_run_and_one_version(place, monkeypatch, after):
     name, real = f"crashing-{after}", versions._client
@@ -118,6 +119,7 @@ def test_what_did_not_pass_has_a_run_and_no_version(place):
     assert versions._client(place[1]).search_model_versions("name='failing'") == []
 
 
+@pytest.mark.slow
 def test_aliases_follow_the_record_and_heal(place, tmp_path):
     store, uri, name = Store(tmp_path), place[1], "demo"
     world = World(store)

@@ -177,6 +177,7 @@ def rows_of(said: list[tuple[Any, ...]]) -> Rows:
     ]
 
 
+@pytest.mark.slow
 @many
 @given(st.lists(SAID, max_size=40), SETTINGS, st.randoms())
 def test_nobody_is_over_a_cap_and_nothing_is_lost(said: list[Any], caps: dict[str, Any], chance: Any) -> None:

@@ -107,6 +107,7 @@ SCORES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(SCORES, min_size=1, max_size=8), st.floats(0.01, 10), st.randoms())
 def test_values_follow_the_rule_whatever_is_said(said: list[list[Any]], strength: float, chance: Any) -> None:

@@ -134,6 +134,7 @@ def test_another_rubric_is_another_judge(export: Path, label: Label) -> None:
     assert {row["judge_id"] for row in rows_of(second).values()} == {second.judge.id}
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_spent_leaves_nulls_and_is_never_passed(export: Path, label: Label) -> None:
     day_file(export, 5, [call(n, answer(n)) for n in range(30)])
     most = 200_000
@@ -224,6 +225,7 @@ conftest.labeller(*places)(endpoints=Endpoints(judge=Endpoint({url!r}, "key")), 
 """
 
 
+@pytest.mark.slow
 def test_a_kill_between_two_answers_pays_for_none_of_them_again(export: Path, store: Store, label: Label) -> None:
     day_file(export, 5, [call(n, answer(n)) for n in range(12)])
     judge: dict[str, Any] = {**JUDGE, "concurrency": 1}

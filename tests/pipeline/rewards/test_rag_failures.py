@@ -85,6 +85,7 @@ def test_bad_embeddings_cost_one_metric(server: Server, status: int, body: Any, 
     assert finding.values.keys() == set(METRICS) - {"answer_relevancy"}
 
 
+@pytest.mark.slow
 def test_a_silent_endpoint_times_out(server: Server) -> None:
     def fault(server: Server, handler: Any, path: str, body: dict[str, Any]) -> bool:
         return server.release.wait(60)

@@ -38,6 +38,7 @@ def ids(store: Store, lake: LakeConfig, governed: GovernedTraces) -> list[str]:
     return read(store, lake, governed.iteration.dataset, ["trace_id"])["trace_id"].to_pylist()
 
 
+@pytest.mark.slow
 def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConfig, bucket: str) -> None:
     source = LangfuseExportSource(uri=f"s3://{bucket}/langfuse")
     put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1), observation(2, metadata={}))

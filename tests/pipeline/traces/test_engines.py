@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pipeline.recipe import Compute
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
@@ -13,6 +15,7 @@ from pipeline.traces.records import Reason
 from .conftest import Run, observation, score, write
 
 
+@pytest.mark.slow
 def test_the_stage_gives_on_every_engine_what_it_gives_in_one_process(
     compute: Compute, run: Run, store: Store, export: Path
 ) -> None:

@@ -272,6 +272,7 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
     assert row["messages"][2]["content"] == "sent to [EMAIL]"
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_of_real_traces_none_is_admitted_without_consent(store: Store, shared_data: Path) -> None:
     source = LangfuseUiSource(uri=str(shared_data / "langfuse-traces"))

@@ -16,6 +16,7 @@ from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.retention import Retained, retain
 from pipeline.traces.sources.protocol import Address
+from tests.contexts import stage_context
 
 from .conftest import NOW, Run, observation, write
 
@@ -44,7 +45,7 @@ def fill(export: Path) -> None:
 def drop(store: Store, export: Path, now: Any = NOW, **days: int) -> Retained:
     source = LangfuseExportSource(uri=str(export))
     settings = Traces(source=source, retention=Retention(**days))
-    return retain(store, local_lake(store), settings, Address(source, str(export)), now, print, grace_s=0)
+    return retain(stage_context(store, traces=settings), Address(source, str(export)), now, grace_s=0)
 
 
 def governed(store: Store) -> set[str]:

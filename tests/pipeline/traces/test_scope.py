@@ -24,7 +24,7 @@ from pipeline.traces.records import GovernedTraces
 from pipeline.traces.retention import retain
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
-from tests.contexts import context_of
+from tests.contexts import context_of, stage_context
 
 from .conftest import CHAMPION, NOW, Run, observation, score, write
 
@@ -172,6 +172,7 @@ def test_who_is_in_a_dataset_outlives_its_snapshot(run: Run, store: Store, expor
     assert len(found.newest) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expired", [False, True])
 def test_forgetting_spares_a_dataset_without_the_user(
     run: Run, store: Store, export: Path, tmp_path: Path, expired: bool
@@ -188,7 +189,7 @@ def test_forgetting_spares_a_dataset_without_the_user(
     uri = f"sqlite:///{tmp_path}/mlflow.db"
 
     def erase(user: str) -> tuple[str, ...]:
-        proof = forget(store, config, user, tracking_uri=uri, model_name="tiny", now=NOW, log=lambda line: None)
+        proof = forget(stage_context(store, config), user, tracking_uri=uri, now=NOW)
         return proof.affected.datasets
 
     # Only what an iteration was cut from is asked about once its snapshot is gone.
@@ -211,7 +212,7 @@ def test_retention_ends_a_dataset_that_holds_part_of_a_day(run: Run, store: Stor
     governed = run(attribution="model", version=2)
     kept = Retention(governed_days=6)
     settings = Traces.model_validate({"source": {"kind": "langfuse_export", "uri": str(export)}, "retention": kept})
-    done = retain(store, local_lake(store), settings, Address(settings.source, str(export)), NOW, lambda line: None)
+    done = retain(stage_context(store, traces=settings), Address(settings.source, str(export)), NOW)
     assert done.days == ("2026-01-05",)
     assert done.datasets == (governed.iteration.dataset.digest,)
     with pytest.raises(ValueError, match=r"snapshot .* any more"):

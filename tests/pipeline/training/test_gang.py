@@ -169,6 +169,7 @@ def test_one_process_needs_ranks_only_for_deepspeed_and_fsdp(processes: int, str
     assert needed(plan(processes=processes, distribution=distribution)) is expected
 
 
+@pytest.mark.slow
 def test_every_process_has_its_rank_on_the_loopback_and_its_threads(launch: Callable[..., int], tmp_path: Path) -> None:
     assert launch([0], [0], threads=3) == 0
     for rank in range(2):
@@ -179,6 +180,7 @@ def test_every_process_has_its_rank_on_the_loopback_and_its_threads(launch: Call
         check_world(plan(), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
@@ -195,12 +197,14 @@ def test_a_preemption_and_a_refusal_end_all_at_once(
     assert attempts(tmp_path) == attempts(tmp_path, rank=1) == 1
 
 
+@pytest.mark.slow
 def test_a_crash_is_not_taken_for_the_preemption_that_it_causes(launch: Callable[..., int], tmp_path: Path) -> None:
     script_of_peer = {"do": "stop_after", "value": 0}
     assert launch([3, 0], [script_of_peer, 0], max_restarts=1) == 0
     assert attempts(tmp_path) == attempts(tmp_path, rank=1) == 2
 
 
+@pytest.mark.slow
 def test_restarts_are_counted(launch: Callable[..., int], tmp_path: Path) -> None:
     assert launch(["killed"], [{"do": "stop_after", "value": 0}], max_restarts=2) == 137
     assert attempts(tmp_path) == 3

@@ -75,6 +75,7 @@ def test_results_follow_the_items(workers: int) -> None:
     pool.close()
 
 
+@pytest.mark.slow
 def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
     """A hundred items wait for longer than their deadline, first behind one that hangs and then behind each other."""
     items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.03")] * 100]

@@ -123,6 +123,7 @@ def test_a_rest_catalogue_is_asked_with_the_warehouse_and_the_token(rest_catalog
     catalogue.close()
 
 
+@pytest.mark.slow
 def test_glue_registers_and_commits(bucket: str, s3_endpoint: str) -> None:
     config = LakeConfig(
         catalogue="glue",

@@ -127,6 +127,7 @@ print(won, lost, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_commit_at_once_leave_whole_days(config: LakeConfig) -> None:
     """Each has a day of its own, whose every commit must stand, and both fight for one; a third reads all the while."""
     hammers = [python(HAMMER, config.model_dump_json(), mine) for mine in ("01", "02")]
@@ -163,6 +164,7 @@ with open_lake(LakeConfig.model_validate_json(sys.argv[1])) as lake:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_table_at_once(config: LakeConfig) -> None:
     both = [python(FIRST, config.model_dump_json()) for _ in range(2)]
     for process in both:

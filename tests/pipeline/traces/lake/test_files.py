@@ -146,6 +146,7 @@ print(rows, few, peak())
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(config: LakeConfig) -> None:
     """60 batches of 4 MB against 10 of them: 200 MB more data pass through."""
     out, err = python(PEAK, config.model_dump_json()).communicate(timeout=300)

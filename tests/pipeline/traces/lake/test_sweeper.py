@@ -48,6 +48,7 @@ def s3_client() -> Any:
     return boto3.client("s3")
 
 
+@pytest.mark.slow
 def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")

@@ -33,6 +33,7 @@ def test_elements_are_those_of_the_array(rows: list[Any], size: int, indent: int
     assert [(n, json.loads(element)) for n, element in found] == list(enumerate(rows, 1))
 
 
+@pytest.mark.slow
 def test_an_element_that_is_too_long_is_counted_and_never_held() -> None:
     held = 0
 

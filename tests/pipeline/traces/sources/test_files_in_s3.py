@@ -84,6 +84,7 @@ def test_an_object_that_changes_while_it_is_read_gives_what_came_before(bucket: 
     assert [r.detail for r in rows.rejected] == ["the file changed since it was listed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [["500", "", "500"], ["", "slow"], ["", "cut", "cut"]])
 def test_a_store_that_stumbles_is_asked_again_and_no_row_comes_twice(
     bucket: str, s3_endpoint: str, export: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch
@@ -103,6 +104,7 @@ def test_a_store_that_stumbles_is_asked_again_and_no_row_comes_twice(
     assert digest.hexdigest() == digest_file(path)
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_away_is_no_empty_source(
     bucket: str, s3_endpoint: str, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_another_plan_has_another_place(tmp_path: Path, uri: str) -> None:
     assert "belongs to another plan" in near.said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [["500"], ["cut"], ["500", "cut", "", "cut", "500"]])
 def test_a_mirror_that_fails_now_and_then_is_asked_again(
     tmp_path: Path, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, faults: list[str]
@@ -163,6 +164,7 @@ def test_a_training_does_not_begin_anew_while_the_mirror_is_silent(tmp_path: Pat
         attempt(tmp_path, silent).newest()
 
 
+@pytest.mark.slow
 def test_a_mirror_whose_bodies_are_always_cut(
     tmp_path: Path, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

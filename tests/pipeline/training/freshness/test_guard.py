@@ -84,6 +84,7 @@ def play(run: Run, engine: FakeEngine, versions: Sequence[Adapter], **settings: 
     return proofs
 
 
+@pytest.mark.slow
 def test_an_honest_engine_is_proven_at_every_sync_after_the_first(run_of: Runs) -> None:
     run = run_of(8, 2e-3)
     first, *others = play(run, FakeEngine(run, newest), run.adapters)
@@ -161,6 +162,7 @@ def test_a_version_that_changes_while_rollouts_are_drawn_is_refused(run_of: Runs
         guard.remember("step-0", run.batch(0))
 
 
+@pytest.mark.slow
 def test_movements_below_the_noise_add_up_until_they_decide(run_of: Runs) -> None:
     run = run_of(8, 1e-5)
     proven = [proof.proven for proof in play(run, FakeEngine(run, newest), run.adapters)]
