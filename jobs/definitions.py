@@ -4,8 +4,9 @@ import warnings
 
 import dagster as dg
 
+from assets.graph import ASSETS
 from assets.resources import deployment, records
-from jobs.preference_tuning import ASSETS, canary_rollout, preference_tuning, rollout_decision
+from jobs.preference_tuning import canary_rollout, preference_tuning, rollout_decision
 from jobs.reviews import review_sample, weekly_review
 from jobs.sensors import champion_changed, delete_orphaned_gang, gang_orphaned, nightly, rollout_due
 from jobs.upkeep import forget, lake_upkeep, weekly

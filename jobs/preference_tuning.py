@@ -1,18 +1,15 @@
-"""The loop as one job: every asset from traces to canary, each step in a process of its own.
-
-The rollout as jobs: `canary_rollout` takes it as far as its policy allows, `rollout_decision` as a person says.
+"""The loop as jobs: `preference_tuning` makes every asset from traces to canary, each step in a process of its own;
+`canary_rollout` takes the rollout as far as its policy allows, `rollout_decision` as a person says.
 """
 
 import dagster as dg
 
-from assets import evaluation, registry, rewards, selection, traces, training
+from assets.graph import ASSETS
 from assets.registry import advance
 from assets.resources import Deployment
 from jobs.rollout import outcome_lines, take
 from pipeline.registry.decision import RolloutDecision
 from pipeline.registry.record import Phase
-
-ASSETS = dg.load_assets_from_modules([traces, rewards, selection, training, evaluation, registry])
 
 # Steps are forked from a server that has loaded the definitions already: about a second less for each step.
 # `jobs.steps` makes each end with that server, which ends with the run's worker.

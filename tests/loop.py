@@ -8,8 +8,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from jobs.definitions import ASSETS
 from pipeline.demo import MODEL_DIR
 from pipeline.iteration import identify
 from pipeline.registry.policy import policy_of

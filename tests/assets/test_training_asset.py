@@ -8,12 +8,12 @@ import dagster as dg
 import pytest
 
 from assets.card import IterationRecords
+from assets.graph import ASSETS
 from assets.outcome import outcome
 from assets.registry import on_record
 from assets.resources import Deployment, read_record
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
-from jobs.definitions import ASSETS
 from jobs.summary import TELLERS
 from pipeline.demo import MODEL_DIR
 from pipeline.estimate import UNKNOWN

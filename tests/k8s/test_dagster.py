@@ -6,8 +6,8 @@ import dagster as dg
 import pytest
 import yaml
 
+from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from jobs.definitions import ASSETS
 from k8s.ledger import Ledger
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST

@@ -1,0 +1,21 @@
+"""The loop, to be read in one place: each asset with what it takes, in the order of a run.
+
+    traces                    production traces that may be learned from        assets/traces.py      pipeline/traces
+    reward_labels             <- traces                                         assets/rewards.py     pipeline/rewards
+    preference_dataset        <- reward_labels                                  assets/selection.py   pipeline/selection
+    training_plan             <- preference_dataset                             assets/selection.py   pipeline/training
+    policy_checkpoint         <- training_plan                                  assets/training.py    pipeline/training
+    eval_report               <- policy_checkpoint                              assets/evaluation.py  evals
+    gate_verdict              <- eval_report                                    assets/evaluation.py  evals
+    model_version             <- gate_verdict                                   assets/registry.py    pipeline/registry
+    canary                    <- model_version, gate_verdict                    assets/registry.py    pipeline/registry
+
+An asset is thin: it reads the record of the one before (assets/resources.py), calls the stage, and shows what came of
+it. The job `canary_rollout` takes the rollout that `canary` opens to its end.
+"""
+
+import dagster as dg
+
+from assets import evaluation, registry, rewards, selection, traces, training
+
+ASSETS = dg.load_assets_from_modules([traces, rewards, selection, training, evaluation, registry])
