@@ -60,10 +60,6 @@ class Ledger(Record):
     measured: bool
     """False: the training left no account, and `device_hours` is the attempts' whole time."""
 
-    @property
-    def requests_per_minute(self) -> float:
-        return self.requests / (60 * self.hours) if self.hours else 0.0
-
 
 def ledger(attempts: Sequence[LaunchAttempt], result: TrainingResult | None, compute: Compute, devices: int) -> Ledger:
     """The account of these attempts at one training; `result` is None for a training that did not end.

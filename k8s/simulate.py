@@ -108,12 +108,6 @@ def schedule(per_node_every_s: float, nodes: int, horizon_s: float, seed: int) -
     return sorted(at for node in range(nodes) for at in takewhile(lambda at: at < horizon_s, arrivals(node)))
 
 
-def evenly(profile: Profile, interruptions: int) -> list[float]:
-    """So many interruptions, spread evenly over the time of an undisturbed training."""
-    whole = run(profile, ()).total_s
-    return [whole * (number + 1) / (interruptions + 1) for number in range(interruptions)]
-
-
 def plan_interval(
     profile: Profile, nodes: int, per_node_interruption_every_s: float, schedules: int = 3
 ) -> TimeInterval:

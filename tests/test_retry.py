@@ -8,9 +8,9 @@ from typing import NamedTuple
 import dagster as dg
 import pytest
 
+from assets.graph import ASSETS
 from assets.resources import RECORDS, Deployment, Records, records
 from jobs import retry, rollout
-from jobs.preference_tuning import ASSETS
 from pipeline import audit
 from tests.loop import EMBEDDED, ROOT, deployment, instance, run_loop
 

@@ -24,7 +24,6 @@ from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import (
     DPO,
     GRPO,
-    Algorithm,
     Checkpoints,
     Distribution,
     DynamicSampling,
@@ -38,7 +37,6 @@ __all__ = [
     "DPO",
     "GRPO",
     "Accelerator",
-    "Algorithm",
     "BaseModelSection",
     "Checkpoints",
     "Compute",

@@ -201,9 +201,6 @@ class DPO(Section):
         return self
 
 
-Algorithm = Annotated[GRPO | DPO, Field(discriminator="kind")]
-
-
 class Validation(Section):
     """Held-out prompts that the policy answers during training: what its progress and its health are judged by."""
 

@@ -6,7 +6,7 @@ to judge. A row that Arrow cannot hold (text that is no Unicode, a number beyond
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -108,14 +108,6 @@ def feedback_array(feedback: Sequence[Sequence[Score]]) -> pa.ListArray:
     flat = list(chain.from_iterable(feedback))
     parts = [pa.array([getattr(s, f.name) for s in flat], f.type) for f in FEEDBACK]
     return pa.ListArray.from_arrays(_offsets(feedback), pa.StructArray.from_arrays(parts, fields=list(FEEDBACK)))
-
-
-def table_of(traces: Iterable[Trace], settings: Traces, file: str = "f") -> pa.Table:
-    """Traces as rows of the governed table, as if every gate had let them pass."""
-    batch, rejected = BatchBuilder(settings, file).batch(list(traces))
-    assert not rejected, rejected
-    consented = batch.set_column(BATCH.get_field_index("consent"), "consent", pa.array([True] * batch.num_rows))
-    return pa.Table.from_batches([consented.select(SCHEMA.names)]).cast(SCHEMA)
 
 
 def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:

@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s.ledger import LaunchAttempt, Ledger, ledger
-from k8s.simulate import Profile, evenly, journal
+from k8s.simulate import Profile, journal
 from pipeline.recipe import Accelerator, Compute, Kubernetes
 from pipeline.storage import CheckpointRef, ModelRef
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
+from tests.k8s.interruptions import evenly
 
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
 NOTHING = ModelRef(uri="adapter", digest="0" * 64)
@@ -41,7 +42,7 @@ def test_a_launch_of_two_attempts_and_three_interruptions() -> None:
     trained = result(account(events), interruptions(events))
     found = ledger(attempts, trained, compute(10, 15, budget=6000), devices=24)
     assert (found.attempts, found.restarts, found.requests, found.preemptions) == (2, 3, 2160, 3)
-    assert found.hours == 6 and found.requests_per_minute == pytest.approx(6)
+    assert found.hours == 6
     assert found.lost_steps == sum(each.lost_steps for each in trained.preemptions) > 0
     assert found.goodput == trained.goodput.share and found.measured
     assert found.device_hours == pytest.approx(24 * (trained.goodput.total_s - found.badput_s["waiting"]) / 3600)
@@ -62,7 +63,6 @@ def test_where_the_training_left_no_account_the_attempts_time_stands_in(silent: 
 def test_nothing_at_all() -> None:
     found = ledger([], None, compute(0), devices=0)
     assert (found.attempts, found.hours, found.device_hours, found.usd.high, found.budget_share) == (0, 0, 0, 0, None)
-    assert found.requests_per_minute == 0.0
 
 
 seconds = st.floats(0, 1e6)
@@ -93,7 +93,7 @@ def test_sums_ends_in_order_and_money_follows_the_price(
     found = ledger(attempts, trained, compute(first, fallback, budget), devices)
     assert found.attempts == len(attempts) and found.requests == sum(each.requests for each in attempts)
     assert 0 <= found.usd.low <= found.usd.high
-    assert found.device_hours >= 0 and found.hours >= 0 and found.requests_per_minute >= 0
+    assert found.device_hours >= 0 and found.hours >= 0
     assert 0 <= found.goodput <= 1
     whole = found.productive_s + sum(found.badput_s.values())
     assert whole == pytest.approx(spent.total_s if spent is not None and spent.total_s > 0 else 0)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from k8s.simulate import Profile, evenly, journal, plan_interval, run, schedule
+from k8s.simulate import Profile, journal, plan_interval, run, schedule
 from pipeline.recipe import Checkpoints
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.result import CAUSES
+from tests.k8s.interruptions import evenly
 
 profiles = st.builds(
     Profile,

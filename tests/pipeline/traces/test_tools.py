@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.recipe.traces import LangfuseExportSource, Traces
-from pipeline.traces.batch import table_of
+from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.sources.langfuse import Observation, trace_of
 from pipeline.traces.tools import COLUMNS, calls_tools
 
@@ -38,5 +38,6 @@ USER = {"role": "user", "content": "Refund A7"}
 def test_a_row_tells_whether_tools_were_called(asked: Any, answered: Any, calls: bool) -> None:
     trace: Any = trace_of(Observation(**observation(input=asked, output=answered)), 1)
     assert trace.completion == "Done"
-    (row,) = table_of([trace], Traces(source=LangfuseExportSource(uri="x"))).select(list(COLUMNS)).to_pylist()
+    batch, _ = BatchBuilder(Traces(source=LangfuseExportSource(uri="x")), "f").batch([trace])
+    (row,) = batch.select(list(COLUMNS)).to_pylist()
     assert calls_tools(row) is calls
