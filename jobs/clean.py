@@ -1,7 +1,7 @@
 """`make clean`: removes ./.dagster and ./data, after it has shown what that is and somebody has typed a word.
 
 What answers for the data is kept: the audit log and the proofs of erasure are moved to `kept-<time>/`. Data roots that
-lie elsewhere are not touched. Imports nothing but the standard library: there may be no environment any more.
+lie elsewhere are not touched. Needs the standard library alone: there may be no environment any more.
 """
 
 import argparse

@@ -50,7 +50,7 @@ def forget(
         pending, traces = _listed(context, lake, person, tracking_uri, now)
         rows = f"{sum(pending.rows.values())} rows over {len(pending.rows)} days"
         log(f"forget {id}: {rows}, {_summary(pending.affected)}")
-        erased.add(store, erased.ErasedUser(user_hash=person.user_hash, since=since, proof=id))
+        erased.add(store, erased.ErasedUser(mark=person.user_hash, since=since, proof=id))
         log(f"forget {id}: on the list of the forgotten")
         serving = _block(context, pending.affected, id, tracking_uri, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
@@ -158,7 +158,7 @@ def _empty(person: Person, pending: Pending, now: datetime) -> ErasureProof:
     """The proof of a first erasure, before anything is in it."""
     return ErasureProof(
         id=proof_id(person.user_hash, person.since),
-        user_hash=person.user_hash,
+        mark=person.user_hash,
         since=person.since,
         requested=pending.requested,
         finished=now,
@@ -187,7 +187,7 @@ def _audit(store: Store, proof: ErasureProof, now: datetime) -> None:
     if any(e.subject == proof.id and e.detail.get("proof") == digest for e in audit.entries(store)):
         return
     counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
-    audit.record(store, "erasure", proof.id, {"mark": proof.user_hash, **counts, "proof": digest}, now)
+    audit.record(store, "erasure", proof.id, {"mark": proof.mark, **counts, "proof": digest}, now)
 
 
 def _summary(affected: Affected) -> str:

@@ -54,7 +54,7 @@ class ErasureProof(Record):
     """`erasures/<id>.json`: what was removed, for whom, and what of it lives on in models."""
 
     id: str
-    user_hash: str
+    mark: str
     since: datetime | None
     requested: datetime
     finished: datetime

@@ -165,11 +165,11 @@ def _add(db: DuckDBPyConnection, batch: pa.RecordBatch, settings: Feedback) -> N
 
 # Lots decide which calls count, not time: whoever comes first, or last, would choose. They are a hash of ids that the
 # tracing backend assigns; where clients may choose their trace ids, a user can choose which of their own calls count,
-# and never how many.
+# and never how many. The first word is a salt that stays as it is: another one would draw other calls.
 PRINCIPALS = """
 create temp table drawn as
 with lots as (
-    select *, sha256(concat_ws(chr(31), 'pipeline.rewards.feedback', trace_id, observation_id)) as lot,
+    select *, sha256(concat_ws(chr(31), 'pipeline.rewards.caps', trace_id, observation_id)) as lot,
         count(*) over (
             partition by principal order by moment range between current row and 3600000000 following
         ) as pace

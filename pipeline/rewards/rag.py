@@ -183,7 +183,7 @@ class RagSession:
         return RagFinding(values=values, missing=missing, tokens=tokens, usd=usd)
 
     async def _metric(self, name: str, row: Retrieved, backend: Backend) -> float:
-        """The library's value for a metric that applies; else raises Missing."""
+        """The library's value for a metric that applies; else raises MetricMissing."""
         needs_reference, needs_embeddings = name == "context_recall", name == "answer_relevancy"
         if not (row.question.strip() and row.completion.strip() and row.contexts):
             raise MetricMissing(ABSENT)

@@ -31,7 +31,7 @@ def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> fro
     window = store.read(layout.window(dataset.digest), Window)
     if window is None:
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
-    forgotten = {user.user_hash: user for user in erased_users(store).users}
+    forgotten = {user.mark: user for user in erased_users(store).users}
     marked = cache(user_hash)
 
     def stays(user: str | None, at: datetime) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe
 from pipeline.storage import Store
-from pipeline.traces.lake.catalogue import LakeConfig
+from pipeline.traces.lake_config import LakeConfig
 
 Log = Callable[[str], None]
 

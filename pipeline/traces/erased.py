@@ -20,7 +20,7 @@ from pipeline.traces.pii import pseudonym
 class ErasedUser(Record):
     """One forgotten user. `since`: only rows from then on (withdrawn consent); None: all of them."""
 
-    user_hash: str
+    mark: str
     since: datetime | None
     proof: str
     """Id of the proof record, `erasures/<proof>.json`."""
@@ -56,11 +56,11 @@ def exclusive_lock(store: Store) -> Generator[None]:
 
 def add(store: Store, user: ErasedUser) -> None:
     """Put a user on the list, inside `exclusive_lock`. Of two entries on one user, the one that forgets more stands."""
-    known = {each.user_hash: each for each in erased_users(store).users}
-    before = known.get(user.user_hash)
+    known = {each.mark: each for each in erased_users(store).users}
+    before = known.get(user.mark)
     if before is None or (before.since is not None and (user.since is None or user.since < before.since)):
-        users = {**known, user.user_hash: user}.values()
-        store.write(layout.ERASED, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.user_hash))))
+        users = {**known, user.mark: user}.values()
+        store.write(layout.ERASED, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.mark))))
 
 
 @contextmanager

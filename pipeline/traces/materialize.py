@@ -66,7 +66,7 @@ def materialize(
             listed = sum(part.size for part in parts)
             new = len(changes.changed)
             log(f"traces: {source.label} lists {len(parts)} parts, {listed / 1e6:,.1f} MB; {new} are new")
-            erased = {user.user_hash: user for user in forgotten.users}
+            erased = {user.mark: user for user in forgotten.users}
             session = Session(store, lake, address, settings, now, erased, log)
             with session.staging() as folder, open_engine(compute) as engine:
                 reading = Reading(session, engine, folder, known, parts)

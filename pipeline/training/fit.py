@@ -226,7 +226,7 @@ def run(
         check_rows(plan, trainer)
     except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words on what does not go together
         raise InvalidPlan(f"{type(error).__name__}: {error}") from error
-    trainer.remove_callback(PrinterCallback)  # it prints every metric; Progress says what a person reads
+    trainer.remove_callback(PrinterCallback)  # it prints every metric; ProgressCallback says what a person reads
     progress.attach(trainer)
     if resume is not None:
         emit(f"resuming at {resume.name}")

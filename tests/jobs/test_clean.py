@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The Makefile and the command, with what a few iterations leave."""
-    for name in ("Makefile", "jobs/__init__.py", "jobs/clean.py"):
+    for name in ("Makefile", "jobs/__init__.py", "jobs/clean.py", "pipeline/__init__.py", "pipeline/layout.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("data/audit/log.jsonl", "data/erasures/p.json", "data/iterations/1/model", ".dagster/workers/1.log"):
@@ -59,6 +59,8 @@ def is_clean(clone: Path) -> bool:
         "Makefile",
         "jobs/__init__.py",
         "jobs/clean.py",
+        "pipeline/__init__.py",
+        "pipeline/layout.py",
         *(str(file.relative_to(clone)) for file in kept),
     } and [file.read_text() for file in kept] == ["data/audit/log.jsonl", "data/erasures/p.json"]
 

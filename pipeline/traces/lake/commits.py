@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pipeline.traces.lake.catalogue import LakeConfig
 from pipeline.traces.lake.files import read_files
-from pipeline.traces.lake.names import located, named
+from pipeline.traces.lake_names import located, named
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

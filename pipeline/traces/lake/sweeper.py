@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.storage import Record
 from pipeline.traces.lake.catalogue import LakeConfig
 from pipeline.traces.lake.files import filesystem, path_of
-from pipeline.traces.lake.names import located
+from pipeline.traces.lake_names import located
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

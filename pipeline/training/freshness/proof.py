@@ -1,4 +1,4 @@
-"""The proof's arithmetic: from three or four sets of log-probabilities to a `Proof`, or to the lie that was told.
+"""The proof's arithmetic: from three or four sets of log-probabilities to a `FreshnessProof`, or to a `StalePolicy`.
 
 Rule. Engine and policy score the same probes. An old version is the base, or the one that was proven last.
 1. The engine claims the version that was pushed.

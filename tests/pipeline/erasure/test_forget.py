@@ -142,11 +142,11 @@ def test_withdrawn_consent_takes_the_rows_from_its_date_on(world: World) -> None
     hours = [json.loads(x)["start_time"][11:13] for x in raw.splitlines() if BOB.encode() in x]
     assert hours == ["00", "01", "02"]
     (listed,) = erased_users(world.place.store).users
-    assert (listed.user_hash, listed.since) == (user_hash(BOB), since.replace(tzinfo=UTC))
+    assert (listed.mark, listed.since) == (user_hash(BOB), since.replace(tzinfo=UTC))
     both = erase(world.place, BOB)
     assert both.rows == {DAYS[0]: 6, DAYS[1]: 3}
     assert both.id != proof.id
-    assert [(u.user_hash, u.since) for u in erased_users(world.place.store).users] == [(user_hash(BOB), None)]
+    assert [(u.mark, u.since) for u in erased_users(world.place.store).users] == [(user_hash(BOB), None)]
     assert holding(world.place.root, BOB) == set()
 
 
@@ -156,7 +156,7 @@ def test_an_unknown_user_is_a_clear_result_and_still_on_the_list(world: World) -
     assert not proof.has_matches
     assert proof.rows == {}
     assert world.place.reports() == reports
-    assert [u.user_hash for u in erased_users(world.place.store).users] == [user_hash("user-nobody-9")]
+    assert [u.mark for u in erased_users(world.place.store).users] == [user_hash("user-nobody-9")]
     assert world.place.propose(world.first) == ""
 
 

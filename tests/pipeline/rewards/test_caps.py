@@ -51,6 +51,12 @@ def test_which_calls_count_goes_neither_by_time_nor_by_what_was_said() -> None:
     assert {trace for trace, found in settled(rows, **CAPS).items() if not found.reason} == counted
 
 
+def test_the_draw_stays_what_it_was() -> None:
+    """Another one would give other labels under the same iteration id."""
+    counted = {trace for trace, opinion in settled(by(40), **CAPS).items() if not opinion.reason}
+    assert counted == {"t0014", "t0016", "t0034"}
+
+
 @pytest.mark.parametrize(
     ("count", "every_s", "expected"),
     [

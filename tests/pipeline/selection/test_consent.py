@@ -66,7 +66,7 @@ def test_a_user_on_the_list_of_the_forgotten_is_left_out_before_their_rows_are_g
     store: Store, governed: GovernedTraces, user: str, since: datetime | None, expected: list[str]
 ) -> None:
     with exclusive_lock(store):
-        add(store, ErasedUser(user_hash=user_hash(user), since=since, proof="p"))
+        add(store, ErasedUser(mark=user_hash(user), since=since, proof="p"))
     assert kept(store, governed) == expected
 
 

@@ -22,10 +22,10 @@ def test_of_two_entries_on_one_user_the_one_that_forgets_more_stands(
 ) -> None:
     store = Store(tmp_path)
     with exclusive_lock(store):
-        add(store, ErasedUser(user_hash=user_hash("other"), since=None, proof="p"))
+        add(store, ErasedUser(mark=user_hash("other"), since=None, proof="p"))
         for since in entries:
-            add(store, ErasedUser(user_hash=user_hash("ann"), since=since, proof=str(since)))
-    found = {user.user_hash: user for user in erased_users(store).users}
+            add(store, ErasedUser(mark=user_hash("ann"), since=since, proof=str(since)))
+    found = {user.mark: user for user in erased_users(store).users}
     assert (found[user_hash("ann")].since, found[user_hash("ann")].proof) == (stands, str(stands))
     assert len(found) == 2
 
@@ -35,7 +35,7 @@ def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> No
 
     def forget() -> None:
         with exclusive_lock(store):
-            add(store, ErasedUser(user_hash=user_hash("ann"), since=None, proof="p"))
+            add(store, ErasedUser(mark=user_hash("ann"), since=None, proof="p"))
         added.set()
 
     with shared_lock(store) as seen, shared_lock(store) as beside:
@@ -45,7 +45,7 @@ def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> No
         assert seen.users == beside.users == erased_users(store).users == ()
     thread.join()
     with shared_lock(store) as seen:
-        assert [user.user_hash for user in seen.users] == [user_hash("ann")]
+        assert [user.mark for user in seen.users] == [user_hash("ann")]
 
 
 def test_a_mark_is_the_same_for_the_source_and_for_the_table() -> None:

@@ -116,7 +116,7 @@ def test_attributes_of_the_older_layout_are_joined_and_reopen_rejected_rows(
 def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1), observation(2)])
     run()
-    store.write(NAME, ErasedUsers(users=(ErasedUser(user_hash=user_hash("u1"), since=None, proof="p"),)))
+    store.write(NAME, ErasedUsers(users=(ErasedUser(mark=user_hash("u1"), since=None, proof="p"),)))
     write(export, day_file(6), [observation(3, start_time=at(5)), observation(4, user_id="u1", start_time=at(5))])
     governed = run()
     assert sorted(ids(store, governed)) == ["t2", "t3"]
