@@ -156,6 +156,8 @@ def advance(deployment: Deployment, drive_for_s: float, log: Callable[[str], Non
             now=time.time,
             sleep=time.sleep,
             log=log,
+            # Replayed requests come when they are asked for: with short dwells nothing is worth a minute's wait.
+            look_every_s=min(60.0, max(1.0, *recipe.rollout.dwell_s)),
         )
 
 
