@@ -1,8 +1,11 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
 import os
+import signal
+import sys
 import tempfile
 import uuid
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +30,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: of two processes, neither is left with a long one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(autouse=True)
+def _sigterm_is_heard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Programs that a test starts inherit what its process ignores or blocks: none is to be deaf to SIGTERM."""
+    _hear_sigterm(f"before {request.node.nodeid}")
+    yield
+    _hear_sigterm(f"by {request.node.nodeid}")
+
+
+def _hear_sigterm(when: str) -> None:
+    if sys.platform != "linux":
+        return
+    lines = Path("/proc/self/status").read_text().splitlines()  # the truth, also where a library did it in C
+    masks = {
+        name: int(mask, 16) for name, mask in (line.split(":") for line in lines if line[:6] in ("SigIgn", "SigBlk"))
+    }
+    bit = 1 << (signal.SIGTERM - 1)
+    if masks["SigIgn"] & bit:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        warnings.warn(f"SIGTERM was left ignored {when}", stacklevel=1)
+    if masks["SigBlk"] & bit:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        warnings.warn(f"SIGTERM was left blocked {when}", stacklevel=1)
 
 
 @pytest.fixture(scope="session")
