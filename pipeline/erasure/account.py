@@ -33,23 +33,23 @@ def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]
 
 def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:
     """The day's report once these rows are gone; None when report and table disagree: the stage makes the day again."""
-    known = store.read(layout.day_report(day), DayReport)
-    if known is None or known.digest != lake.digests().get(day):
+    before = store.read(layout.day_report(day), DayReport)
+    if before is None or before.digest != lake.digests().get(day):
         return None
-    if any(f.admitted < files.get(f.name, 0) for f in known.files) or files.keys() - {f.name for f in known.files}:
+    if any(f.admitted < files.get(f.name, 0) for f in before.files) or files.keys() - {f.name for f in before.files}:
         return None
-    reports = tuple(_without(file, files.get(file.name, 0)) for file in known.files)
-    erased = tuple(sorted({*known.erased, proof}))
+    reports = tuple(_without(file, files.get(file.name, 0)) for file in before.files)
+    erased = tuple(sorted({*before.erased, proof}))
     admitted = sum(file.admitted for file in reports)
     return DayReport(
         day=day,
-        rules=known.rules,
-        digest=day_digest(known.rules, {file.name: file.sha256 for file in reports}, erased),
+        rules=before.rules,
+        digest=day_digest(before.rules, {file.name: file.sha256 for file in reports}, erased),
         files=reports,
-        seen=known.seen,
+        seen=before.seen,
         admitted=admitted,
         rejected=total(file.rejected for file in reports),
-        near_duplicates=min(known.near_duplicates, admitted),
+        near_duplicates=min(before.near_duplicates, admitted),
         erased=erased,
     )
 

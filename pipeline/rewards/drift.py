@@ -43,10 +43,10 @@ class RecordedDistribution(Record):
 def record(store: Store, distribution: RewardDistribution) -> None:
     """Keep it for later iterations. An iteration that is run again keeps its place."""
     others = [each for each in _all(store) if each.distribution.iteration != distribution.iteration]
-    known = store.read(_name(distribution), RecordedDistribution)
-    place = known.place if known else 1 + max((each.place for each in others), default=-1)
+    recorded = store.read(_name(distribution), RecordedDistribution)
+    place = recorded.place if recorded else 1 + max((each.place for each in others), default=-1)
     entry = RecordedDistribution(place=place, distribution=distribution)
-    if entry != known:
+    if entry != recorded:
         store.write(_name(distribution), entry)
 
 

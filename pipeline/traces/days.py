@@ -123,9 +123,9 @@ class DayWriter:
         )
 
     def _is_current(self, report: DayReport) -> bool:
-        known = self._session.store.read(layout.day_report(report.day), DayReport)
+        published = self._session.store.read(layout.day_report(report.day), DayReport)
         governed = report.day == UNKNOWN_DAY or self._session.lake.digests().get(report.day) == report.digest
-        return known is not None and known.digest == report.digest and governed
+        return published is not None and published.digest == report.digest and governed
 
     def _report(self, reading: Reading, verdict: DayOutcome) -> DayReport:
         indices = {n for n, done in reading.governed.items() if verdict.day in done.days} | set(verdict.annotated_by)
@@ -158,9 +158,9 @@ class DayWriter:
     def _late(self, reading: Reading, verdict: DayOutcome) -> None:
         """Rows that came after their day's raw data was deleted stay out, and are told."""
         name = layout.day_report(verdict.day)
-        known = self._session.store.read(name, DayReport)
-        assert known is not None, f"{verdict.day} is sealed and has no report"
-        files = {file.name: file for file in known.files}
+        published = self._session.store.read(name, DayReport)
+        assert published is not None, f"{verdict.day} is sealed and has no report"
+        files = {file.name: file for file in published.files}
         for index, counts in verdict.counts.items():
             part = reading.parts[index]
             if part.name in files:  # exported once more: its rows are accounted for
@@ -169,9 +169,9 @@ class DayWriter:
             files[part.name] = _file_report(part.name, reading.governed[index].sha256, part.size, late)
         self._session.log(f"traces: {verdict.day} is sealed, its raw data is past retention; late rows stay out")
         new_report = _day_report(
-            verdict.day, known.rules, {}, known.erased, list(files.values()), known.near_duplicates
+            verdict.day, published.rules, {}, published.erased, list(files.values()), published.near_duplicates
         )
-        self._session.store.write(name, new_report.model_copy(update={"digest": known.digest}))
+        self._session.store.write(name, new_report.model_copy(update={"digest": published.digest}))
 
 
 def _file_report(name: str, sha256: str, size: int, counts: Counter[Reason | None]) -> FileReport:

@@ -49,8 +49,8 @@ def materialize(
     store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
     source = open_source(address)
     parts = source.parts()
-    known = (store.read(layout.WATERMARK, Watermark) or Watermark()).read_by(settings.reader)
-    changes = compare(known, parts, settings.retention.raw_days, now)
+    watermark = (store.read(layout.WATERMARK, Watermark) or Watermark()).read_by(settings.reader)
+    changes = compare(watermark, parts, settings.retention.raw_days, now)
     rules = rules_digest(settings)
 
     def allow(current: Watermark, new_reports: Sequence[DayReport] = ()) -> None:
@@ -61,7 +61,7 @@ def materialize(
             raise ValueError(explain(row_counts, address, parts, settings))
 
     with shared_lock(store) as forgotten, open_lake(context.lake) as lake:
-        stale = {day for day in _stale(store, lake, known, rules) if day >= kept_from(settings, now)}
+        stale = {day for day in _stale(store, lake, watermark, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or changes.retired or stale:
             listed = sum(part.size for part in parts)
             new = len(changes.changed)
@@ -69,14 +69,14 @@ def materialize(
             erased = {user.mark: user for user in forgotten.users}
             session = Session(store, lake, address, settings, now, erased, log)
             with session.staging() as folder, open_engine(compute) as engine:
-                reading = Reading(session, engine, folder, known, parts)
+                reading = Reading(session, engine, folder, watermark, parts)
                 days = reading.read(changes, stale)
                 after = reading.watermark(changes, source.label, {})
                 maker = DayWriter(session, engine, context.lake, rules, compute.memory_mb)
                 about = maker.make(reading, days, partial(allow, after))
             store.write(layout.WATERMARK, reading.watermark(changes, source.label, about))
         else:
-            allow(known)
+            allow(watermark)
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
         current = store.read(layout.WATERMARK, Watermark) or Watermark()
         reports = _reports(store, current)
