@@ -25,7 +25,6 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.section import joined
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.record import ModelVersion
@@ -33,6 +32,7 @@ from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.records import RewardLabels
+from pipeline.section import joined
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store, model_ref
 from pipeline.traces.context import IterationContext, Log, StageContext

@@ -76,7 +76,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         recipe.training,
         recipe.compute.accelerator,
         recipe.compute.devices,
-        measured_step_s(store, iteration, recipe.training, recipe.compute),
+        measured_step_s(work),
     )
     plan: TrainingPlan = plan_training(
         work, preference_dataset, expected, lambda: consented(store, work.lake, iteration.dataset)
@@ -91,7 +91,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "without consent": plan.without_consent,
             "evidence": plots.shown(selection_plots.evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
-            "settings": dg.MetadataValue.json({} if plan.data is None else plan.algorithm.model_dump(mode="json")),
+            "settings": dg.MetadataValue.json({} if plan.method is None else plan.method.model_dump(mode="json")),
         },
     )
     yield dg.AssetCheckResult(

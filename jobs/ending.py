@@ -10,6 +10,7 @@ from assets.outcome import outcome
 from assets.resources import RECORDS, Deployment, deployment
 from evals.comparison import EvalReport
 from pipeline.iteration import Iteration
+from pipeline.methods import METHODS
 from pipeline.recipe.overrides import split
 from pipeline.registry.record import ModelVersion, Phase, RolloutState, read_state
 from pipeline.storage import Record, Store
@@ -38,7 +39,7 @@ def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
         return IterationEnding(f"in progress at stage {stage}", command(settings), "goes on where it stands")
     match ended.ending:
         case "not trained":
-            again = command(settings, "selection.method=grpo")
+            again = command(settings, f"selection.method={next(iter(METHODS))}")
             return IterationEnding(f"not now: {ended.detail}", again, f"trains on these traces all the same; {_LATER}")
         case "stopped":
             again = command(settings, f"training.seed={recipe.training.seed + 1}")

@@ -21,6 +21,7 @@ from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
 from evals.suites import suite
 from pipeline import layout
+from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
@@ -162,13 +163,17 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | No
     yield CheckedLine(
         True, f"models: {', '.join(f'{name} {count:,}' for name, count in list(sample.models.items())[:9])}"
     )
-    checkable = sample.references > 0 or recipe.selection.method != "grpo"
-    hint = "" if checkable else ". selection.method is grpo, which needs them: put expected_answer into the metadata"
+    forced = recipe.selection.method
+    checkable = sample.references > 0 or forced == "auto" or "verifiable" not in METHODS[forced].needs
+    hint = (
+        "" if checkable else f". selection.method is {forced}, which needs them: put expected_answer into the metadata"
+    )
     yield CheckedLine(
         checkable, f"labels: {sample.references:,} with expected_answer, {sample.feedback:,} with feedback{hint}"
     )
-    if tokens is not None and sample.longest_prompt:
-        yield _fits(recipe, "longest prompt", tokens(sample.longest_prompt), recipe.training.grpo.max_completion_tokens)
+    drawn = [m.completion_tokens or 0 for name, m in recipe.training.by_name().items() if forced in ("auto", name)]
+    if tokens is not None and sample.longest_prompt and any(drawn):
+        yield _fits(recipe, "longest prompt", tokens(sample.longest_prompt), max(drawn))
 
 
 def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:

@@ -4,10 +4,10 @@ from io import BytesIO
 from typing import Any
 
 from assets.plots import GREEN, GREY, ORANGE
+from pipeline.methods import METHODS, titles
 from pipeline.selection.checks import EvidenceCheck
 from pipeline.selection.choose import MethodDecision
 
-NEEDED_BY = {("grpo", "dpo"): "GRPO and DPO", ("grpo",): "GRPO", ("dpo",): "DPO"}
 HOLDS, FAILS, UNKNOWN = ("o", GREEN, "holds"), ("X", ORANGE, "does not hold"), ("D", GREY, "unknown")
 
 
@@ -35,7 +35,7 @@ def draw(decision: MethodDecision) -> Any:
     below.set_xlim(-0.2, 4 * max([10.0, *values]))
     below.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     below.set_xlabel("counts (log scale)")
-    verdict = {"grpo": "train with GRPO", "dpo": "train with DPO", "none": "do not train now"}[decision.method]
+    verdict = "do not train now" if decision.method == "none" else f"train with {METHODS[decision.method].title}"
     forced = " (forced by the recipe)" if decision.forced else ""
     figure.suptitle(f"Evidence and thresholds: {verdict}{forced}", fontsize="medium", fontweight="bold")
     figure.legend(handles=_legend(), loc="outside lower center", ncols=5, frameon=False, fontsize="small")
@@ -45,7 +45,7 @@ def draw(decision: MethodDecision) -> Any:
 def _panel(axes: Any, checks: list[EvidenceCheck]) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.set_yticks(range(len(checks)), [f"{check.name}\n({NEEDED_BY[check.needed_by]})" for check in checks])
+    axes.set_yticks(range(len(checks)), [f"{check.name}\n({titles(check.needed_by)})" for check in checks])
     axes.set_ylim(len(checks) - 0.5, -0.5)
     axes.tick_params(labelsize="small")
     for row, check in enumerate(checks):

@@ -20,7 +20,7 @@ from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
 from pipeline.pinning import pin
-from pipeline.recipe import Rewards, Training
+from pipeline.recipe import Rewards, Training, TrainingSettings
 from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion, read_state
 from pipeline.rewards.records import RewardLabels
@@ -94,7 +94,8 @@ def records(store: Store, iteration: Iteration, health: Health, method: str) -> 
     decision = decide().model_copy(update={"method": method, "reasons": ("because",)})
     plan = TrainingPlan(
         iteration=ID, decision=decision, base=iteration.champion, data=NOWHERE, held_out=None, without_consent=0,
-        training=Training(), rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
+        method=None if method == "none" else Training().method(method), training=TrainingSettings(),
+        rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
     )  # fmt: skip
     laid = {
         "traces.json": GovernedTraces(iteration=iteration, source="s", days=(day,), seen=0, admitted=0, rejected={}),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kills import Zygote, adapter_of, result_of, survive
-from pipeline.recipe import DPO, GRPO, Checkpoints, DynamicSampling, Sentinel, Validation
+from pipeline.methods import DPO, GRPO, DynamicSampling
+from pipeline.recipe import Checkpoints, Sentinel, Validation
 from pipeline.training.journal import read_journal
 from tests.pipeline.training.plans import folder, make_plan
 

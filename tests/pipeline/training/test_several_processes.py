@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kills import adapter_of, result_of
-from pipeline.recipe import GRPO, Checkpoints, DynamicSampling, Validation
+from pipeline.methods import GRPO, DynamicSampling
+from pipeline.recipe import Checkpoints, Validation
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow

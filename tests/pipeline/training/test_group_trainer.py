@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.kills import Zygote, result_of
-from pipeline.recipe import GRPO, DynamicSampling
-from pipeline.training.group import leave_one_out
+from pipeline.methods import GRPO, DynamicSampling
+from pipeline.methods.group_trainer import leave_one_out
 from tests.pipeline.training.plans import folder, make_plan
 
 REWARD = st.one_of(st.none(), st.floats(0, 1))
