@@ -1,12 +1,11 @@
 """What the assets are given: the deployment (recipe, store, endpoints) and the records of the stages before them.
 
-The environment is read here, and in `environment`, alone. Records are not pickled between steps: every stage publishes
+Records are not pickled between steps: every stage publishes
 its own under the iteration, and `Records` finds it there again, in the same run, in a re-execution and in a run of one
 stage alone.
 """
 
 import json
-import os
 import shlex
 import subprocess
 from importlib.metadata import version
@@ -16,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from assets.card import IterationRecords
-from assets.environment import ITERATION_TAG, chosen
+from assets.environment import ITERATION_TAG, chosen, environment
 from assets.outcome import IterationOutcome
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
@@ -75,13 +74,13 @@ class Deployment(dg.ConfigurableResource):
 
     def stage(self, log: Log) -> StageContext:
         """What works with the data without going on with an iteration: the recipe is the deployment's of now."""
-        return StageContext(self.store(), self.recipe(), self.lake(), log)
+        return StageContext(self.store(), self.recipe(), self.lake(), log, environment().ray)
 
     def work(self, iteration: Iteration, log: Log) -> IterationContext:
         """What a stage that goes on with an iteration works with. Raises ValueError when the recipe of now decides
         otherwise than the one that it was begun with."""
         recipe = self.recipe_to_continue(iteration)
-        return IterationContext(self.store(), recipe, self.lake(), log, iteration)
+        return IterationContext(self.store(), recipe, self.lake(), log, environment().ray, iteration)
 
     def store(self) -> Store:
         return Store(self.recipe().data_root)
@@ -114,14 +113,13 @@ class Deployment(dg.ConfigurableResource):
         """The governed table's catalogue and warehouse. What is no one's business but the operator's is environment."""
         lake, store = self.recipe().traces.lake, self.store()
         local = local_lake(store)
-        uri = local.uri if lake.catalogue == "sqlite" else os.environ.get("LAKE_CATALOGUE_URI", "")
-        if not uri and lake.catalogue in ("postgres", "rest"):
-            raise ValueError(f"The lake's catalogue is {lake.catalogue}: set LAKE_CATALOGUE_URI to its address.")
+        read = environment()
         warehouse = lake.warehouse if "://" in lake.warehouse else f"file://{Path(lake.warehouse).absolute()}"
         return LakeConfig(
             catalogue=lake.catalogue,
-            uri=uri,
+            uri=local.uri if lake.catalogue == "sqlite" else read.lake_catalogue,
             warehouse=warehouse if lake.warehouse else local.warehouse,
+            properties=read.s3,
         )
 
     def source_uri(self) -> str:
@@ -129,19 +127,18 @@ class Deployment(dg.ConfigurableResource):
         source = self.recipe().traces.source
         if not isinstance(source, LangfusePostgresSource):
             return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
-        if "TRACES_DATABASE_URL" not in os.environ:
+        address = environment().traces_database
+        if not address:
             raise ValueError(
                 "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
             )
-        return os.environ["TRACES_DATABASE_URL"]
+        return address
 
     def endpoints(self) -> Endpoints:
         """Where the judges answer: JUDGE_URL with JUDGE_API_KEY, RAG_URL with RAG_API_KEY."""
-        judge, rag = os.environ.get("JUDGE_URL", ""), os.environ.get("RAG_URL", "")
-        return Endpoints(
-            judge=Endpoint(judge, os.environ.get("JUDGE_API_KEY", "")) if judge else None,
-            rag=Endpoint(rag, os.environ.get("RAG_API_KEY", "")) if rag else None,
-        )
+        read = environment()
+        judge, rag = (Endpoint(url, key) if url else None for url, key in (read.judge, read.rag))
+        return Endpoints(judge=judge, rag=rag)
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""
@@ -149,15 +146,15 @@ class Deployment(dg.ConfigurableResource):
 
     def code_version(self) -> str:
         """The commit that runs, or the package's version outside a checkout."""
-        return os.environ.get("PREFERENCE_TUNING_CODE_VERSION") or _commit() or version("preference-tuning")
+        return environment().code_version or _commit() or version("preference-tuning")
 
     def kubeconfig(self) -> str:
         """The file that names the cluster: KUBECONFIG; "" in a pod, which has its service account."""
-        return os.environ.get("KUBECONFIG", "")
+        return environment().kubeconfig
 
     def tracking_uri(self) -> str:
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
-        return os.environ.get("MLFLOW_TRACKING_URI") or local_tracking(self.store())
+        return environment().tracking or local_tracking(self.store())
 
 
 def deployment() -> Deployment:

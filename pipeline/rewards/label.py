@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.engine import open_engine
-from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.feedback import count_set_aside, settle_window
@@ -117,7 +116,7 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
                 for uri in lake.files([day], window.snapshot)
                 for number in range(row_groups(context.lake, uri))
             ]
-            done = _label_all(parts, context.recipe.compute, context.log)
+            done = _label_all(parts, context)
             if not parts:  # a table without rows is a table too
                 pq.write_table(LABELS.empty_table(), staging / "empty.parquet")
             complete(iteration.dataset, sum(part.rows for part in done))
@@ -134,12 +133,12 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
         return store.once(iteration.path(layout.LABELS), RewardLabels, make)
 
 
-def _label_all(parts: Sequence[LabelTask], compute: Compute, log: Log) -> list[LabelCounts]:
+def _label_all(parts: Sequence[LabelTask], context: IterationContext) -> list[LabelCounts]:
     done: list[LabelCounts] = []
-    with open_engine(compute) as engine:
-        for labelled in engine.map(label_part, parts, log):
+    with open_engine(context.recipe.compute, context.ray) as engine:
+        for labelled in engine.map(label_part, parts, context.log):
             done.append(labelled)
-            log(f"labelled {sum(part.rows for part in done):,} traces, {len(done)} of {len(parts)} parts")
+            context.log(f"labelled {sum(part.rows for part in done):,} traces, {len(done)} of {len(parts)} parts")
     return done
 
 

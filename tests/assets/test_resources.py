@@ -64,7 +64,7 @@ def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkey
     settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
     monkeypatch.delenv("LAKE_CATALOGUE_URI", raising=False)
     with pytest.raises(ValueError, match="set LAKE_CATALOGUE_URI"):
-        settings.lake()
+        settings.lake().check_address()
     monkeypatch.setenv("LAKE_CATALOGUE_URI", "postgresql://me:secret@host/catalogue")
     found = settings.lake()
     assert (found.catalogue, found.warehouse) == ("postgres", "s3://bucket/lake")
