@@ -6,7 +6,7 @@ from assets import plots
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.plots import selection as selection_plots
 from assets.resources import Deployment
-from evals.suites import held_out_texts
+from evals.suites import held_out_texts, suite
 from pipeline import layout
 from pipeline.estimate import UNKNOWN, Estimate
 from pipeline.rewards.records import RewardLabels
@@ -26,7 +26,7 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
     dataset: PreferenceDataset = build(
         work,
         reward_labels.dataset,
-        held_out_texts(work.recipe.evaluation),
+        held_out_texts(suite(work.store, work.recipe.evaluation)),
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
     )
@@ -100,7 +100,8 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(decision.reasons),
     )
-    may_launch = launchable(recipe, plan, store.path(iteration.path(layout.PLAN)))
+    asked = suite(store, recipe.evaluation)
+    may_launch = launchable(recipe, plan, store.path(iteration.path(layout.PLAN)), asked)
     yield may_launch
     refuse_unlaunchable(may_launch)
 

@@ -8,6 +8,7 @@ from assets import plots
 from assets.outcome import outcome
 from assets.resources import Deployment
 from pipeline import layout
+from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.pinning import pin
 from pipeline.recipe.traces import DemoSource
@@ -50,6 +51,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
             sample=sampler(context.log.info),
             log=context.log.info,
         )
+    if recipe.evaluation.suite == demo_suite.NAME:
+        demo_suite.ensure_suite(store, recipe.evaluation)
     result = materialize(
         deployment.stage(context.log.info),
         Address(source, deployment.source_uri()),

@@ -11,6 +11,7 @@ from assets.outcome import conclude
 from assets.plots import training as training_plots
 from assets.registry import on_record
 from assets.resources import Deployment, read_record
+from evals.suites import suite
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.recipe import Accelerator
@@ -44,7 +45,8 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
     try:
         recipe = deployment.recipe_to_continue(iteration)
         if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
-            refuse_unlaunchable(launchable(recipe, training_plan, store.path(iteration.path(layout.PLAN))))
+            plan_path, asked = store.path(iteration.path(layout.PLAN)), suite(store, recipe.evaluation)
+            refuse_unlaunchable(launchable(recipe, training_plan, plan_path, asked))
         if recipe.compute.kubernetes is None:
             result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
         else:
