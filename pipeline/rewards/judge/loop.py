@@ -80,7 +80,7 @@ def open_loop(
     started: Future[JudgeLoop] = Future()
 
     async def run() -> None:
-        from pipeline.rewards.judge.client import JudgeClient  # httpx takes half a second to import
+        from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
 
         async with JudgeClient(endpoint, settings, budget, log, backoff_s) as client:
             running = JudgeLoop(asyncio.get_running_loop(), client, settings.concurrency)
