@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import plots
+from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
@@ -109,15 +109,13 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any, suite: Suite)
         passed=not reasons,
         description="; ".join(reasons) or "Nothing speaks against it.",
         metadata={
-            "findings": plots.table(
+            "findings": table(
                 ["severity", "rule", "where", "problem", "fix"],
                 [(each.severity, each.rule, each.where, each.problem, each.fix) for each in findings],
             ),
             "hours": f"{cost.hours} ({cost.basis})",
             "cost in USD": str(cost.usd),
-            "bill": plots.table(
-                ["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]
-            ),
+            "bill": table(["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]),
         },
     )
 
