@@ -7,10 +7,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets import plots
+from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
-from evals.suites import DEMO_SUITE, suite
+from evals.suites import Suite
 from k8s.attempts import GangAttempts
 from k8s.client import connect
 from k8s.estimate import estimate_launch, expected_hours, over_budget, paid_devices
@@ -21,6 +21,7 @@ from k8s.lint import Violation, lint_gang
 from k8s.render import render
 from pipeline import layout
 from pipeline.demo import is_demo_model
+from pipeline.demo.suite import NAME as DEMO_SUITE
 from pipeline.recipe import Recipe
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
@@ -86,9 +87,11 @@ def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable
     return abandoned_gang.name if abandoned_gang else ""
 
 
-def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCheckResult:
+def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any, suite: Callable[[], Suite]) -> dg.AssetCheckResult:
     """Whether the cluster would take the gang, the budget its cost and the gate its result, as far as that can be known
-    beforehand."""
+    beforehand. `suite` reads what the gate will ask; where there is nothing to launch it is not read.
+
+    Raises ValueError where it cannot be."""
     settings, name = recipe.compute.kubernetes, "launchable"
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
@@ -102,21 +105,19 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCh
     refusal = over_budget(cost, recipe.compute.budget_usd)
     errors = [finding for finding in findings if finding.severity == "error"]
     reasons = [refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors]
-    reasons += gate_refusals(recipe, plan.base.uri)
+    reasons += gate_refusals(recipe, plan.base.uri, suite())
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,
         description="; ".join(reasons) or "Nothing speaks against it.",
         metadata={
-            "findings": plots.table(
+            "findings": table(
                 ["severity", "rule", "where", "problem", "fix"],
                 [(each.severity, each.rule, each.where, each.problem, each.fix) for each in findings],
             ),
             "hours": f"{cost.hours} ({cost.basis})",
             "cost in USD": str(cost.usd),
-            "bill": plots.table(
-                ["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]
-            ),
+            "bill": table(["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]),
         },
     )
 
@@ -127,14 +128,15 @@ def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
         raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
 
 
-def gate_refusals(recipe: Recipe, base: str) -> list[str]:
-    """Why no verdict of the gate could be meant, or pass, for a model trained on top of `base` (a directory)."""
+def gate_refusals(recipe: Recipe, base: str, suite: Suite) -> list[str]:
+    """Why no verdict of the gate over this suite could be meant, or pass, for a model trained on top of `base` (a
+    directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
     section = recipe.evaluation
-    refusals = shortfalls(suite(section), section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
-    if section.suite == DEMO_SUITE and not is_demo and not recipe.accept_demo_suite:
+    refusals = shortfalls(suite, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
+    if suite.name == DEMO_SUITE and not is_demo and not recipe.accept_demo_suite:
         refusals.append(
-            f"the gate's suite, {section.suite}, asks what the embedded model was made for, and base_model.uri is "
+            f"the gate's suite, {suite.name}, asks what the embedded model was made for, and base_model.uri is "
             "another model: its verdict would say nothing of it. Suites of your own are not supported yet: stop "
             "before the training (dagster job launch -j preference_tuning -o '*preference_dataset'), or set "
             "accept_demo_suite: true in the recipe where word problems in arithmetic are what you tune for."

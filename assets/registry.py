@@ -6,16 +6,17 @@ from contextlib import closing
 
 import dagster as dg
 
-from assets import plots
 from assets.card import IterationRecords, card_sections, why
 from assets.outcome import conclude
-from assets.plots import training as training_plots
 from assets.resources import Deployment, read_record
 from evals import report
 from evals.gate import GateVerdict
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
+from pipeline.plots import rewards as reward_plots
+from pipeline.plots import traces as traces_plots
+from pipeline.plots import training as training_plots
 from pipeline.recipe import Recipe
 from pipeline.registry import versions
 from pipeline.registry.policy import policy_of
@@ -96,8 +97,8 @@ def on_record(
     """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none."""
     trained = records.trained
     images = {
-        "gates": plots.funnel(records.traces.seen, records.rejected, records.traces.admitted),
-        "rewards": plots.reward_distribution(records.labels.histogram, records.labels.mean_reward),
+        "gates": traces_plots.funnel(records.traces.seen, records.rejected, records.traces.admitted),
+        "rewards": reward_plots.reward_distribution(records.labels.histogram, records.labels.mean_reward),
         "training": training_plots.training_curve(trained.metrics),
         "health": training_plots.health_panels(trained.metrics, trained.health.findings),
         "step_time": training_plots.step_time(trained.metrics),

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
-from evals.suites import suite
+from evals.suites import parse
 from pipeline import layout
+from pipeline.demo.suite import suite_text
 from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
@@ -190,15 +191,15 @@ def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
 
 
 def _suite(recipe: Recipe, tokens: Tokens | None) -> Iterator[CheckedLine]:
-    refusals = gate_refusals(recipe, recipe.base_model.uri)
+    section = recipe.evaluation
+    suite = parse(section.suite, suite_text(section.seed, section.items))  # as the run will write it
+    refusals = gate_refusals(recipe, recipe.base_model.uri, suite)
     yield from (CheckedLine(False, f"evaluation: {refusal}") for refusal in refusals)
     if not refusals:
-        yield CheckedLine(
-            True, f"suite: {recipe.evaluation.suite}, {recipe.evaluation.items:,} items, enough for its guards"
-        )
+        yield CheckedLine(True, f"suite: {suite.name}, {len(suite.items):,} items, enough for its guards")
     if tokens is not None:
-        longest = max(map(tokens, (item.messages for item in suite(recipe.evaluation).items)))
-        yield _fits(recipe, "longest question of the suite", longest, recipe.evaluation.max_completion_tokens)
+        longest = max(map(tokens, (item.messages for item in suite.items)))
+        yield _fits(recipe, "longest question of the suite", longest, section.max_completion_tokens)
 
 
 def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> CheckedLine:

@@ -26,7 +26,6 @@ from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.feedback import count_set_aside, settle_window
 from pipeline.rewards.findings import JournalLine, journal, key_of, known
 from pipeline.rewards.judge_stage import (
-    RAG,
     Endpoints,
     JudgeStageResult,
     audits,
@@ -36,6 +35,7 @@ from pipeline.rewards.judge_stage import (
     wants_judge,
     wants_rag,
 )
+from pipeline.rewards.rag import METRICS
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
@@ -260,7 +260,7 @@ def _missing_judges(source: str, panel: JudgeStageResult) -> dict[str, Finding]:
     return (
         {"judge": Finding(None, panel.unasked)}
         if source == "judge"
-        else dict.fromkeys(RAG, Finding(None, "rag_unasked"))
+        else dict.fromkeys(METRICS, Finding(None, "rag_unasked"))
     )
 
 

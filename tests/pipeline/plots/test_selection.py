@@ -3,11 +3,12 @@
 import io
 
 import pytest
+from matplotlib.figure import Figure
 
-from assets.plots import GREEN, GREY, ORANGE
-from assets.plots.selection import draw, evidence_plot
 from benchmarks.selection import run
 from benchmarks.selection_data import World
+from pipeline.plots import GREEN, GREY, ORANGE
+from pipeline.plots.selection import draw, evidence_plot
 from pipeline.selection.choose import MethodDecision
 
 WORLDS = {
@@ -18,13 +19,19 @@ WORLDS = {
 }
 
 
+def drawn(decision: MethodDecision) -> Figure:
+    figure = Figure(figsize=(8.4, 4.6), dpi=110, layout="constrained")
+    draw(figure, decision)
+    return figure
+
+
 @pytest.fixture(params=WORLDS)
 def decision(request: pytest.FixtureRequest) -> MethodDecision:
     return run(WORLDS[request.param], seed=1).decision
 
 
 def test_each_check_has_a_dot_where_and_how_it_was_found(decision: MethodDecision) -> None:
-    figure = draw(decision)
+    figure = drawn(decision)
     dots = {line.get_gid(): line for axes in figure.axes for line in axes.lines if line.get_gid()}
     assert dots.keys() == {check.key for check in decision.checks}
     for check in decision.checks:
@@ -40,7 +47,7 @@ def test_each_check_has_a_dot_where_and_how_it_was_found(decision: MethodDecisio
 
 
 def test_nothing_is_drawn_outside_the_picture(decision: MethodDecision) -> None:
-    figure = draw(decision)
+    figure = drawn(decision)
     figure.savefig(io.BytesIO(), format="png")
     box = figure.bbox
     for axes in figure.axes:

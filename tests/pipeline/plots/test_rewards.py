@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from assets.plots import rewards
 from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.plots import rewards
 from pipeline.rewards.records import COMPONENTS, Agreement, ComponentSummary
 
 SILENT = ComponentSummary(count=0, mean=None, histogram=(0,) * 20, missing={"absent": 10})

@@ -1,10 +1,11 @@
 """The picture of a decision on the method of training: the evidence against its thresholds."""
 
-from io import BytesIO
+from __future__ import annotations
+
 from typing import Any
 
-from assets.plots import GREEN, GREY, ORANGE
 from pipeline.methods import METHODS, titles
+from pipeline.plots import GREEN, GREY, ORANGE, figure_png
 from pipeline.selection.checks import EvidenceCheck
 from pipeline.selection.choose import MethodDecision
 
@@ -13,18 +14,13 @@ HOLDS, FAILS, UNKNOWN = ("o", GREEN, "holds"), ("X", ORANGE, "does not hold"), (
 
 def evidence_plot(decision: MethodDecision) -> bytes:
     """Each piece of evidence as a dot with its interval against its threshold: shares above, counts below. PNG."""
-    out = BytesIO()
-    draw(decision).savefig(out, format="png", metadata={"Software": None})
-    return out.getvalue()
+    return figure_png(lambda figure: draw(figure, decision), 8.4, 4.6)
 
 
-def draw(decision: MethodDecision) -> Any:
-    """The figure itself. The shaded side of a threshold is where the evidence has to lie."""
-    from matplotlib.figure import Figure
-
+def draw(figure: Any, decision: MethodDecision) -> None:
+    """The drawing itself. The shaded side of a threshold is where the evidence has to lie."""
     shares = [check for check in decision.checks if check.key not in ("frontier", "pairs")]
     counts = [check for check in decision.checks if check.key in ("frontier", "pairs")]
-    figure = Figure(figsize=(8.4, 4.6), dpi=110, layout="constrained")
     above, below = figure.subplots(2, height_ratios=[len(shares), len(counts)])
     _panel(above, shares)
     _panel(below, counts)
@@ -39,7 +35,6 @@ def draw(decision: MethodDecision) -> Any:
     forced = " (forced by the recipe)" if decision.forced else ""
     figure.suptitle(f"Evidence and thresholds: {verdict}{forced}", fontsize="medium", fontweight="bold")
     figure.legend(handles=_legend(), loc="outside lower center", ncols=5, frameon=False, fontsize="small")
-    return figure
 
 
 def _panel(axes: Any, checks: list[EvidenceCheck]) -> None:
