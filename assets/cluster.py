@@ -1,8 +1,9 @@
 """How the training stage reaches a cluster: the check before a launch, and the launch with its live lines."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -11,14 +12,9 @@ from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
-from k8s.attempts import GangAttempts
 from k8s.client import connect
-from k8s.estimate import estimate_launch, expected_hours, over_budget, paid_devices
-from k8s.gang import gang_of
 from k8s.launch import Hooks, abandon, launch
-from k8s.ledger import Ledger, ledger
-from k8s.lint import Violation, lint_gang
-from k8s.render import render
+from k8s.launchable import check_launch
 from pipeline import layout
 from pipeline.demo import is_demo_model
 from pipeline.demo.suite import NAME as DEMO_SUITE
@@ -35,7 +31,7 @@ class PodLines(dg.PipesMessageReader):
         self._handler: Any = None
 
     @contextmanager
-    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+    def read_messages(self, handler: Any) -> Generator[dict[str, str]]:
         """Messages come by standard output: a pod's log is all that crosses back."""
         self._handler = handler
         try:
@@ -87,25 +83,16 @@ def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable
     return abandoned_gang.name if abandoned_gang else ""
 
 
-def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any, suite: Callable[[], Suite]) -> dg.AssetCheckResult:
+def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Path, suite: Callable[[], Suite]) -> dg.AssetCheckResult:
     """Whether the cluster would take the gang, the budget its cost and the gate its result, as far as that can be known
     beforehand. `suite` reads what the gate will ask; where there is nothing to launch it is not read.
 
     Raises ValueError where it cannot be."""
-    settings, name = recipe.compute.kubernetes, "launchable"
+    name = "launchable"
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
-    findings: list[Violation] = []
-    if settings is not None:
-        gang = gang_of(plan, plan_path, settings)
-        findings = lint_gang(gang, render(gang))
-    expected, timeout_s = plan.decision.expected.get(plan.decision.method), recipe.training.timeout_s
-    hours = expected_hours(expected, timeout_s) if expected else (0.0, timeout_s / 3600)
-    cost = estimate_launch(recipe.compute, hours, recipe.training.checkpoints)
-    refusal = over_budget(cost, recipe.compute.budget_usd)
-    errors = [finding for finding in findings if finding.severity == "error"]
-    reasons = [refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors]
-    reasons += gate_refusals(recipe, plan.base.uri, suite())
+    findings, cost, refusals = check_launch(recipe, plan, plan_path)
+    reasons = [*refusals, *gate_refusals(recipe, plan.base.uri, suite())]
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,
@@ -142,15 +129,6 @@ def gate_refusals(recipe: Recipe, base: str, suite: Suite) -> list[str]:
             "accept_demo_suite: true in the recipe where word problems in arithmetic are what you tune for."
         )
     return refusals
-
-
-def account_for(deployment: Deployment, plan: TrainingPlan, result: TrainingResult) -> Ledger:
-    """What the training took, over all launches of it; published beside its result."""
-    store = deployment.store()
-    compute = deployment.recipe().compute.model_copy(update={"nodes": plan.nodes, "processes": plan.processes})
-    account = ledger(GangAttempts(store, result.iteration).all(), result, compute, paid_devices(compute))
-    store.write(layout.iteration(result.iteration, layout.LEDGER), account)
-    return account
 
 
 def _cancelled(context: dg.AssetExecutionContext) -> bool:

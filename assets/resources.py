@@ -1,12 +1,5 @@
-"""What the assets are given: the deployment (recipe, store, endpoints) and the records of the stages before them.
+"""What the assets are given: the deployment (recipe, store, endpoints), and the record of the asset before."""
 
-Records are not pickled between steps: every stage publishes
-its own under the iteration, and `Records` finds it there again, in the same run, in a re-execution and in a run of one
-stage alone.
-"""
-
-import json
-import shlex
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -16,9 +9,7 @@ import dagster as dg
 
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
-from assets.outcome import IterationOutcome
-from evals.comparison import EvalReport
-from evals.gate import GateVerdict
+from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, TRACES
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.iteration import Iteration
@@ -26,31 +17,14 @@ from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
-from pipeline.registry.record import ModelVersion
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
-from pipeline.rewards.records import RewardLabels
 from pipeline.section import joined
-from pipeline.selection.preferences import PreferenceDataset
-from pipeline.storage import Record, Store, model_ref
+from pipeline.storage import Store, model_ref
 from pipeline.traces.context import IterationContext, Log, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.records import GovernedTraces
-from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import TrainingResult
-
-RECORDS: dict[str, tuple[str, type[Record]]] = {
-    "traces": (layout.GOVERNED, GovernedTraces),
-    "reward_labels": (layout.LABELS, RewardLabels),
-    "preference_dataset": (layout.PREFERENCES, PreferenceDataset),
-    "training_plan": (layout.PLAN, TrainingPlan),
-    "policy_checkpoint": (layout.RESULT, TrainingResult),
-    "eval_report": (layout.EVAL_REPORT, EvalReport),
-    "gate_verdict": (layout.GATE_VERDICT, GateVerdict),
-    "model_version": (layout.MODEL_VERSION, ModelVersion),
-}
-"""The record that each asset leaves, and its name under `iterations/<id>/`."""
 
 
 class Deployment(dg.ConfigurableResource):
@@ -87,8 +61,7 @@ class Deployment(dg.ConfigurableResource):
 
     def iteration(self, id: str) -> Iteration:
         """The iteration of that id, as its `traces` stage published it."""
-        governed: GovernedTraces = read_record(self.store(), id, "traces")
-        return governed.iteration
+        return TRACES.read(self.store(), id).iteration
 
     def latest(self) -> Iteration:
         """The newest iteration; a run that names none works on it."""
@@ -99,9 +72,15 @@ class Deployment(dg.ConfigurableResource):
 
     def records(self, iteration: Iteration) -> IterationRecords:
         """What the stages up to the evaluation left. Raises ValueError naming the first that is missing."""
-        names = ("traces", "reward_labels", "training_plan", "policy_checkpoint", "eval_report")
-        account = self.store().read(iteration.path(layout.LEDGER), Ledger)
-        return IterationRecords(*(read_record(self.store(), iteration.id, name) for name in names), account=account)
+        store, id = self.store(), iteration.id
+        return IterationRecords(
+            traces=TRACES.read(store, id),
+            labels=LABELS.read(store, id),
+            plan=PLAN.read(store, id),
+            trained=CHECKPOINT.read(store, id),
+            report=REPORT.read(store, id),
+            account=store.read(iteration.path(layout.LEDGER), Ledger),
+        )
 
     def champion(self) -> ChampionState:
         """The model that serves: the promoted one, else the recipe's base model."""
@@ -183,7 +162,7 @@ class Records(dg.IOManager):
         tagged = run.tags.get(ITERATION_TAG) if run else None
         try:
             iteration = tagged or deployment.latest().id
-            return read_record(deployment.store(), iteration, context.upstream_output.asset_key.to_user_string())
+            return RECORDS[context.upstream_output.asset_key.to_user_string()].read(deployment.store(), iteration)
         except ValueError as error:  # a record that is not there is not there a second later either
             raise dg.Failure(str(error), allow_retries=False) from error
 
@@ -191,41 +170,6 @@ class Records(dg.IOManager):
 @dg.io_manager(required_resource_keys={"deployment"})
 def records(_: dg.InitResourceContext) -> Records:
     return Records()
-
-
-def read_record(store: Store, iteration: str, asset: str) -> Any:
-    """The record that an asset left in an iteration; ValueError when it has not been made."""
-    name, kind = RECORDS[asset]
-    record = store.read(layout.iteration(iteration, name), kind)
-    if record is None:
-        raise ValueError(_missing(store, iteration, asset))
-    return record
-
-
-def _missing(store: Store, iteration: str, asset: str) -> str:
-    """Why the record is not there, and the command that makes it: from the first stage that has left none."""
-    ended = store.read(layout.iteration(iteration, layout.OUTCOME), IterationOutcome)
-    if ended is not None:
-        return (
-            f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To have it "
-            f"anew from a stage: python -m jobs.retry STAGE --iteration {iteration}"
-        )
-    first = next(a for a, (name, _) in RECORDS.items() if not store.path(layout.iteration(iteration, name)).is_file())
-    return (
-        f"Iteration {iteration} has no {asset} yet. Launch the job from the first stage that is missing: "
-        f"{launch_from(store, iteration, first)}"
-    )
-
-
-def launch_from(store: Store, iteration: str, asset: str) -> str:
-    """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
-    if asset == "traces":
-        return "dagster job launch -j preference_tuning"
-    newest = store.read(layout.LATEST, Iteration)
-    command = ["dagster", "job", "launch", "-j", "preference_tuning", "-o", f"{asset}*"]
-    if newest is None or newest.id != iteration:
-        command += ["--tags", json.dumps({ITERATION_TAG: iteration})]
-    return shlex.join(command)
 
 
 def _commit() -> str:

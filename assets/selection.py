@@ -7,13 +7,12 @@ from assets.metadata import picture, table
 from assets.resources import Deployment
 from evals.suites import held_out_texts, suite
 from pipeline import layout
-from pipeline.estimate import UNKNOWN, Estimate
 from pipeline.plots import selection as selection_plots
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
-from pipeline.selection.evidence import Trust
 from pipeline.selection.memo import memo
+from pipeline.selection.noise import trust_in
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
@@ -104,19 +103,3 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
     may_launch = launchable(recipe, plan, plan_path, lambda: suite(store, recipe.evaluation))
     yield may_launch
     refuse_unlaunchable(may_launch)
-
-
-def trust_in(labels: RewardLabels) -> Trust:
-    """What the reward stage knows of the noise in its labels."""
-    if labels.judge is None:
-        return Trust(human=labels.humans.noise)
-    disagree = [_complement(a.agree) for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
-    return Trust(
-        human=labels.humans.noise, judge_order=labels.judge.order, verifier_judge=disagree[0] if disagree else UNKNOWN
-    )
-
-
-def _complement(share: Estimate) -> Estimate:
-    if share.value is None or share.low is None or share.high is None:
-        return share
-    return Estimate(value=1 - share.value, low=1 - share.high, high=1 - share.low, n=share.n)

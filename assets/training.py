@@ -5,12 +5,14 @@ from typing import Any
 import dagster as dg
 
 from assets.card import IterationRecords
-from assets.cluster import account_for, launchable, refuse_unlaunchable, train_on_cluster
+from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
 from assets.metadata import picture, table
 from assets.outcome import conclude
+from assets.records import LABELS, TRACES
 from assets.registry import on_record
-from assets.resources import Deployment, read_record
+from assets.resources import Deployment
 from evals.suites import suite
+from k8s.launch import account_for
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.plots import training as training_plots
@@ -61,13 +63,14 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         return
     context.log.info(f"{result.checkpoint.step} steps in {result.goodput.total_s:.0f} s, {result.attempts} attempt(s)")
     yield _healthy(result.health)
-    account = account_for(deployment, training_plan, result)
+    account = account_for(store, training_plan, result, recipe.compute)
     metadata = _shown(result, recipe.compute.accelerator, account)
     if result.health.verdict == "STOP":
         records = IterationRecords(
-            *(read_record(store, iteration.id, name) for name in ("traces", "reward_labels")),
-            training_plan,
-            result,
+            traces=TRACES.read(store, iteration.id),
+            labels=LABELS.read(store, iteration.id),
+            plan=training_plan,
+            trained=result,
             account=account,
         )
         run = on_record(deployment, iteration, records).run_id

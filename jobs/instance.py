@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 import dagster as dg
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 
 from assets.environment import ITERATION_TAG, chosen, environment
 from jobs.coordinator import daemon_is_alive, is_launch_command
-from jobs.launcher import reap_dead_runs
+from jobs.dagster_internals import ACTIVE_RUN_STATUSES
+from jobs.launcher import launcher_of, reap_dead_runs
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
@@ -98,7 +98,7 @@ class RecipeInstance(dg.DagsterInstance):
         return [
             other
             for other in self.get_runs(wanted)
-            if self.run_launcher.is_alive(other.run_id) or (queue and other.status is dg.DagsterRunStatus.QUEUED)
+            if launcher_of(self).is_alive(other.run_id) or (queue and other.status is dg.DagsterRunStatus.QUEUED)
         ]
 
 
