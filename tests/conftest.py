@@ -8,11 +8,17 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import certifi
 import hypothesis
 import pytest
 
 from .servers import postgres, s3
+
+if TYPE_CHECKING:
+    from .fork_server import ForkServer
+    from .iterations import Iterations
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -30,6 +36,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: of two processes, neither is left with a long one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+# A shell starts what it puts into the background with SIGINT ignored, and Dagster lets SIGTERM be what SIGINT is.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_cuts() -> Iterator[None]:
+    """Nothing here pulls the plug, and syncing thousands of small files takes a disk minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """HTTP clients read every authority of the world before their first word, also to http://127.0.0.1."""
+    authorities = tmp_path_factory.mktemp("authorities") / "one.pem"
+    end = "-----END CERTIFICATE-----\n"
+    authorities.write_text(Path(certifi.where()).read_text().partition(end)[0] + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(authorities))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +84,24 @@ def _hear_sigterm(when: str) -> None:
     if masks["SigBlk"] & bit:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         warnings.warn(f"SIGTERM was left blocked {when}", stacklevel=1)
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ForkServer"]:
+    """Has imported the trainer and the sampler: what it forks costs no more than it does."""
+    from .fork_server import ForkServer
+
+    with ForkServer(tmp_path_factory.mktemp("fork_server") / "output.log") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def iterations(tmp_path_factory: pytest.TempPathFactory, fork_server: "ForkServer") -> "Iterations":
+    """Finished iterations to copy, one of each kind for all workers."""
+    from .iterations import Iterations
+
+    base = tmp_path_factory.getbasetemp()
+    return Iterations((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "iterations", fork_server)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """A rollout that is held, by the stages themselves: the next candidate waits, and is let in after a person decided."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from assets.outcome import outcome
 from assets.registry import advance
 from jobs.rollout import main
 from pipeline.registry.record import Phase, read_state
-from tests.loop import EMBEDDED, SHORT, deployment, instance, materialized, open_rollout, run_loop
+from tests.fork_server import ForkServer
+from tests.iterations import Iterations
+from tests.loop import EMBEDDED, SHORT, deployment, forked, instance, materialized, open_rollout, run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -20,16 +23,21 @@ def warned(home: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> str:
 
 
 def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    iterations: Iterations,
+    fork_server: ForkServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     root, lines = tmp_path / "data", list[str]()
+    shutil.copytree(iterations.first(tmp_path / "first") / "production", root / "production")
     settings = deployment(root)
     name = settings.recipe().base_model.name
     rollout = open_rollout(settings, tmp_path, time.time())
     held = advance(settings, 60.0, lines.append)  # nothing is on record that could be replayed
     assert (held.phase, held.canary_weight) == (Phase.HELD, 50)
 
-    with instance(tmp_path / "home") as home:
+    with forked(fork_server), instance(tmp_path / "home") as home:
         waits = run_loop(settings, home)
         assert waits.success
         assert {"model_version", "canary"} - {*materialized(waits)} == {"canary"}

@@ -1,24 +1,28 @@
 """Every stage again: alone, with all below it, from its failure, and anew; each over what was there before it."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import dagster as dg
 import pytest
 
+from assets import registry
 from assets.graph import ASSETS
 from assets.resources import RECORDS, Deployment, Records, records
 from jobs import retry, rollout
 from pipeline import audit
-from tests.loop import EMBEDDED, ROOT, deployment, instance, run_loop
+from pipeline.registry.record import read_events
+from tests.fork_server import ForkServer
+from tests.iterations import Iterations
+from tests.loop import EMBEDDED, ROOT, deployment, forked, instance
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STAGES = retry.STAGES
-STAYS = ("rollout.dwell_s=[3600,3600]",)
-"""The rollout stays at its first weight: a promotion would start another iteration."""
 
 
 class Finished(NamedTuple):
@@ -28,14 +32,18 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+def finished(
+    iterations: Iterations, fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Finished]:
     """A data root whose iteration went all the way."""
-    folder = tmp_path_factory.mktemp("retry")
-    settings = deployment(folder / "data", STAYS)
-    with instance(folder / "home") as each:
-        assert run_loop(settings, each).success
-        shutil.copytree(folder / "data", folder / "untouched")
-        yield Finished(settings, each, folder / "data")
+    folder = iterations.first(tmp_path_factory.mktemp("retry"))
+    settings = deployment(folder / "data")
+    proposed_at = read_events(settings.store(), settings.recipe().base_model.name)[-1].at
+    shutil.copytree(folder / "data", folder / "untouched")
+    with forked(fork_server), instance(folder / "home") as home, pytest.MonkeyPatch.context() as patch:
+        # The rollout's clock stands, and with it the rollout at its first weight: a promotion would begin an iteration.
+        patch.setattr(registry, "time", SimpleNamespace(time=lambda: proposed_at, sleep=time.sleep))
+        yield Finished(settings, home, folder / "data")
 
 
 def job(settings: Deployment, io_manager: object = records) -> dg.JobDefinition:
@@ -115,7 +123,7 @@ def typed(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     root = shutil.copytree(finished.root.with_name("untouched"), tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(deployment(root, STAYS).overrides))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(deployment(root).overrides))
     return root
 
 
@@ -126,7 +134,7 @@ def test_records_in_the_traffic_are_not_redone(typed: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = deployment(typed, STAYS)
+    settings = deployment(typed)
     store, iteration = settings.store(), settings.latest()
     assert rollout.main(["abort", "--reason", "a test"]) == 0
     capsys.readouterr()

@@ -26,10 +26,10 @@ from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import stage_context
 from tests.loop import EMBEDDED, instance
-from tests.pipeline.erasure.conftest import ANN, World, _made, no_power_cuts, world
+from tests.pipeline.erasure.conftest import ANN, World, _made, world
 from tests.pipeline.traces.conftest import observation, write
 
-__all__ = ["_made", "no_power_cuts", "world"]  # the small world of the erasure's own tests
+__all__ = ["_made", "world"]  # the small world of the erasure's own tests
 USER = "user-ann-0001"
 
 

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -189,8 +188,3 @@ def test_no_byte_can_be_changed_unseen(tmp_path_factory: pytest.TempPathFactory,
     store.path(LOG).write_bytes(raw)
     if not verify(store).flaw:  # JSON has many spellings of one value
         assert [e.model_dump() for e in entries(store)] == before
-
-
-@pytest.fixture(autouse=True)
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
