@@ -2,13 +2,15 @@
 
 import os
 import signal
+import sqlite3
 import sys
 import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import certifi
 import hypothesis
@@ -27,7 +29,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them
 # against the clock. `pytest --hypothesis-profile=default` searches at random, for hours if you like.
 hypothesis.settings.register_profile(
-    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "repeatable",
+    max_examples=50,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("repeatable")
 
@@ -48,7 +54,16 @@ def _no_power_cuts() -> Iterator[None]:
     """Nothing here pulls the plug, and syncing thousands of small files takes a disk minutes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        for module in (sqlite3, sqlite3.dbapi2):
+            patch.setattr(module, "connect", _connect_without_sync)
         yield
+
+
+def _connect_without_sync(*arguments: Any, connect: Any = sqlite3.connect, **options: Any) -> sqlite3.Connection:
+    connection = connect(*arguments, **options)
+    with suppress(sqlite3.Error):  # no database, or one that is locked: that is the test's business
+        connection.execute("PRAGMA synchronous=OFF")
+    return connection
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -172,21 +172,23 @@ def _serve(descriptor: int) -> None:
 
     die_with_parent()
     assert worker is not None and sampler is not None, "imported for their imports"
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    monitors: set[int] = set()
     with socket.socket(fileno=descriptor) as control:
         while True:
             header, descriptors, _, _ = socket.recv_fds(control, 4, 2)
+            monitors -= {pid for pid in monitors if os.waitpid(pid, os.WNOHANG)[0]}
             if not header:
                 return
             wanted, message = int.from_bytes(header, "big"), b""
             while len(message) < wanted:
                 message += control.recv(wanted - len(message))
-            if os.fork() == 0:
+            monitor = os.fork()
+            if monitor == 0:
                 control.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 die_with_parent()
                 _monitor(json.loads(message), *descriptors)
                 os._exit(0)
+            monitors.add(monitor)
             for each in descriptors:
                 os.close(each)
 

@@ -41,7 +41,6 @@ class Iterations:
         remove(store, latest, "policy_checkpoint", list(leavings(store, latest, "policy_checkpoint")))
         for name in (layout.ROLLOUT, layout.MLFLOW):
             shutil.rmtree(store.path(name))
-        store.path(latest.path(layout.OUTCOME)).unlink()
         return target
 
     def _copy(self, name: str, make: Callable[[Path], None], target: Path) -> Path:

@@ -39,6 +39,12 @@ def test_every_module_says_what_it_owns() -> None:
     assert not [str(f) for f in modules if not f.read_text().lstrip().startswith(('"""', 'r"""'))]
 
 
+def test_only_their_own_tests_import_the_benchmarks() -> None:
+    tests = [f for f in FILES if (ROOT / "tests") in f.parents and (ROOT / "tests" / "benchmarks") not in f.parents]
+    imports = ("import benchmarks", "from benchmarks")
+    assert not [f.name for f in tests if any(line.strip().startswith(imports) for line in f.read_text().splitlines())]
+
+
 def test_nothing_is_unpickled_and_no_remote_code_is_trusted() -> None:
     dangerous = ("torch.load(", "pickle.load", "joblib", "yaml.load(", "trust_remote_code=True")
     ours = [f for f in FILES if f.name != "test_house.py"]

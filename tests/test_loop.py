@@ -174,13 +174,13 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
 
 
 def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> None:
-    asked = ["selection.method=dpo", "training.dpo.steps=30", "training.validation.every_steps=15"]
+    asked = ["selection.method=dpo", "training.dpo.steps=16", "training.validation.every_steps=8"]
     settings = deployment(root, asked)
     with instance(tmp_path / "home") as found:
         result = run_loop(settings, found)
     assert result.success
     trained = read_record(settings.store(), settings.latest().id, "policy_checkpoint")
-    assert trained.checkpoint.step == 30
+    assert trained.checkpoint.step == 16
     compared = read_record(settings.store(), settings.latest().id, "eval_report").measurement.comparison
     assert compared.candidate.value > compared.champion.value
     assert adapter_digest(root, settings.latest().id)

@@ -139,8 +139,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pause()
 """
 """In place of Dagster and of MLflow: like them it leaves children behind when it ends, and they ignore Ctrl-C."""
-UI = "import runpy, sys; sys.executable = sys.argv.pop(1); runpy.run_module('jobs.ui', run_name='__main__')"
-"""`python -m jobs.ui`, which starts the servers that lie beside the given Python."""
+UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1.0; sys.exit(ui.main())"
+"""As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
+UI_OF_MAKE = "import runpy, sys; sys.executable = sys.argv.pop(1); runpy.run_module('jobs.ui', run_name='__main__')"
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp
     shutil.copy(ROOT / "Makefile", tmp_path / "clone-0")
     (tmp_path / "clone-0" / ".venv" / "installed").touch()
     python = tmp_path / "clone-0" / ".venv" / "bin" / "python"  # what `python -m jobs.ui` in the Makefile is
-    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{UI}" {servers} "$@"\n')
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{UI_OF_MAKE}" {servers} "$@"\n')
     python.chmod(0o755)
     with ports() as chosen:
         command = start("make", "ui", "-o", ".venv/installed", PYTHONPATH=str(ROOT), **chosen)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kills import adapter_of, result_of
 from pipeline.recipe import GRPO, Checkpoints, DynamicSampling, Validation
+from tests.fork_server import adapter_of, result_of
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow
