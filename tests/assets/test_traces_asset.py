@@ -134,6 +134,7 @@ def test_model_attribution_names_the_models_it_saw(tmp_path: Path, found: dg.Dag
     assert "somebody-else" in line and f"{NAME}," in line
 
 
+@pytest.mark.slow
 def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, found: dg.DagsterInstance) -> None:
     place = Place(tmp_path, found, "traces.consent_key=agreed")
     write(place.export, day_file(5), [observation(n) for n in range(1, 60)])

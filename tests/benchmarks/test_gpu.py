@@ -27,6 +27,7 @@ def test_the_shape_is_that_of_the_real_model() -> None:
     assert sum(each.numel() for each in model.parameters()) == 1_543_714_304
 
 
+@pytest.mark.slow
 def test_random_weights_draw_known_ids_that_differ(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

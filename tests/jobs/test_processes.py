@@ -184,7 +184,7 @@ def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "name"), [("bin/dagster", "Dagster"), ("bin/mlflow", "MLflow"), ("jobs.ui", "The guard")]
+    ("word", "name"), [("bin/dagster", "Dagster"), ("bin/mlflow", "MLflow"), ("ui.main()", "The guard")]
 )
 def test_ui_ends_when_a_part_is_killed(quick_ui: Command, word: str, name: str) -> None:
     [part] = set(quick_ui.find(word)) - {quick_ui.process.pid}

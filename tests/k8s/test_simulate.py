@@ -128,7 +128,7 @@ def test_nobody_has_a_checkpoint_before_the_loop_begins() -> None:
 
 
 @given(profiles, moments, st.integers(0, 9))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_whatever_happens_the_training_ends_and_no_second_is_unnamed(
     profile: Profile, at: list[float], seed: int
 ) -> None:
@@ -146,7 +146,7 @@ def test_whatever_happens_the_training_ends_and_no_second_is_unnamed(
 
 
 @given(profiles, moments, st.floats(0, 1000))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_longer_wait_for_nodes_costs_exactly_its_length_each_time(
     profile: Profile, at: list[float], more_s: float
 ) -> None:

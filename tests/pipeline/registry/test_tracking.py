@@ -59,6 +59,7 @@ def test_nothing_is_said_of_the_data_root_but_where_artifacts_lie(made):
     assert run.data.tags["dataset.uri"] == "relative:file://lake/governed/traces"
 
 
+@pytest.mark.slow
 def test_a_copy_finds_its_own_artifacts_and_no_others(made, tmp_path):
     copy = Store(tmp_path / "copy")
     shutil.copytree(made.root, copy.root)

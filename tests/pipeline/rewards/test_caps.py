@@ -165,7 +165,7 @@ SETTINGS = st.fixed_dictionaries(
         "retry_window_s": st.sampled_from([0.0, 1500.0]),
     }
 )
-many = settings(max_examples=20)
+many = settings(max_examples=10)
 
 
 def rows_of(said: list[tuple[Any, ...]]) -> Rows:

@@ -126,7 +126,7 @@ ROWS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.lists(st.lists(ROWS, max_size=6), min_size=1, max_size=3))
 def test_every_row_ends_in_exactly_one_place(files: list[list[Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -52,6 +52,7 @@ def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConf
     assert not list(store.root.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_of_two_runs_on_one_day_the_later_commit_gives_way(
     store: Store, lake: LakeConfig, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

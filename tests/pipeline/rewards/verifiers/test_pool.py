@@ -102,6 +102,7 @@ def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], s
     killer.join()
 
 
+@pytest.mark.slow
 def test_an_item_that_kills_its_worker_every_time_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
     items = [("echo", "a"), ("die", ""), ("echo", "b"), ("die", ""), ("die", ""), ("echo", "c")]
     died = WorkerFailure.died
@@ -153,6 +154,7 @@ def test_threads_share_a_pool() -> None:
     pool.close()
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_start_are_refused() -> None:
     pool: Pool[tuple[str, str], str] = Pool(Work(_do, _no_start), 2, 2048)
     with pytest.raises(ValueError, match=r"before they could work .* Raise rewards\.verifier\.memory_mb"):

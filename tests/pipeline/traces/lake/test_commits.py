@@ -198,6 +198,7 @@ with open_lake(config) as lake:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["writing", "written", "committing"])
 def test_a_killed_run_is_never_seen_and_its_files_are_swept(config: LakeConfig, where: str) -> None:
     with open_lake(config) as lake:

@@ -125,7 +125,7 @@ def texts(value: Any) -> str:
     return "\n".join(map(texts, value)) if isinstance(value, list) else value if isinstance(value, str) else ""
 
 
-@settings(max_examples=1000)
+@settings(max_examples=200)
 @given(JSON, st.sampled_from(["user", "assistant"]), st.sampled_from([lambda v: v, json.dumps, repr]))
 def test_a_value_is_messages_or_a_reason_and_never_its_serialisation(value: Any, role: str, form: Any) -> None:
     found = parse(form(value), role)
