@@ -1,8 +1,10 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
+import fcntl
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -111,12 +113,29 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ForkServe
 
 
 @pytest.fixture(scope="session")
+def undisturbed_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plan of two ranks after a training that nobody disturbed, one for all workers."""
+    from .pipeline.training.plans import folder, two_ranks
+
+    root = _for_all_workers(tmp_path_factory) / "undisturbed"
+    with root.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        plan = folder(*two_ranks(root)) / "plan.json"
+        subprocess.run([sys.executable, "-m", "pipeline.training", str(plan)], check=True)
+    return plan
+
+
+def _for_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
 def iterations(tmp_path_factory: pytest.TempPathFactory, fork_server: "ForkServer") -> "Iterations":
     """Finished iterations to copy, one of each kind for all workers."""
     from .iterations import Iterations
 
-    base = tmp_path_factory.getbasetemp()
-    return Iterations((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "iterations", fork_server)
+    return Iterations(_for_all_workers(tmp_path_factory) / "iterations", fork_server)
 
 
 @pytest.fixture(scope="session")

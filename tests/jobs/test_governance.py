@@ -177,6 +177,7 @@ def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys
     assert ANN not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_job_keeps_a_name_from_the_environment_out_of_dagster(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ def test_the_job_keeps_a_name_from_the_environment_out_of_dagster(
     assert not [p for p in kept if USER.encode() in p.read_bytes()]
 
 
+@pytest.mark.slow
 def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, tmp_path: Path) -> None:
     settings.store().path("notes.csv").write_text(f"{USER},angry\n")
     config = {"ops": {"forget_one": {"config": {"user_id": USER}}}}

@@ -182,6 +182,7 @@ def test_the_digest_is_about_results_not_places() -> None:
     assert load(EMBEDDED, ["training.seed=99"]).digest() != digest
 
 
+@pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process() -> None:
     override = "traces.regulated_regions=[eu,uk,kr,us]"
     code = f"from pipeline.recipe import load; print(load({str(EMBEDDED)!r}, [{override!r}]).digest())"

@@ -139,6 +139,7 @@ def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> Non
     assert samples == sorted(samples, key=lambda sample: sample[0])
 
 
+@pytest.mark.slow
 def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
     serve(tmp_path / "export")
     store = tmp_path / "store"

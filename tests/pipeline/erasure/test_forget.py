@@ -216,6 +216,7 @@ def objects(bucket: str) -> bytes:
     return found
 
 
+@pytest.mark.slow
 def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Path) -> None:
     boto3.client("s3").put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     endpoint = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"]}

@@ -65,6 +65,7 @@ def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Pat
     assert second.goodput.total_s == pytest.approx(second.goodput.productive_s + sum(second.goodput.badput_s.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

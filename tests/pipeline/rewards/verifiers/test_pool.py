@@ -114,6 +114,7 @@ def test_a_memory_bomb_costs_only_itself(one: Pool[tuple[str, str], str]) -> Non
     assert one.run(items, [60.0] * 4) == ["a", WorkerFailure.died, WorkerFailure.died, "b"]
 
 
+@pytest.mark.slow
 def test_workers_stay_up_are_recycled_and_replaced(
     one: Pool[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_oserror_and_the_day_stays(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         files = put(lake, config, DAY, [row(1)], "a")

@@ -30,6 +30,7 @@ def source(bucket: str) -> LangfuseExport:
     return LangfuseExport(f"s3://{bucket}/prefix")
 
 
+@pytest.mark.slow
 def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None:
     opened = source(bucket)
     for day in ("2026-01-05", "2026-01-06"):
@@ -67,6 +68,7 @@ def test_an_object_that_vanished_or_changed_since_its_listing_is_counted(bucket:
     ]
 
 
+@pytest.mark.slow
 def test_an_object_that_changes_while_it_is_read_gives_what_came_before(bucket: str, export: Path) -> None:
     def large(seed: str) -> Path:
         rows = [observation(n, output=seed + os.urandom(50_000).hex()) for n in range(1, 301)]
@@ -119,6 +121,7 @@ def test_a_store_that_stays_away_is_no_empty_source(
             read(source(bucket), part)
 
 
+@pytest.mark.slow
 def test_a_cut_gzip_in_s3_keeps_what_was_readable(bucket: str, export: Path) -> None:
     path = write(export, DAY, [observation(n, output=os.urandom(2000).hex()) for n in range(1, 201)])
     path.write_bytes(path.read_bytes()[:-1000])

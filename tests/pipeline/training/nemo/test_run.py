@@ -159,6 +159,7 @@ def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> 
     assert (root / "step_4").is_dir() and not list(root.glob("tmp_*"))
 
 
+@pytest.mark.slow
 def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_path: Path) -> None:
     plan, said = make_plan(tmp_path), list[str]()
     behave(checkout, torn=4)
@@ -179,6 +180,7 @@ def test_an_end_without_the_last_checkpoint_is_an_error(checkout: Path, tmp_path
         trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
 
 
+@pytest.mark.slow
 def test_a_training_that_ended_is_not_trained_again(checkout: Path, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     first = trained(plan, tmp_path, checkout)
