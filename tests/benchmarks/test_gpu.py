@@ -73,7 +73,7 @@ def test_figures_leave_the_warm_up_out() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_with_the_same_bits_and_its_steps_are_accounted_for(tmp_path: Path) -> None:
+def test_killed_training_ends_with_the_same_bits_and_account(tmp_path: Path) -> None:
     found = resume(on_cpu(), tmp_path, MODEL_DIR, "grpo")
     assert found.killed.resumed_from == (2,)
     assert found.same

@@ -89,7 +89,7 @@ def test_a_mistake_in_the_recipe_makes_no_run(folder: Path, tmp_path: Path) -> N
     assert runs(folder) == []
 
 
-def test_another_recipe_is_refused_and_another_root_stands_beside(
+def test_launch_refuses_another_recipe_and_allows_another_root(
     folder: Path, iterations: Iterations, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", served(iterations, tmp_path / "second")

@@ -19,7 +19,7 @@ STEPS_S = 900
 @pytest.mark.slow
 @pytest.mark.pods
 @pytest.mark.timeout(2 * STEPS_S)
-def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturbed_one(
+def test_evicted_and_killed_gang_ends_with_the_same_weights(
     cluster: Cluster, tmp_path: Path, undisturbed_ranks: Path
 ) -> None:
     """A machine for each of two ranks, against both ranks on one machine."""

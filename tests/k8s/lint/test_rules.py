@@ -112,7 +112,7 @@ def test_on_gke_a_short_grace_is_the_nodes_own_limit() -> None:
     assert found["save-over-grace"] == "warning"
 
 
-def test_a_runtime_environment_that_is_none_has_no_mistake_of_its_own() -> None:
+def test_lint_passes_over_an_unreadable_runtime_environment() -> None:
     for content in ("a: [1", "- 1", "!!timestamp x", "2024-99-99", "[" * 700, "env_vars: 5", ""):
         objects = good("rayjob")
         objects[0]["spec"]["runtimeEnvYAML"] = content

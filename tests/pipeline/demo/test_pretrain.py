@@ -84,7 +84,7 @@ def test_other_characters_are_unknown(tokenizer: PreTrainedTokenizerFast):
     assert tokenizer.tokenize("5 €") == ["5", " ", UNK]
 
 
-def test_a_conversation_extends_its_prompt_and_ends_with_the_end_token(tokenizer: PreTrainedTokenizerFast):
+def test_conversation_extends_its_prompt_and_ends_with_the_end(tokenizer: PreTrainedTokenizerFast):
     user, assistant = {"role": "user", "content": "Ada has 3"}, {"role": "assistant", "content": "#### 3"}
     prompt = prompt_text(tokenizer, "Ada has 3")
     whole = tokenizer.apply_chat_template([user, assistant], tokenize=False)

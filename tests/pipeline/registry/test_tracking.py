@@ -51,7 +51,7 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_nothing_is_said_of_the_data_root_but_where_artifacts_lie(made):
+def test_tracking_names_the_data_root_for_artifacts_alone(made):
     lines = [line for line in text_of(made.path("mlflow", "mlflow.db")).splitlines() if made.root.name in line]
     assert not [line for line in lines if "/mlflow/" not in line and "%20" not in line]
     run = _client(local_tracking(made)).search_runs(["1"])[0]

@@ -132,7 +132,7 @@ def test_what_does_not_apply_is_absent_and_costs_nothing(server: Server) -> None
 
 
 @needs_ragas
-def test_rows_are_scored_side_by_side_and_reported_as_they_finish(server: Server) -> None:
+def test_rag_scores_rows_concurrently(server: Server) -> None:
     rows = [ROW._replace(completion=GOOD if number % 2 else BAD) for number in range(6)]
     heard: dict[int, RagFinding] = {}
     asked = Rag(model="grader", concurrency=2)

@@ -103,7 +103,7 @@ def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], s
 
 
 @pytest.mark.slow
-def test_an_item_that_kills_its_worker_every_time_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
+def test_pool_item_that_kills_its_worker_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
     items = [("echo", "a"), ("die", ""), ("echo", "b"), ("die", ""), ("die", ""), ("echo", "c")]
     died = WorkerFailure.died
     assert one.run(items, [60.0] * 6) == ["a", died, "b", died, died, "c"]

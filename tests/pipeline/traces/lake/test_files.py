@@ -176,7 +176,7 @@ def varied(lake: Lake, config: LakeConfig) -> list[dict[str, Any]]:
 SEEN = ("trace_id", "model", "messages", "feedback")
 
 
-def test_duckdb_reads_the_same_rows_from_the_files_that_the_snapshot_names(config: LakeConfig) -> None:
+def test_duckdb_reads_the_rows_of_the_snapshots_files(config: LakeConfig) -> None:
     import duckdb
 
     with open_lake(config) as lake, duckdb.connect() as connection:
