@@ -8,6 +8,9 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+# Every process that a test starts would compile the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-vllm lint ui clean help
 
 help:

@@ -1,18 +1,28 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
+import fcntl
 import os
 import signal
+import sqlite3
+import subprocess
 import sys
 import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import certifi
 import hypothesis
 import pytest
 
 from .servers import postgres, s3
+
+if TYPE_CHECKING:
+    from .fork_server import ForkServer
+    from .iterations import Iterations
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -21,7 +31,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them
 # against the clock. `pytest --hypothesis-profile=default` searches at random, for hours if you like.
 hypothesis.settings.register_profile(
-    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "repeatable",
+    max_examples=50,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("repeatable")
 
@@ -30,6 +44,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: of two processes, neither is left with a long one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+# A shell starts what it puts into the background with SIGINT ignored, and Dagster lets SIGTERM be what SIGINT is.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_cuts() -> Iterator[None]:
+    """Nothing here pulls the plug, and syncing thousands of small files takes a disk minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        for module in (sqlite3, sqlite3.dbapi2):
+            patch.setattr(module, "connect", _connect_without_sync)
+        yield
+
+
+def _connect_without_sync(*arguments: Any, connect: Any = sqlite3.connect, **options: Any) -> sqlite3.Connection:
+    connection = connect(*arguments, **options)
+    with suppress(sqlite3.Error):  # no database, or one that is locked: that is the test's business
+        connection.execute("PRAGMA synchronous=OFF")
+    return connection
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """HTTP clients read every authority of the world before their first word, also to http://127.0.0.1."""
+    authorities = tmp_path_factory.mktemp("authorities") / "one.pem"
+    end = "-----END CERTIFICATE-----\n"
+    authorities.write_text(Path(certifi.where()).read_text().partition(end)[0] + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(authorities))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +101,41 @@ def _hear_sigterm(when: str) -> None:
     if masks["SigBlk"] & bit:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         warnings.warn(f"SIGTERM was left blocked {when}", stacklevel=1)
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ForkServer"]:
+    """Has imported the trainer and the sampler: what it forks costs no more than it does."""
+    from .fork_server import ForkServer
+
+    with ForkServer(tmp_path_factory.mktemp("fork_server") / "output.log") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def undisturbed_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plan of two ranks after a training that nobody disturbed, one for all workers."""
+    from .pipeline.training.plans import folder, two_ranks
+
+    root = _for_all_workers(tmp_path_factory) / "undisturbed"
+    with root.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        plan = folder(*two_ranks(root)) / "plan.json"
+        subprocess.run([sys.executable, "-m", "pipeline.training", str(plan)], check=True)
+    return plan
+
+
+def _for_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def iterations(tmp_path_factory: pytest.TempPathFactory, fork_server: "ForkServer") -> "Iterations":
+    """Finished iterations to copy, one of each kind for all workers."""
+    from .iterations import Iterations
+
+    return Iterations(_for_all_workers(tmp_path_factory) / "iterations", fork_server)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from assets.graph import ASSETS
 from assets.resources import Deployment, records
@@ -15,7 +16,11 @@ from pipeline.iteration import identify
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import ModelVersion
+from pipeline.serving import sample
 from pipeline.storage import DatasetRef, digest_file, model_ref
+from pipeline.training import launch as training_launch
+
+from .fork_server import ForkServer, as_subprocess
 
 ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
@@ -27,8 +32,9 @@ SHORT = (
     "traces.window_days=2",
     "selection.min_prompts=20",
     "selection.min_pairs=20",
-    "training.grpo.steps=16",
-    "training.checkpoints.every_steps=4",
+    "training.grpo.steps=8",
+    "training.grpo.learning_rate=2.0e-3",
+    "training.checkpoints.every_steps=2",
     "training.validation.every_steps=4",
     "evaluation.items=150",
     "evaluation.samples_per_item=2",
@@ -40,7 +46,7 @@ SHORT = (
     "rollout.min_canary_requests=20",
     "rollout.max_p99_latency_ratio=50",
 )
-"""Overrides of the embedded recipe: every stage for real, in about a minute."""
+"""Overrides of the embedded recipe: every stage for real, in half a minute."""
 
 
 def deployment(root: Path, overrides: Sequence[str] = ()) -> Deployment:
@@ -75,6 +81,15 @@ def open_rollout(settings: Deployment, files: Path, now: float) -> str:
     opened = propose(settings.store(), iteration, version, **passed, policy=policy, now=now)
     assert not opened.refused
     return opened.state.rollout
+
+
+@contextmanager
+def forked(server: ForkServer) -> Iterator[None]:
+    """Inside, samplers and trainers are forked by the server: the same processes, without their imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (sample, training_launch):
+            patch.setattr(module, "subprocess", as_subprocess(server))
+        yield
 
 
 def materialized(result: dg.ExecuteInProcessResult) -> list[str]:

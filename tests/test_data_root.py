@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 from pyiceberg.manifest import read_manifest_list
 
-from assets.registry import advance
-from assets.resources import RECORDS, Deployment, read_record
+from assets.records import CHECKPOINT, RECORDS, VERDICT
+from assets.resources import Deployment
 from evals.bundle import verify
 from jobs.governance import forget_user, keep_up
 from pipeline import audit
 from pipeline.registry import versions
-from pipeline.registry.record import Phase
+from pipeline.registry.advance import advance
 from pipeline.storage import digest_dir
 from pipeline.traces.lake import open_lake
 from pipeline.traces.lake.catalogue import open_table
 from pipeline.traces.materialize import read
-from tests.loop import deployment, instance, materialized, run_loop
+from tests.fork_server import ForkServer
+from tests.iterations import Iterations
+from tests.loop import deployment, forked, instance, materialized, run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -34,17 +36,11 @@ ABSOLUTE = {
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A data root after a promotion and a second iteration, whose base model lies under the root."""
-    folder = tmp_path_factory.mktemp("moved")
-    settings = deployment(folder / "data")
-    with instance(folder / "home") as dagster_instance:
-        assert run_loop(settings, dagster_instance).success
-        assert advance(settings, 120.0, print).phase is Phase.PROMOTED
-        second = run_loop(settings, dagster_instance)
-    assert second.success
-    assert "model_version" in materialized(second) or "eval_report" in materialized(second)
-    yield folder / "data"
+def root(iterations: Iterations, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root after a promotion and a second iteration, whose base model lies under the root; copied to here."""
+    root = iterations.second(tmp_path_factory.mktemp("moved")) / "data"
+    deployment(root).tracking_uri()
+    return root
 
 
 def cells(database: Path) -> Iterator[tuple[str, str]]:
@@ -58,30 +54,38 @@ def cells(database: Path) -> Iterator[tuple[str, str]]:
                 yield from ((f"{table}.{name}", str(value)) for name, value in zip(columns, row, strict=True))
 
 
-def test_no_file_says_where_the_root_lies(root: Path) -> None:
+def places(root: Path, named: Path) -> set[tuple[str, str]]:
+    """Where below `root` a file names that folder: file, and `table.column` or bytes."""
     places: set[tuple[str, str]] = set()
     for path in root.rglob("*"):
         if path.is_file():
             name = str(path.relative_to(root))
             if path.suffix == ".db":
-                places |= {(name, where) for where, text in cells(path) if str(root) in text}
-            elif str(root).encode() in path.read_bytes():
+                places |= {(name, where) for where, text in cells(path) if str(named) in text}
+            elif str(named).encode() in path.read_bytes():
                 places.add((name, "bytes"))
-    assert places == ABSOLUTE
+    return places
+
+
+def test_no_file_says_where_the_root_lies(root: Path, iterations: Iterations) -> None:
+    assert places(root, root) == ABSOLUTE
+    assert places(root, iterations.folder) == set(), "the root was made there"
     with open_table(deployment(root).lake()) as table:  # Avro packs what it holds
         manifests = [m for s in table.snapshots() for m in read_manifest_list(table.io.new_input(s.manifest_list))]
         files = [e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(table.io)]
     assert files
-    assert not [name for name in (*files, *(m.manifest_path for m in manifests)) if str(root) in name]
+    names = [*files, *(m.manifest_path for m in manifests)]
+    assert not [name for name in names if str(root) in name or str(iterations.folder) in name]
 
 
-def test_the_loop_goes_on_in_a_copy_without_its_original(root: Path, tmp_path: Path) -> None:
+def test_the_loop_goes_on_in_a_copy_without_its_original(root: Path, tmp_path: Path, fork_server: ForkServer) -> None:
     shutil.copytree(root, tmp_path / "data")
     away = root.with_name("away")
     root.rename(away)  # whoever still reads the original fails
     before = {path: path.stat().st_mtime_ns for path in away.rglob("*")}
     try:
-        go_on(deployment(tmp_path / "data"), tmp_path)
+        with forked(fork_server):
+            go_on(deployment(tmp_path / "data"), tmp_path)
         assert not root.exists(), "something wrote where the original was"
         assert {path: path.stat().st_mtime_ns for path in away.rglob("*")} == before
     finally:
@@ -92,21 +96,21 @@ def test_the_loop_goes_on_in_a_copy_without_its_original(root: Path, tmp_path: P
 def go_on(settings: Deployment, folder: Path) -> None:
     store, latest = settings.store(), settings.latest()
     for path in sorted(store.path("iterations").glob("*/traces.json")):
-        for asset, (name, _) in RECORDS.items():
-            if (path.parent / name).is_file():
-                read_record(store, path.parent.name, asset)
-    trained = read_record(store, latest.id, "policy_checkpoint").checkpoint
+        for record in RECORDS.values():
+            if (path.parent / record.name).is_file():
+                record.read(store, path.parent.name)
+    trained = CHECKPOINT.read(store, latest.id).checkpoint
     assert Path(trained.model.uri).is_relative_to(store.root)
     assert digest_dir(Path(trained.model.uri)) == trained.model.digest
     assert read(store, settings.lake(), latest.dataset).num_rows == latest.dataset.rows
-    verdict = read_record(store, latest.id, "gate_verdict")
+    verdict = VERDICT.read(store, latest.id)
     bundle = store.path(latest.path("evidence"))
     assert verify(bundle, verdict.bundle_digest) == verdict
     champion = settings.champion()
     assert Path(champion.model.uri).is_relative_to(store.root)
     assert champion.promotions == 1
     served(settings)
-    advance(settings, 120.0, print)
+    advance(settings.stage(print), settings.tracking_uri(), 120.0)
     with instance(folder / "home") as dagster_instance:
         again = run_loop(settings, dagster_instance)
     assert again.success

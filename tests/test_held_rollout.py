@@ -1,5 +1,6 @@
 """A rollout that is held, by the stages themselves: the next candidate waits, and is let in after a person decided."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import dagster as dg
 import pytest
 
 from assets.outcome import outcome
-from assets.registry import advance
 from jobs.rollout import main
+from pipeline.registry.advance import advance
 from pipeline.registry.record import Phase, read_state
-from tests.loop import EMBEDDED, SHORT, deployment, instance, materialized, open_rollout, run_loop
+from tests.fork_server import ForkServer
+from tests.iterations import Iterations
+from tests.loop import EMBEDDED, SHORT, deployment, forked, instance, materialized, open_rollout, run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -20,16 +23,23 @@ def warned(home: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> str:
 
 
 def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    iterations: Iterations,
+    fork_server: ForkServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     root, lines = tmp_path / "data", list[str]()
+    shutil.copytree(iterations.first(tmp_path / "first") / "production", root / "production")
     settings = deployment(root)
     name = settings.recipe().base_model.name
     rollout = open_rollout(settings, tmp_path, time.time())
-    held = advance(settings, 60.0, lines.append)  # nothing is on record that could be replayed
+    held = advance(
+        settings.stage(lines.append), settings.tracking_uri(), 60.0
+    )  # nothing is on record that could be replayed
     assert (held.phase, held.canary_weight) == (Phase.HELD, 50)
 
-    with instance(tmp_path / "home") as home:
+    with forked(fork_server), instance(tmp_path / "home") as home:
         waits = run_loop(settings, home)
         assert waits.success
         assert {"model_version", "canary"} - {*materialized(waits)} == {"canary"}
@@ -38,7 +48,9 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
         iteration = settings.latest()
         assert outcome(settings.store(), iteration) is None
 
-        still = advance(settings, 60.0, lines.append)  # there are requests, but none that is new to that candidate
+        still = advance(
+            settings.stage(lines.append), settings.tracking_uri(), 60.0
+        )  # there are requests, but none that is new to that candidate
         assert (still.phase, still.looks, still.canary_weight) == (Phase.HELD, held.looks + 1, 50)
         assert any("was trained on are gone" in line for line in lines)
 
@@ -53,7 +65,7 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
         ended = outcome(settings.store(), iteration)
         assert ended is not None
         assert ended.ending == "rollout"
-        assert advance(settings, 120.0, lines.append).phase is Phase.PROMOTED
+        assert advance(settings.stage(lines.append), settings.tracking_uri(), 120.0).phase is Phase.PROMOTED
     champion = read_state(settings.store(), name).champion
     assert champion is not None
     assert champion.iteration == iteration.id

@@ -9,12 +9,15 @@ import dagster as dg
 import pytest
 
 from assets.outcome import outcome
-from assets.registry import advance
-from assets.resources import Deployment, read_record
+from assets.records import CHECKPOINT, PLAN, REPORT, TRACES, VERDICT
+from assets.resources import Deployment
 from evals import __main__ as verify
 from jobs import summary
-from pipeline.registry.record import Phase
-from tests.loop import adapter_digest, deployment, instance, materialized, run_loop
+from pipeline.registry.advance import advance
+from pipeline.registry.record import Phase, read_state
+from tests.fork_server import ForkServer
+from tests.iterations import Iterations
+from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -35,49 +38,52 @@ class Loop(NamedTuple):
     settings: Deployment
     instance: dg.DagsterInstance
     root: Path
-    first: dg.ExecuteInProcessResult
+    first: dg.DagsterRun
+    """The launch that ended in a rollout."""
     production: Path
-    """What the base model served, as the first run left it."""
+    """What the base model served, as that launch left it."""
 
 
 @pytest.fixture(scope="module")
-def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    """A data root after one run of the loop that ended in a rollout."""
-    folder = tmp_path_factory.mktemp("loop")
-    settings = deployment(folder / "data")
-    with instance(folder / "home") as found:
-        first = run_loop(settings, found)
-        production = shutil.copytree(folder / "data" / "production", folder / "production")
-        yield Loop(settings, found, folder / "data", first, production)
+def loop(iterations: Iterations, fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    """A data root after one launch of the loop that ended in a rollout."""
+    folder = iterations.first(tmp_path_factory.mktemp("loop"))
+    with forked(fork_server), instance(folder / "home") as home:
+        [first] = home.get_runs()
+        yield Loop(deployment(folder / "data"), home, folder / "data", first, folder / "production")
 
 
 @pytest.fixture
 def root(loop: Loop, tmp_path: Path) -> Path:
-    """A data root before its first run. The base model has served its days: the same bytes, were they drawn again."""
+    """A data root before its first launch, whose base model has served its days: as it would again."""
     shutil.copytree(loop.production, tmp_path / "data" / "production")
     return tmp_path / "data"
 
 
+def materializations(home: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, dg.AssetMaterialization]:
+    """By asset, in the order of the run."""
+    events = [entry.dagster_event for entry in home.all_logs(run.run_id) if entry.dagster_event]
+    made = [e.step_materialization_data.materialization for e in events if e.is_step_materialization]
+    return {each.asset_key.to_user_string(): each for each in made}
+
+
 def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
-    assert loop.first.success
-    assert materialized(loop.first) == STAGES
+    assert loop.first.is_success
+    assert list(materializations(loop.instance, loop.first)) == STAGES
     store, iteration = loop.settings.store(), loop.settings.latest()
-    traces = read_record(store, iteration.id, "traces")
+    traces = TRACES.read(store, iteration.id)
     assert traces.seen == traces.admitted + sum(traces.rejected.values())
     assert {"consent", "error", "duplicate", "malformed"} <= {str(reason) for reason in traces.rejected}
-    compared = read_record(store, iteration.id, "eval_report").measurement.comparison
+    compared = REPORT.read(store, iteration.id).measurement.comparison
     assert compared.candidate.value > compared.champion.value + 0.05
-    run = loop.instance.get_run_by_id(loop.first.run_id)
-    assert run is not None
-    assert run.tags["iteration"] == iteration.id
+    assert loop.first.tags["iteration"] == iteration.id
 
 
 def test_plots_are_on_the_materializations(loop: Loop) -> None:
-    found = [e.step_materialization_data.materialization for e in loop.first.get_asset_materialization_events()]
-    events = {m.asset_key.to_user_string(): m.metadata for m in found}
+    made = materializations(loop.instance, loop.first)
     wanted = {"traces": "gates", "reward_labels": "rewards", "policy_checkpoint": "curve", "eval_report": "intervals"}
     for asset, name in wanted.items():
-        value = events[asset][name].value
+        value = made[asset].metadata[name].value
         assert isinstance(value, str)
         assert value.startswith("![")
         assert "data:image/png;base64," in value
@@ -89,7 +95,7 @@ def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, mo
     assert first.startswith(f"iteration 1 ({loop.settings.latest().id}) in rollout, ")
     assert rest[0].endswith("dagster job launch -j canary_rollout")
     told = "\n".join(rest)
-    traces = read_record(loop.settings.store(), loop.settings.latest().id, "traces")
+    traces = TRACES.read(loop.settings.store(), loop.settings.latest().id)
     assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in told
     for words in ("rejected: consent", "coverage", "GRPO", "held-out before", "held-out after", "PASS", "version 1"):
         assert words in told
@@ -97,7 +103,7 @@ def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, mo
 
 def test_the_evidence_supports_the_verdict_offline(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
     iteration = loop.settings.latest().id
-    verdict = read_record(loop.settings.store(), iteration, "gate_verdict")
+    verdict = VERDICT.read(loop.settings.store(), iteration)
     bundle = loop.root / "iterations" / iteration / "evidence"
     assert verify.main(["verify", str(bundle), verdict.bundle_digest]) == 0
     assert "PASS" in capsys.readouterr().out
@@ -117,22 +123,23 @@ def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
     assert any("Nothing new since iteration" in message for message in said)
 
 
-def test_the_promoted_model_is_the_next_iterations_base(loop: Loop) -> None:
-    first = loop.settings.latest()
-    state = advance(loop.settings, 120.0, print)
-    assert state.phase is Phase.PROMOTED
-    assert state.champion is not None
-    again = run_loop(loop.settings, loop.instance)
-    assert again.success
-    second = loop.settings.latest()
+def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, tmp_path: Path) -> None:
+    settings = deployment(iterations.second(tmp_path) / "data")
+    store, second = settings.store(), settings.latest()
+    champion = read_state(store, second.model_name).champion
+    assert champion is not None
+    first = settings.iteration(champion.iteration)
     assert second.id != first.id
     assert second.number == 1
-    assert second.champion.digest == state.champion.model.digest
-    plan = read_record(loop.settings.store(), second.id, "training_plan")
+    assert second.champion.digest == champion.model.digest
+    plan = PLAN.read(store, second.id)
     assert plan.base == second.champion
-    days = {d.day for d in read_record(loop.settings.store(), second.id, "traces").days}
-    assert days.isdisjoint(d.day for d in read_record(loop.settings.store(), first.id, "traces").days)
-    assert {"policy_checkpoint", "eval_report", "gate_verdict"} <= set(materialized(again))
+    days = {d.day for d in TRACES.read(store, second.id).days}
+    assert days.isdisjoint(d.day for d in TRACES.read(store, first.id).days)
+    with instance(tmp_path / "home") as home:
+        newest, *_ = home.get_runs()
+        assert newest.is_success and newest.tags["iteration"] == second.id
+        assert {"policy_checkpoint", "eval_report", "gate_verdict"} <= materializations(home, newest).keys()
 
 
 def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(root: Path, tmp_path: Path) -> None:
@@ -160,7 +167,9 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
         assert ended.ending == "not trained"
         assert "needs >= 100,000" in ended.detail
         assert materialized(run_loop(settings, found)) == []
-    assert advance(settings, 0.0, print).phase is Phase.IDLE, "nobody was proposed, and that is no error"
+    assert advance(settings.stage(print), settings.tracking_uri(), 0.0).phase is Phase.IDLE, (
+        "nobody was proposed, and that is no error"
+    )
     monkeypatch.chdir(tmp_path)
     first, second, *_ = summary.lines(settings)
     assert first.startswith(f"iteration 1 ({settings.latest().id}) not now: ")
@@ -168,13 +177,13 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
 
 
 def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> None:
-    asked = ["selection.method=dpo", "training.dpo.steps=30", "training.validation.every_steps=15"]
+    asked = ["selection.method=dpo", "training.dpo.steps=16", "training.validation.every_steps=8"]
     settings = deployment(root, asked)
     with instance(tmp_path / "home") as found:
         result = run_loop(settings, found)
     assert result.success
-    trained = read_record(settings.store(), settings.latest().id, "policy_checkpoint")
-    assert trained.checkpoint.step == 30
-    compared = read_record(settings.store(), settings.latest().id, "eval_report").measurement.comparison
+    trained = CHECKPOINT.read(settings.store(), settings.latest().id)
+    assert trained.checkpoint.step == 16
+    compared = REPORT.read(settings.store(), settings.latest().id).measurement.comparison
     assert compared.candidate.value > compared.champion.value
     assert adapter_digest(root, settings.latest().id)

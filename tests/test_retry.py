@@ -1,24 +1,29 @@
 """Every stage again: alone, with all below it, from its failure, and anew; each over what was there before it."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import dagster as dg
 import pytest
 
+from assets import registry
 from assets.graph import ASSETS
-from assets.resources import RECORDS, Deployment, Records, records
+from assets.records import RECORDS
+from assets.resources import Deployment, Records, records
 from jobs import retry, rollout
 from pipeline import audit
-from tests.loop import EMBEDDED, ROOT, deployment, instance, run_loop
+from pipeline.registry.record import read_events
+from tests.fork_server import ForkServer
+from tests.iterations import Iterations
+from tests.loop import EMBEDDED, ROOT, deployment, forked, instance
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STAGES = retry.STAGES
-STAYS = ("rollout.dwell_s=[3600,3600]",)
-"""The rollout stays at its first weight: a promotion would start another iteration."""
 
 
 class Finished(NamedTuple):
@@ -28,14 +33,18 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+def finished(
+    iterations: Iterations, fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Finished]:
     """A data root whose iteration went all the way."""
-    folder = tmp_path_factory.mktemp("retry")
-    settings = deployment(folder / "data", STAYS)
-    with instance(folder / "home") as each:
-        assert run_loop(settings, each).success
-        shutil.copytree(folder / "data", folder / "untouched")
-        yield Finished(settings, each, folder / "data")
+    folder = iterations.first(tmp_path_factory.mktemp("retry"))
+    settings = deployment(folder / "data")
+    proposed_at = read_events(settings.store(), settings.recipe().base_model.name)[-1].at
+    shutil.copytree(folder / "data", folder / "untouched")
+    with forked(fork_server), instance(folder / "home") as home, pytest.MonkeyPatch.context() as patch:
+        # The rollout's clock stands, and with it the rollout at its first weight: a promotion would begin an iteration.
+        patch.setattr(registry, "time", SimpleNamespace(time=lambda: proposed_at, sleep=time.sleep))
+        yield Finished(settings, home, folder / "data")
 
 
 def job(settings: Deployment, io_manager: object = records) -> dg.JobDefinition:
@@ -47,8 +56,9 @@ def job(settings: Deployment, io_manager: object = records) -> dg.JobDefinition:
     ).resolve_job_def("preference_tuning")
 
 
-@pytest.mark.parametrize("below", ["", "*"], ids=["alone", "and_below"])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage, below", [*((stage, "") for stage in STAGES), ("traces", "*"), ("reward_labels", "*"), ("eval_report", "*")]
+)
 def test_a_stage_runs_again(finished: Finished, stage: str, below: str) -> None:
     again = job(finished.settings).execute_in_process(
         op_selection=[f"{stage}{below}"], instance=finished.instance, raise_on_error=False
@@ -84,7 +94,7 @@ def target() -> dg.JobDefinition:
     return TARGET[0]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ["traces", "policy_checkpoint", "model_version", "canary"])
 def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
     manager = dg.IOManagerDefinition(lambda _: FailsOnce(), required_resource_keys={"deployment"})
     TARGET[:] = TARGET or [job(finished.settings, manager)]
@@ -115,7 +125,7 @@ def typed(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     root = shutil.copytree(finished.root.with_name("untouched"), tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(deployment(root, STAYS).overrides))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(deployment(root).overrides))
     return root
 
 
@@ -126,11 +136,11 @@ def test_records_in_the_traffic_are_not_redone(typed: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = deployment(typed, STAYS)
+    settings = deployment(typed)
     store, iteration = settings.store(), settings.latest()
     assert rollout.main(["abort", "--reason", "a test"]) == 0
     capsys.readouterr()
-    before = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}
+    before = {asset: record.find(store, iteration.id) for asset, record in RECORDS.items()}
     names = list(retry.leavings(store, iteration, stage))
     assert retry.main([stage]) == 1, "nobody was there to ask"
     assert all(store.path(name).exists() for name in names)
@@ -139,7 +149,7 @@ def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixtur
     assert retry.main([stage, "--yes", "--no-launch"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("dagster job launch -j preference_tuning")
     kept = STAGES[: STAGES.index(stage)]
-    left = {asset for asset, (name, _) in RECORDS.items() if store.path(iteration.path(name)).exists()}
+    left = {asset for asset, each in RECORDS.items() if store.path(iteration.path(each.name)).exists()}
     assert left == set(kept)
     assert list(retry.leavings(store, iteration, stage)) == []
     assert not store.path(iteration.path("evidence")).exists() or STAGES.index(stage) > STAGES.index("eval_report")
@@ -148,6 +158,6 @@ def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixtur
     if stage in ("reward_labels", "gate_verdict"):  # again, to the same records: one that is dear and one that is not
         with instance(typed.parent / "home") as each:
             assert job(settings).execute_in_process(op_selection=[f"{stage}*"], instance=each).success
-        after = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}
+        after = {asset: record.find(store, iteration.id) for asset, record in RECORDS.items()}
         assert after["gate_verdict.json"].candidate == before["gate_verdict.json"].candidate
         assert after["gate_verdict.json"].verdict == before["gate_verdict.json"].verdict

@@ -125,6 +125,7 @@ def test_newer_traces_start_an_iteration_alone(tmp_path: Path, found: dg.Dagster
     assert second.dataset.rows == 2
 
 
+@pytest.mark.slow
 def test_model_attribution_names_the_models_it_saw(tmp_path: Path, found: dg.DagsterInstance) -> None:
     place = Place(tmp_path, found, "traces.attribution=model")
     write(place.export, day_file(5), [observation(1, provided_model_name="somebody-else")])
@@ -134,6 +135,7 @@ def test_model_attribution_names_the_models_it_saw(tmp_path: Path, found: dg.Dag
     assert "somebody-else" in line and f"{NAME}," in line
 
 
+@pytest.mark.slow
 def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, found: dg.DagsterInstance) -> None:
     place = Place(tmp_path, found, "traces.consent_key=agreed")
     write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
@@ -146,6 +148,7 @@ def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, found: d
     assert mended.settings.latest().dataset.rows == 59
 
 
+@pytest.mark.slow
 def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, found: dg.DagsterInstance) -> None:
     place = Place(tmp_path, found)
     write(place.export, day_file(5), [observation(n) for n in range(1, 60)])

@@ -27,6 +27,7 @@ def test_the_shape_is_that_of_the_real_model() -> None:
     assert sum(each.numel() for each in model.parameters()) == 1_543_714_304
 
 
+@pytest.mark.slow
 def test_random_weights_draw_known_ids_that_differ(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -72,7 +73,7 @@ def test_figures_leave_the_warm_up_out() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_with_the_same_bits_and_its_steps_are_accounted_for(tmp_path: Path) -> None:
+def test_killed_training_ends_with_the_same_bits_and_account(tmp_path: Path) -> None:
     found = resume(on_cpu(), tmp_path, MODEL_DIR, "grpo")
     assert found.killed.resumed_from == (2,)
     assert found.same

@@ -8,7 +8,7 @@ from benchmarks.preemption import COUNTS, PROFILES, goodputs, intervals, shares,
 from k8s.simulate import Profile, plan_interval
 
 
-def test_tables_have_a_line_for_each_profile_and_causes_sum_to_the_whole() -> None:
+def test_tables_have_a_line_for_each_profile() -> None:
     found = {name: goodputs(PROFILES[name], schedules=2) for name in list(PROFILES)[:3]}
     planned = {("calm", 300): plan_interval(Profile(), 300, 360_000, schedules=1)}
     assert found == {name: goodputs(PROFILES[name], schedules=2) for name in found}

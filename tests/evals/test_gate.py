@@ -312,7 +312,7 @@ def good_report(kit: Any, good: tuple[Any, ...]) -> EvalReport:
     return kit.report(*good)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     gain=st.fixed_dictionaries(dict.fromkeys(CLEAR, NUMBERS)),
     rise=st.fixed_dictionaries(dict.fromkeys(RISE, NUMBERS)),

@@ -26,10 +26,10 @@ from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import stage_context
 from tests.loop import EMBEDDED, instance
-from tests.pipeline.erasure.conftest import ANN, World, _made, no_power_cuts, world
+from tests.pipeline.erasure.conftest import ANN, World, _made, world
 from tests.pipeline.traces.conftest import observation, write
 
-__all__ = ["_made", "no_power_cuts", "world"]  # the small world of the erasure's own tests
+__all__ = ["_made", "world"]  # the small world of the erasure's own tests
 USER = "user-ann-0001"
 
 
@@ -97,7 +97,7 @@ def test_forget_says_what_it_did_and_what_a_person_has_to_see_to(settings: Deplo
     assert "Give the id" in capsys.readouterr().err
 
 
-def test_what_retention_dropped_is_gone_from_the_findings_whichever_run_dropped_it(settings: Deployment) -> None:
+def test_findings_lose_what_any_run_of_retention_dropped(settings: Deployment) -> None:
     """A run that was killed, or that could not list its source, after the days were dropped: the next one clears up."""
     store, day = settings.store(), "2026-01-05"
     for each in (day, "2026-01-06"):
@@ -110,7 +110,7 @@ def test_what_retention_dropped_is_gone_from_the_findings_whichever_run_dropped_
     assert not known(store, day, {"k"}) and known(store, "2026-01-06", {"k"})
 
 
-def test_the_id_can_come_from_standard_input_and_consent_can_end_at_a_date(
+def test_forget_takes_its_id_from_stdin_and_a_date(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{USER}\n"))
@@ -177,7 +177,8 @@ def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys
     assert ANN not in capsys.readouterr().out
 
 
-def test_the_job_keeps_a_name_from_the_environment_out_of_dagster(
+@pytest.mark.slow
+def test_forget_job_keeps_the_users_name_out_of_dagster(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FORGET_USER", USER)
@@ -196,6 +197,7 @@ def test_the_job_keeps_a_name_from_the_environment_out_of_dagster(
     assert not [p for p in kept if USER.encode() in p.read_bytes()]
 
 
+@pytest.mark.slow
 def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, tmp_path: Path) -> None:
     settings.store().path("notes.csv").write_text(f"{USER},angry\n")
     config = {"ops": {"forget_one": {"config": {"user_id": USER}}}}

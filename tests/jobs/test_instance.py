@@ -15,13 +15,13 @@ import pytest
 from jobs.instance import DATA_ROOT_TAG, RECIPE_TAG, RecipeInstance
 from pipeline.recipe import load
 from pipeline.storage import digest_json
+from tests.iterations import Iterations
 from tests.loop import EMBEDDED, ROOT, SHORT, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BIN = Path(sys.executable).parent
 LAUNCH = [str(BIN / "dagster"), "job", "launch", "-j", "preference_tuning", "-m", "jobs.definitions"]
-SMALL = ("traces.source.days=1", "traces.source.traces_per_day=40", "traces.window_days=1")
 DEADLINE_S = 180
 
 
@@ -41,7 +41,7 @@ def running(folder: Path, command: list[str], root: Path, *overrides: str, **var
         process = psutil.Popen(
             command,
             cwd=folder,
-            env={**environment(folder, root, [*SMALL, *overrides]), **variables},
+            env={**environment(folder, root, overrides), **variables},
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
@@ -68,6 +68,12 @@ def wait_for(process: psutil.Popen, text: str) -> None:
         time.sleep(0.1)
 
 
+def served(iterations: Iterations, root: Path) -> Path:
+    """A data root whose base model has served its days."""
+    shutil.copytree(iterations.first(root.with_name(f"{root.name}-first")) / "production", root / "production")
+    return root
+
+
 def runs(folder: Path) -> list[dg.DagsterRun]:
     with chdir(folder), dg.DagsterInstance.from_config(str(folder)) as instance:
         assert isinstance(instance, RecipeInstance)
@@ -83,13 +89,15 @@ def test_a_mistake_in_the_recipe_makes_no_run(folder: Path, tmp_path: Path) -> N
     assert runs(folder) == []
 
 
-def test_another_recipe_is_refused_and_another_root_stands_beside(folder: Path, tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+def test_launch_refuses_another_recipe_and_allows_another_root(
+    folder: Path, iterations: Iterations, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", served(iterations, tmp_path / "second")
     with running(folder, LAUNCH, first) as at_work:
         wait_for(at_work, " started")
         (run,) = runs(folder)
         assert run.tags[DATA_ROOT_TAG] == str(first)
-        assert run.tags[RECIPE_TAG] == digest_json(load(EMBEDDED, [*SHORT, f"data_root={first}", *SMALL]))[:12]
+        assert run.tags[RECIPE_TAG] == digest_json(load(EMBEDDED, [*SHORT, f"data_root={first}"]))[:12]
         config = run.run_config["resources"]["deployment"]["config"]
         assert load(config["recipe_path"], config["overrides"]).data_root == str(first)
 
@@ -105,8 +113,8 @@ def test_another_recipe_is_refused_and_another_root_stands_beside(folder: Path, 
         assert (second / "iterations" / "latest.json").is_file()
 
 
-def test_a_daemon_runs_the_recipe_of_the_caller(folder: Path, tmp_path: Path) -> None:
-    of_daemon, of_caller = tmp_path / "daemon", tmp_path / "caller"
+def test_a_daemon_runs_the_recipe_of_the_caller(folder: Path, iterations: Iterations, tmp_path: Path) -> None:
+    of_daemon, of_caller = tmp_path / "daemon", served(iterations, tmp_path / "caller")
     assert runs(folder) == []  # its databases exist: Dagster's SQLite files may not be begun by two processes at once
     with running(folder, [str(BIN / "dagster-daemon"), "run", "-m", "jobs.definitions"], of_daemon):
         deadline = time.monotonic() + DEADLINE_S
@@ -121,12 +129,12 @@ def test_a_daemon_runs_the_recipe_of_the_caller(folder: Path, tmp_path: Path) ->
     assert not of_daemon.exists()
 
 
-def test_a_stage_of_another_recipe_is_refused_before_a_run(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    with running(folder, [*LAUNCH, "-o", "traces"], root) as launch:
-        assert ended(launch) == 0, launch.output()
+def test_a_stage_of_another_recipe_is_refused_before_a_run(
+    folder: Path, iterations: Iterations, tmp_path: Path
+) -> None:
+    root = iterations.first(tmp_path / "first") / "data"
     with running(folder, [*LAUNCH, "-o", "reward_labels*"], root, "training.seed=9") as mixed:
         assert ended(mixed) == 1
         assert "was begun with another recipe (training.seed: 1, now 9)" in mixed.output()
         assert "Traceback" not in mixed.output()
-    assert len(runs(folder)) == 1
+    assert runs(folder) == []

@@ -120,7 +120,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_launch_follows_its_run_to_the_end_and_stays_in_its_directory(clone: Clone):
+def test_launch_follows_its_run_and_stays_in_its_directory(clone: Clone):
     before = {*clone.root.iterdir(), clone.root / ".dagster"}
     status, output = clone.launch("succeed")
     assert status == 0, output
@@ -133,7 +133,7 @@ def test_a_launch_follows_its_run_to_the_end_and_stays_in_its_directory(clone: C
     assert set(clone.root.iterdir()) == before
 
 
-def test_a_daemon_takes_the_run_and_the_launch_says_why_it_failed(clone: Clone):
+def test_launch_with_a_daemon_says_why_the_run_failed(clone: Clone):
     daemon = clone.start("dagster-daemon", "run")
     wait_for(lambda: TAKES_RUNS in clone.heartbeats())
     status, output = clone.launch("fail")

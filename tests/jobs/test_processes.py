@@ -1,5 +1,6 @@
 """What is left of the commands when they are ended: nothing, whoever is ended and with what signal."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -8,11 +9,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.iterations import Iterations
 from tests.loop import ROOT, environment
 from tests.marked import MARK, left_after, marked
 from tests.ports import held_port
@@ -24,7 +26,9 @@ UP_S = 240
 ENDED_S = 90
 """A code server notices after 30 s that its command was killed; the others end at once, or in the UI's grace."""
 LAUNCH = ["dagster", "job", "launch", "-j"]
+LOOP = [*LAUNCH, "preference_tuning", "-m", "jobs.definitions"]
 TOY = [*LAUNCH, "toy", "--tags", '{"act": "hang"}']
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 class Command:
@@ -90,15 +94,17 @@ def parent(pid: int) -> int:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Starts commands, and ends what a failed test leaves of them."""
-    folder, started = tmp_path / "clone", []
-    folder.mkdir()
-    for source in (ROOT / ".env", ROOT / "dagster.yaml", Path(__file__).with_name("toy_definitions.py")):
-        shutil.copy(source, folder)
-    (folder / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "toy_definitions"\n')
+    """Starts commands, each in a directory of its own, and ends what a failed test leaves of them."""
+    started: list[Command] = []
 
     def start(*words: str, sigint: signal.Handlers = signal.SIG_IGN, **variables: str) -> Command:
         """With SIGINT ignored, as `command &` in a script starts it."""
+        folder = tmp_path / f"clone-{len(started)}"
+        folder.mkdir(exist_ok=True)
+        for source in (ROOT / ".env", ROOT / "dagster.yaml", Path(__file__).with_name("toy_definitions.py")):
+            shutil.copy(source, folder)
+        if "jobs.definitions" not in words:
+            (folder / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "toy_definitions"\n')
         started.append(Command(folder, list(words), sigint, {"PWD": str(folder), **variables}))
         return started[-1]
 
@@ -107,27 +113,60 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
         command.kill_all()
 
 
+@contextmanager
+def ports() -> Iterator[dict[str, str]]:
+    with held_port() as dagster, held_port() as mlflow:
+        yield {"DAGSTER_PORT": str(dagster.getsockname()[1]), "MLFLOW_PORT": str(mlflow.getsockname()[1])}
+
+
 @pytest.fixture
 def ui(start: Callable[..., Command], tmp_path: Path) -> Iterator[Command]:
     """`make ui` without make, both servers started and Dagster's daemon among them."""
-    with held_port() as dagster, held_port() as mlflow:
-        command = start(
-            "python",
-            "-m",
-            "jobs.ui",
-            PYTHONPATH=str(ROOT),
-            DAGSTER_PORT=str(dagster.getsockname()[1]),
-            MLFLOW_PORT=str(mlflow.getsockname()[1]),
-            PREFERENCE_TUNING_OVERRIDES=f"data_root={tmp_path / 'data'}",
-        )
+    with ports() as chosen:
+        overrides = f"data_root={tmp_path / 'data'}"
+        variables = {"PYTHONPATH": str(ROOT), "PREFERENCE_TUNING_OVERRIDES": overrides, **chosen}
+        command = start("python", "-m", "jobs.ui", **variables)
         command.wait_for(lambda: command.find("dagster._daemon", "run") and command.find("-m uvicorn"))
         assert len(marked(command.mark)) >= 8
         yield command
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_ui_ends_on_a_signal(ui: Command, signum: signal.Signals) -> None:
-    ui.process.send_signal(signum)
+SERVER = f"""#!{sys.executable}
+import signal, subprocess
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pause()
+"""
+"""In place of Dagster and of MLflow: like them it leaves children behind when it ends, and they ignore Ctrl-C."""
+UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1.0; sys.exit(ui.main())"
+"""As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
+UI_OF_MAKE = "import runpy, sys; sys.executable = sys.argv.pop(1); runpy.run_module('jobs.ui', run_name='__main__')"
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Path:
+    """A Python, by its name alone, with the two servers beside it."""
+    for name in ("dagster", "mlflow"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(SERVER)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path / "bin" / "python"
+
+
+@pytest.fixture
+def quick_ui(start: Callable[..., Command], servers: Path, tmp_path: Path) -> Iterator[Command]:
+    """The same with servers that start at once."""
+    with ports() as chosen:
+        overrides = f"data_root={tmp_path / 'data'}"
+        variables = {"PYTHONPATH": str(ROOT), "PREFERENCE_TUNING_OVERRIDES": overrides, **chosen}
+        command = start("python", "-c", UI, str(servers), **variables)
+        command.wait_for(lambda: len(command.find("sleep")) == 4)
+        yield command
+
+
+def test_ui_ends_on_ctrl_c(ui: Command) -> None:
+    ui.process.send_signal(signal.SIGINT)
     assert ui.wait() == 0, ui.text()
     assert marked(ui.mark) == {}
 
@@ -138,91 +177,99 @@ def test_ui_killed_leaves_nothing(ui: Command) -> None:
     assert ui.left() == {}
 
 
+def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
+    quick_ui.process.terminate()
+    assert quick_ui.wait() == 0, quick_ui.text()
+    assert marked(quick_ui.mark) == {}
+
+
 @pytest.mark.parametrize(
-    ("words", "name"), [(("bin/dagster", "dev"), "Dagster"), (("-m uvicorn",), "MLflow"), (("jobs.ui",), "The guard")]
+    ("word", "name"), [("bin/dagster", "Dagster"), ("bin/mlflow", "MLflow"), ("ui.main()", "The guard")]
 )
-def test_ui_ends_when_a_part_is_killed(ui: Command, words: tuple[str, ...], name: str) -> None:
-    [part] = set(ui.find(*words)) - {ui.process.pid}
+def test_ui_ends_when_a_part_is_killed(quick_ui: Command, word: str, name: str) -> None:
+    [part] = set(quick_ui.find(word)) - {quick_ui.process.pid}
     os.kill(part, signal.SIGKILL)
-    assert ui.wait() == 1
-    assert marked(ui.mark) == {}
-    assert f"\n{name} " in ui.text()
-    assert "so everything was ended" in ui.text()
+    assert quick_ui.wait() == 1
+    assert marked(quick_ui.mark) == {}
+    assert f"\n{name} " in quick_ui.text()
+    assert "so everything was ended" in quick_ui.text()
 
 
-def test_ui_ends_with_its_make(start: Callable[..., Command], tmp_path: Path) -> None:
-    shutil.copy(ROOT / "Makefile", tmp_path / "clone")
-    with held_port() as dagster, held_port() as mlflow:
-        ports = {"DAGSTER_PORT": str(dagster.getsockname()[1]), "MLFLOW_PORT": str(mlflow.getsockname()[1])}
-        (tmp_path / "clone" / ".venv").mkdir()
-        (tmp_path / "clone" / ".venv" / "installed").touch()
-        command = start("make", "ui", "-o", ".venv/installed", PYTHONPATH=str(ROOT), **ports)
-        command.wait_for(lambda: command.find("-m uvicorn"))
+def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp_path: Path) -> None:
+    (tmp_path / "clone-0" / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", tmp_path / "clone-0")
+    (tmp_path / "clone-0" / ".venv" / "installed").touch()
+    python = tmp_path / "clone-0" / ".venv" / "bin" / "python"  # what `python -m jobs.ui` in the Makefile is
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{UI_OF_MAKE}" {servers} "$@"\n')
+    python.chmod(0o755)
+    with ports() as chosen:
+        command = start("make", "ui", "-o", ".venv/installed", PYTHONPATH=str(ROOT), **chosen)
+        command.wait_for(lambda: len(command.find("sleep")) == 4)
         command.process.kill()
         assert command.left() == {}
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_launch_ended_while_it_loads(start: Callable[..., Command], signum: signal.Signals) -> None:
-    command = start(*TOY, sigint=signal.SIG_DFL)
-    command.wait_for(lambda: "Starting Dagster code server" in command.text())
-    command.process.send_signal(signum)
-    assert command.left() == {}
+def test_launch_ended_while_it_loads_leaves_nothing(start: Callable[..., Command]) -> None:
+    commands = {signum: start(*TOY, sigint=signal.SIG_DFL) for signum in ENDINGS}
+    for signum, command in commands.items():
+        command.wait_for(lambda command=command: "Starting Dagster code server" in command.text())
+        command.process.send_signal(signum)
+    assert {signum: command.left() for signum, command in commands.items()} == {each: {} for each in ENDINGS}
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_launch_ends_its_run_on_a_signal(start: Callable[..., Command], signum: signal.Signals) -> None:
-    command = start(*TOY, sigint=signal.SIG_DFL)
-    command.wait_for(command.hung)
-    command.process.send_signal(signum)
-    assert command.wait() == 128 + signum, command.text()
-    assert command.left() == {}
+def test_launch_ends_its_run_on_a_signal(start: Callable[..., Command]) -> None:
+    commands = {signum: start(*TOY, sigint=signal.SIG_DFL) for signum in (signal.SIGINT, signal.SIGTERM)}
+    for signum, command in commands.items():
+        command.wait_for(command.hung)
+        command.process.send_signal(signum)
+    for signum, command in commands.items():
+        assert command.wait() == 128 + signum, command.text()
+        assert command.left() == {}, signum
 
 
-@pytest.mark.parametrize("who", ["worker", "step"])
-@pytest.mark.parametrize("followed", [True, False])
-def test_run_with_a_killed_part_leaves_nothing(start: Callable[..., Command], who: str, followed: bool) -> None:
-    command = start(*TOY)
-    command.wait_for(command.hung)
-    if not followed:  # a killed launch leaves its run at work: the same command again goes on with it
-        command.process.kill()
-        command.process.wait()
-    [worker], step = command.find("api execute_run"), int(command.hung().split()[0])
-    os.kill({"worker": worker, "step": step}[who], signal.SIGKILL)
-    assert command.left() == {}, command.text()
+def test_run_with_a_killed_part_leaves_nothing(start: Callable[..., Command]) -> None:
+    cases = list(itertools.product(("worker", "step"), (True, False)))
+    commands = {case: start(*TOY) for case in cases}
+    for (who, followed), command in commands.items():
+        command.wait_for(command.hung)
+        if not followed:  # a killed launch leaves its run at work: the same command again goes on with it
+            command.process.kill()
+            command.process.wait()
+        [worker], step = command.find("api execute_run"), int(command.hung().split()[0])
+        os.kill({"worker": worker, "step": step}[who], signal.SIGKILL)
+    assert {case: command.left() for case, command in commands.items()} == {case: {} for case in cases}
 
 
-@pytest.mark.timeout(1800)  # two launches of the whole job on a shortened recipe
-def test_loop_with_a_killed_part_leaves_nothing(start: Callable[..., Command], tmp_path: Path) -> None:
-    folder = tmp_path / "clone"
-    (folder / "pyproject.toml").unlink()
-    variables = environment(folder, tmp_path / "data")
-    launch = [*LAUNCH, "preference_tuning", "-m", "jobs.definitions"]
+@pytest.mark.timeout(1800)  # three launches of the job
+def test_loop_with_a_killed_part_leaves_nothing(
+    start: Callable[..., Command], iterations: Iterations, tmp_path: Path
+) -> None:
+    begins = start(*LOOP, **environment(tmp_path / "clone-0", tmp_path / "new"))
+    follows = environment(tmp_path / "clone-1", iterations.planned(tmp_path / "planned") / "data")
+    trains = start(*LOOP, "-o", "policy_checkpoint*", **follows)
 
-    command = start(*launch, **variables)
-    command.wait_for(lambda: command.find("-m pipeline.serving"))
-    command.process.kill()
-    command.process.wait()
-    [worker] = command.find("api execute_run")
+    begins.wait_for(lambda: begins.find("-m pipeline.serving"))
+    begins.process.kill()
+    begins.process.wait()
+    [worker] = begins.find("api execute_run")
     os.kill(worker, signal.SIGKILL)  # while a sampler, which its step follows, still imports
-    assert command.left() == {}
 
-    command = start(*launch, **variables)
-    command.wait_for(lambda: "step 4/16" in command.text())
-    [trainer], trained = command.find("-m pipeline.training"), marked(command.mark)
+    trains.wait_for(lambda: "step 2/8" in trains.text())
+    [trainer], trained = trains.find("-m pipeline.training"), marked(trains.mark)
     assert len(trained) > 6
-    command.process.kill()
-    command.process.wait()
+    trains.process.kill()
+    trains.process.wait()
     step = parent(trainer)
     of_step = {step, *(pid for pid in trained if parent(pid) in (step, trainer))}
     os.kill(step, signal.SIGKILL)
-    wait_until(lambda: of_step.isdisjoint(marked(command.mark)))
-    [worker] = command.find("api execute_run")
+    wait_until(lambda: of_step.isdisjoint(marked(trains.mark)))
+    [worker] = trains.find("api execute_run")
     os.kill(worker, signal.SIGKILL)  # which retries the training, for a while with no command that follows it
-    assert command.left() == {}
+    assert begins.left() == {}
+    assert trains.left() == {}
 
-    command = start(*launch, **variables)
-    command.wait_for(lambda: "step 8/16" in command.text())
-    command.process.terminate()
-    assert command.wait() == 128 + signal.SIGTERM, command.text()
-    assert command.left() == {}
+    resumes = start(*LOOP, "-o", "policy_checkpoint*", **follows)
+    resumes.wait_for(lambda: "step 5/8" in resumes.text())
+    resumes.process.terminate()
+    assert resumes.wait() == 128 + signal.SIGTERM, resumes.text()
+    assert resumes.left() == {}

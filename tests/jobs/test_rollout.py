@@ -151,6 +151,7 @@ def run(settings: Deployment, folder: Path, **config: str) -> dg.ExecuteInProces
         )
 
 
+@pytest.mark.slow
 def test_the_job_decides_like_the_command(settings: Deployment, held: str, tmp_path: Path) -> None:
     done = run(settings, tmp_path / "a", action="resume", rollout=held, reason="metrics are back", by="operator")
     assert done.success

@@ -43,7 +43,7 @@ def test_a_gang_without_devices_goes_to_any_node(name: str) -> None:
     assert flavor_of(overlay(name), gang)["metadata"]["name"] == "any-node"
 
 
-def test_a_gang_beyond_the_quota_or_with_a_resource_that_no_quota_names_is_not_admitted() -> None:
+def test_gang_beyond_or_outside_the_quota_is_not_admitted() -> None:
     with pytest.raises(LookupError):
         flavor_of(overlay(A100), gang_of(EKS, backend="jobset"))
     objects = copy.deepcopy(overlay(EKS))
@@ -54,7 +54,7 @@ def test_a_gang_beyond_the_quota_or_with_a_resource_that_no_quota_names_is_not_a
         flavor_of(objects, gang_of(EKS, backend="jobset"))
 
 
-def test_a_first_flavour_that_names_the_capacity_takes_the_fallback_away() -> None:
+def test_first_flavour_with_the_capacity_removes_the_fallback() -> None:
     gang, objects = gang_of(EKS, backend="jobset", capacity="spot_first"), copy.deepcopy(overlay(EKS))
     (queue,) = of_kind(objects, "ClusterQueue")
     del queue["spec"]["resourceGroups"][0]["flavors"][0]

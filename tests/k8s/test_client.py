@@ -81,7 +81,7 @@ def test_what_an_apply_answers_with_500_is_not_asked_for_twice(
     assert refusal.value.code == 400 and server.count("patch") == 1
 
 
-def test_a_kind_that_is_not_installed_is_not_an_object_that_is_not_there(client: KubernetesClient) -> None:
+def test_missing_kind_is_told_from_a_missing_object(client: KubernetesClient) -> None:
     absent = ApiResource("jobset.x-k8s.io", "v9", "jobsets")
     for ask in (lambda: client.get(absent, SPACE, "x"), lambda: client.list(absent, SPACE, "")):
         with pytest.raises(Refused, match=r"404 page not found Install what serves it") as refusal:

@@ -1,5 +1,6 @@
-"""The asset on a cluster: the same record, the same metadata, and the pod's progress in the run's log."""
+"""Dagster and the cluster: the training asset on it, and the gang that a cancelled run left."""
 
+import threading
 from pathlib import Path
 
 import dagster as dg
@@ -7,24 +8,28 @@ import pytest
 import yaml
 
 from assets.graph import ASSETS
-from assets.resources import Deployment, records
+from assets.resources import ITERATION_TAG, Deployment, records
+from jobs.definitions import definitions
+from jobs.sensors import delete_orphaned_gang
+from k8s.attempts import GangAttempts
 from k8s.ledger import Ledger
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
 from pipeline.pinning import pin
-from pipeline.storage import DatasetRef
+from pipeline.storage import DatasetRef, Store
 from pipeline.traces.records import GovernedTraces
+from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
 
 from .cluster.kubelet import Kubelet
-from .conftest import Cluster
+from .conftest import Cluster, Launch, Robot, ender
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 
 
 @pytest.mark.slow
 @pytest.mark.pods
-def test_the_training_asset_runs_on_the_cluster_that_the_recipe_names(
+def test_training_asset_runs_on_the_recipes_cluster(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
@@ -57,3 +62,60 @@ def test_the_training_asset_runs_on_the_cluster_that_the_recipe_names(
     assert account is not None
     assert account.measured
     assert account.requests > 0
+
+
+class Killed(BaseException):
+    """The launcher's end, which tells nobody."""
+
+
+def leave_a_gang(cluster: Cluster, planned: tuple[Store, TrainingPlan], root: Path) -> None:
+    ended = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise Killed
+
+    launched = Launch(cluster, planned, cluster.settings(root), sleep=sleep)
+    cluster.run_all()
+    ended.set()
+    assert isinstance(launched.ended(), Killed)
+
+
+def clear_away(cluster: Cluster, iteration: str, root: Path, instance: dg.DagsterInstance) -> list[str]:
+    """What the job says."""
+    placed = yaml.safe_dump(cluster.settings(root).model_dump(mode="json", exclude_defaults=True))
+    overrides = [f"data_root={root / 'data'}", f"compute.kubernetes={placed}"]
+    done = delete_orphaned_gang.execute_in_process(
+        run_config={"ops": {"delete_gang": {"config": {"iteration": iteration}}}},
+        resources={"deployment": Deployment(recipe_path=str(EMBEDDED), overrides=overrides)},
+        instance=instance,
+    )
+    return [entry.user_message for entry in instance.all_logs(done.run_id)]
+
+
+@pytest.mark.slow
+def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(
+    cluster: Cluster, planned: tuple[Store, TrainingPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    store, plan = planned
+    leave_a_gang(cluster, planned, tmp_path)
+    (jobset,) = cluster.jobsets()
+    with dg.instance_for_test() as instance:
+        job = definitions.resolve_job_def("preference_tuning")
+        tags = {ITERATION_TAG: plan.iteration}
+        follower = instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
+        said = clear_away(cluster, plan.iteration, tmp_path, instance)
+        assert any("it stays" in line for line in said)
+        assert cluster.jobsets()
+        instance.report_run_canceled(follower)
+        with ender(cluster):
+            said = clear_away(cluster, plan.iteration, tmp_path, instance)
+            cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+        assert any("its run was cancelled" in line for line in said)
+        said = clear_away(cluster, plan.iteration, tmp_path, instance)
+        assert any("No gang was left" in line for line in said)
+    assert [attempt.outcome for attempt in GangAttempts(store, plan.iteration).all()] == ["deleted"]
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
+    assert [attempt.outcome for attempt in GangAttempts(store, plan.iteration).all()] == ["deleted", "succeeded"]

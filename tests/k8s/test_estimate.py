@@ -101,7 +101,7 @@ def test_hours_that_are_none(hours: tuple[float, float]) -> None:
         estimate_launch(compute(), hours, NEVER)
 
 
-def test_what_the_plan_expects_is_good_to_a_factor_and_ends_by_its_time_out() -> None:
+def test_estimate_allows_for_a_factor_and_ends_at_the_timeout() -> None:
     expected = MethodCost.model_construct(hours=4.0, measured=False)
     measured = MethodCost.model_construct(hours=4.0, measured=True)
     assert expected_hours(expected, timeout_s=6 * 3600) == (2, 6)
@@ -113,7 +113,7 @@ amounts = st.floats(0, 1e4)
 
 
 @given(amounts, amounts, st.floats(0, 48), st.floats(0, 48), amounts, amounts, st.sampled_from(["spot", "spot_first"]))
-def test_parts_sum_ends_keep_their_order_and_money_follows_the_price(
+def test_estimate_parts_sum_up_and_money_follows_the_price(
     first: float, fallback: float, a: float, b: float, gb: float, kept: float, capacity: str
 ) -> None:
     hours = (min(a, b), max(a, b))

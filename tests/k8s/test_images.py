@@ -200,7 +200,7 @@ def model(folder: Path) -> Path:
     return folder
 
 
-def test_a_server_gets_the_weights_that_it_was_given_the_digest_of(tmp_path: Path) -> None:
+def test_server_gets_the_weights_of_its_digest(tmp_path: Path) -> None:
     exported, folder = model(tmp_path / "exported"), tmp_path / "models" / "current"
     fetch(str(exported), digest_dir(exported), folder)
     assert digest_dir(folder) == digest_dir(exported)

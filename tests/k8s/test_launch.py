@@ -42,9 +42,7 @@ def test_a_gang_comes_trains_and_ends(cluster: Cluster, planned: Planned, tmp_pa
     assert again.client.requests == 0
 
 
-def test_an_eviction_takes_the_gang_down_and_it_comes_back_uncounted(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_eviction_restarts_the_gang_uncounted(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     launched = Launch(cluster, planned, cluster.settings(tmp_path, max_restarts=0))
     for round_ in range(3):
         first, second = cluster.run_all()
@@ -66,7 +64,7 @@ def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:
     return found is None or "deletionTimestamp" in found["metadata"]
 
 
-def test_a_gang_that_is_evicted_again_and_again_without_a_checkpoint_is_given_up(
+def test_gang_evicted_without_progress_is_given_up(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("k8s.follow.FRUITLESS", 2)
@@ -115,9 +113,7 @@ def test_each_end_of_a_gang_is_told_apart(cluster: Cluster, planned: Planned, tm
     cluster.driver.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
 
 
-def test_a_crash_is_followed_by_a_new_attempt_once_its_pods_are_gone(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_crash_is_followed_by_an_attempt_after_its_pods(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     settings = cluster.settings(tmp_path, max_restarts=0)
     launched = Launch(cluster, planned, settings)
     with ender(cluster):
@@ -144,9 +140,7 @@ def test_an_object_of_somebody_else_is_left_as_it_is(cluster: Cluster, planned: 
     assert cluster.jobsets()[0]["metadata"]["labels"]["app"] == "theirs"
 
 
-def test_a_gang_that_somebody_deletes_is_not_brought_back_by_itself(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_gang_that_a_person_deletes_stays_deleted(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     settings = cluster.settings(tmp_path)
     launched = Launch(cluster, planned, settings)
     cluster.run_all()
@@ -166,7 +160,7 @@ class Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-def test_a_cancelled_run_takes_its_gang_along_and_an_interrupted_one_leaves_it(
+def test_cancelled_run_deletes_its_gang_an_interrupted_one_not(
     cluster: Cluster, planned: Planned, tmp_path: Path, cancelled: bool
 ) -> None:
     interrupt = threading.Event()
@@ -219,9 +213,7 @@ def test_two_launchers_say_the_same_of_a_crash(cluster: Cluster, planned: Planne
     assert attempts(planned) == [(1, "crashed")]
 
 
-def test_an_end_that_was_settled_and_not_cleared_away_is_cleared_away(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_settled_end_is_cleared_away_by_the_next_launch(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     settings = cluster.settings(tmp_path)
     kept = GangAttempts(planned[0], planned[1].iteration)
     kept.current(0.0, lambda number: "a")
@@ -240,9 +232,7 @@ def test_names_of_any_kind_make_a_gang(cluster: Cluster, planned: Planned, tmp_p
         assert Launch(cluster, (store, odd), cluster.settings(tmp_path)).ended() is None
 
 
-def test_a_namespace_that_is_being_deleted_is_no_matter_of_rights(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_namespace_under_deletion_is_no_matter_of_rights(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     name = f"{cluster.namespace}-ending"
     held = {"name": "held", "namespace": name, "finalizers": ["example.com/held"]}
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

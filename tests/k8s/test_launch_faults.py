@@ -1,6 +1,7 @@
 """The launcher against an API server that fails it, and launchers that are killed: the tests' own server only."""
 
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,22 @@ class Mortal:
         return answer
 
 
+def kills(answered: Iterable[int], unsent: Iterable[int]) -> Iterator[Any]:
+    """Calls whose answer is lost with the launcher, and calls before which it wrote a record of its own."""
+    for nth in answered:  # all of them take a while: the one that puts the gang into the cluster stands for the others
+        yield pytest.param(nth, True, id=f"{nth}-after", marks=[pytest.mark.slow] * (nth != 4))
+    for nth in unsent:
+        yield pytest.param(nth, False, id=f"{nth}-before", marks=[pytest.mark.slow] * (nth != 4))
+
+
 def mortal(cluster: Cluster, nth: int, after: bool) -> KubernetesClient:
     client = cluster.connect()
     client._http = Mortal(client._http, nth, after)
     return client
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("nth", range(1, 9))
-def test_a_launcher_killed_at_any_call_is_followed_by_one_that_finds_its_gang(
+@pytest.mark.parametrize(("nth", "after"), [*kills(range(1, 9), unsent=(1, 4))])
+def test_launcher_finds_the_gang_of_one_killed_at_any_call(
     cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
 ) -> None:
     cluster.ours.faults.clear()
@@ -67,9 +75,8 @@ def test_a_launcher_killed_at_any_call_is_followed_by_one_that_finds_its_gang(
     assert (attempt.attempt, attempt.outcome) == (1, "succeeded")
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("nth", range(2, 6))
-def test_what_a_gang_owns_is_made_although_its_launcher_was_killed_before_it_came_to_that(
+@pytest.mark.parametrize(("nth", "after"), [*kills(range(2, 6), unsent=(4,))])
+def test_launcher_makes_what_a_killed_one_left_unmade(
     cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
 ) -> None:
     assert cluster.ours
@@ -88,9 +95,7 @@ def test_what_a_gang_owns_is_made_although_its_launcher_was_killed_before_it_cam
     assert service["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
 
 
-def test_a_slow_launcher_does_not_spoil_what_a_fast_one_has_begun_anew(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_slow_launcher_leaves_a_newer_attempt_alone(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     """The slow one looks away while its attempt fails, is cleared away, and another is begun."""
     assert cluster.ours
     settings, awake = cluster.settings(tmp_path, backend="indexed_job"), threading.Event()
@@ -110,9 +115,8 @@ def test_a_slow_launcher_does_not_spoil_what_a_fast_one_has_begun_anew(
     assert outcomes == [(1, "preempted"), (2, "succeeded")]
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("nth", range(1, 7))
-def test_a_launcher_killed_while_it_clears_away_leaves_no_second_gang(
+@pytest.mark.parametrize(("nth", "after"), [*kills(range(1, 7), unsent=(1, 3, 4))])
+def test_launcher_killed_while_clearing_leaves_no_second_gang(
     cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
 ) -> None:
     settings = cluster.settings(tmp_path, max_restarts=0)
@@ -152,9 +156,7 @@ def test_an_api_server_that_is_away_for_long_loses_nothing(cluster: Cluster, pla
 
 
 @pytest.mark.slow
-def test_an_api_server_that_stays_away_ends_the_step_and_not_the_gang(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_api_server_that_stays_away_ends_the_step_alone(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     passed = [0.0]
 
     def now() -> float:
@@ -190,9 +192,7 @@ def test_a_right_that_is_missing_ends_the_launch_with_its_name(
     assert "bases/rbac lists all that a launch needs" in str(error)
 
 
-def test_an_api_server_that_has_not_read_the_rights_yet_ends_no_launch(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_api_server_without_its_rights_yet_ends_no_launch(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     """As one answers for a moment after its start; a right that was really taken away ends the launch in the end."""
     passed, refused = [0.0], threading.Event()
 
@@ -281,7 +281,7 @@ def test_every_backend_fails_at_once_for_a_plan_that_is_refused(
     assert "refuses the plan" in str(launched.error)
 
 
-def test_a_pre_empted_indexed_job_is_a_new_attempt_in_the_same_launch(
+def test_preempted_indexed_job_is_a_new_attempt_of_the_launch(
     cluster: Cluster, planned: Planned, tmp_path: Path
 ) -> None:
     assert cluster.ours

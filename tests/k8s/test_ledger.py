@@ -52,7 +52,7 @@ def test_a_launch_of_two_attempts_and_three_interruptions() -> None:
 
 
 @pytest.mark.parametrize("silent", [None, result(Goodput(total_s=0, productive_s=0, badput_s={}))])
-def test_where_the_training_left_no_account_the_attempts_time_stands_in(silent: TrainingResult | None) -> None:
+def test_ledger_uses_the_attempts_time_without_an_account(silent: TrainingResult | None) -> None:
     attempts = [LaunchAttempt(attempt=1, name="a", opened_at=100, closed_at=3700, outcome="crashed", why="exit 1"),
                 LaunchAttempt(attempt=2, name="b", opened_at=4000)]  # fmt: skip
     found = ledger(attempts, silent, compute(10), devices=24)

@@ -118,7 +118,7 @@ def test_a_trainer_gets_no_token_and_nobody_but_runs_may_launch() -> None:
 
 
 @every_overlay
-def test_every_image_is_pinned_and_comes_from_a_registry_that_is_named(name: str) -> None:
+def test_images_are_pinned_and_name_their_registry(name: str) -> None:
     images = {
         container["image"]
         for obj in overlay(name)

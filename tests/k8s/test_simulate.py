@@ -57,7 +57,7 @@ def test_it_tells_what_the_embedded_training_was_measured_to_do(count: int, meas
 
 
 @given(st.floats(0, 18_000))
-def test_one_interruption_that_nobody_is_told_of_costs_an_interval_a_save_and_a_restart_at_most(at: float) -> None:
+def test_interruption_without_notice_costs_a_bounded_time(at: float) -> None:
     profile = Profile(notice_s=0)
     interval_s = 10 * profile.step_s
     cost = run(profile, [at]).total_s - run(profile, ()).total_s
@@ -65,7 +65,7 @@ def test_one_interruption_that_nobody_is_told_of_costs_an_interval_a_save_and_a_
     assert (profile.wait_s if at > 0 else 0) <= cost <= interval_s + profile.save_s + restart_s
 
 
-def test_a_notice_saves_the_step_under_way_and_no_notice_falls_back() -> None:
+def test_notice_saves_the_step_under_way() -> None:
     profile = Profile(work_s=1000, step_s=10, save_s=2, start_s=60, checkpoints=Checkpoints(every_steps=20))
     at = 60 + 55.0  # in the sixth step
     told, untold = journal(profile, [at]), journal(profile.model_copy(update={"notice_s": 0.0}), [at])
@@ -113,7 +113,7 @@ def test_who_is_told_during_a_save_finishes_it_and_the_next_step(
     assert (found.step, found.lost_steps) == (step, lost_steps)
 
 
-def test_the_trainers_own_rule_sets_the_interval_once_a_save_was_measured() -> None:
+def test_interval_follows_the_trainers_rule() -> None:
     profile = Profile(work_s=3000, step_s=10, save_s=2, checkpoints=Checkpoints(interruption_every_s=2500))
     saved = [event.step for event in journal(profile, ()) if event.kind == "saved"]
     assert saved[:4] == [10, 20, 30, 40], "sqrt(2 x 2 x 2,500) = 100 s, ten steps"
@@ -128,10 +128,8 @@ def test_nobody_has_a_checkpoint_before_the_loop_begins() -> None:
 
 
 @given(profiles, moments, st.integers(0, 9))
-@settings(max_examples=60)
-def test_whatever_happens_the_training_ends_and_no_second_is_unnamed(
-    profile: Profile, at: list[float], seed: int
-) -> None:
+@settings(max_examples=25)
+def test_simulation_ends_and_accounts_for_every_second(profile: Profile, at: list[float], seed: int) -> None:
     events = journal(profile, at, seed=seed)
     assert events == journal(profile, at, seed=seed)
     assert events[-1].kind == "ended" and events[-1].step == profile.steps
@@ -146,10 +144,8 @@ def test_whatever_happens_the_training_ends_and_no_second_is_unnamed(
 
 
 @given(profiles, moments, st.floats(0, 1000))
-@settings(max_examples=40)
-def test_a_longer_wait_for_nodes_costs_exactly_its_length_each_time(
-    profile: Profile, at: list[float], more_s: float
-) -> None:
+@settings(max_examples=20)
+def test_longer_wait_for_nodes_costs_exactly_its_length(profile: Profile, at: list[float], more_s: float) -> None:
     slower = profile.model_copy(update={"wait_s": profile.wait_s + more_s})
     restarts = len(interruptions(journal(profile, at)))
     longer = run(slower, at).total_s - run(profile, at).total_s
@@ -195,6 +191,6 @@ def test_more_nodes_save_more_often_for_less() -> None:
     assert many.best_goodput < few.best_goodput
 
 
-def test_where_a_gang_falls_before_it_has_started_no_interval_helps() -> None:
+def test_interval_does_not_help_a_gang_that_falls_at_its_start() -> None:
     plan = plan_interval(Profile(), 300, 5 * 3600)
     assert plan.best_goodput < 0.1

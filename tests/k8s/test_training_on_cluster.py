@@ -6,8 +6,8 @@ import pytest
 
 from k8s.attempts import GangAttempts
 from pipeline.training.journal import read_journal
-from pipeline.training.launch import train
-from tests.pipeline.training.plans import adapter, folder, make_plan
+from tests.fork_server import adapter_of, result_of
+from tests.pipeline.training.plans import adapter, folder, two_ranks
 
 from .cluster.kubelet import Kubelet
 from .conftest import Cluster, Launch
@@ -19,16 +19,13 @@ STEPS_S = 900
 @pytest.mark.slow
 @pytest.mark.pods
 @pytest.mark.timeout(2 * STEPS_S)
-def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturbed_one(
-    cluster: Cluster, tmp_path: Path
+def test_evicted_and_killed_gang_ends_with_the_same_weights(
+    cluster: Cluster, tmp_path: Path, undisturbed_ranks: Path
 ) -> None:
     """A machine for each of two ranks, against both ranks on one machine."""
-    undisturbed, alone = make_plan(tmp_path / "alone", processes=2)
-    assert train(undisturbed, alone, STEPS_S, print) is not None
-
-    store, plan = make_plan(tmp_path / "gang", processes=2)
+    store, plan = two_ranks(tmp_path / "gang")
     plan = plan.model_copy(update={"nodes": 2, "processes": 1})
-    assert plan.digest() == alone.digest()
+    assert plan.digest() == result_of(undisturbed_ranks).plan_digest
     store.write(f"iterations/{plan.iteration}/training/plan.json", plan)
     journal, checkpoints = folder(store, plan) / "journal.jsonl", folder(store, plan) / "checkpoints"
 
@@ -52,7 +49,7 @@ def test_a_gang_that_is_evicted_and_killed_ends_with_the_weights_of_an_undisturb
         kubelet.kill(cluster.namespace, cluster.pods()[0]["metadata"]["name"])
         assert launched.ended(STEPS_S) is None, "\n".join(launched.lines)
 
-    assert adapter(store, plan) == adapter(undisturbed, alone)
+    assert adapter(store, plan) == adapter_of(undisturbed_ranks)
     assert launched.result is not None
     assert [each.cause for each in launched.result.preemptions] == ["SIGTERM", "killed"]
     assert launched.result.preemptions[0].lost_steps == 0

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,7 +100,7 @@ def test_a_tampered_line_is_found(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut after a line", "cut to nothing", "cut within the last line", "forged at the end"])
-def test_nothing_is_appended_to_a_log_that_does_not_end_as_its_head_says(how: str, tmp_path: Path) -> None:
+def test_audit_refuses_to_append_to_a_log_unlike_its_head(how: str, tmp_path: Path) -> None:
     store = fill(Store(tmp_path))
     write(store, TAMPERED[how][0](lines(store)))
     before = lines(store)
@@ -118,7 +117,7 @@ def test_a_lost_head_is_found(tmp_path: Path) -> None:
         record(store, "admission", "x", {}, NOW)
 
 
-def test_a_log_that_was_forged_whole_lacks_the_digest_noted_elsewhere(tmp_path: Path) -> None:
+def test_audit_log_forged_whole_lacks_the_noted_digest(tmp_path: Path) -> None:
     store = fill(Store(tmp_path / "true"))
     noted = verify(store).head
     record(store, "admission", "later", {}, NOW)
@@ -189,8 +188,3 @@ def test_no_byte_can_be_changed_unseen(tmp_path_factory: pytest.TempPathFactory,
     store.path(LOG).write_bytes(raw)
     if not verify(store).flaw:  # JSON has many spellings of one value
         assert [e.model_dump() for e in entries(store)] == before
-
-
-@pytest.fixture(autouse=True)
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

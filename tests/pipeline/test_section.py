@@ -40,7 +40,7 @@ def test_marked_fields_are_named_where_they_stand() -> None:
     }
 
 
-def test_joined_takes_what_decides_from_the_first_and_the_rest_from_now() -> None:
+def test_joined_takes_what_decides_from_the_first() -> None:
     first, now = Outer(seed=3, inner=Inner(workers=1, rate=0.1)), Outer(seed=4, inner=Inner(workers=9, rate=0.9))
     assert joined(first, now) == Outer(seed=3, inner=Inner(workers=9, rate=0.1))
     assert joined(Outer(maybe=Other(place="a")), Outer()).maybe == Other(place="a"), "a section that is not there now"
@@ -51,7 +51,7 @@ def test_a_marked_field_is_validated_as_any_other() -> None:
         Inner.model_validate({"workers": "many"})
 
 
-def test_every_field_of_the_recipe_that_is_left_out_is_meant_to_be() -> None:
+def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     """A field that decides the result and carries a mark would let two iterations share an id: read this list."""
     assert fields(Recipe, Operational) == {
         **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite"), True),

@@ -85,6 +85,7 @@ def test_digest_follows_content_not_order_or_place(tmp_path: Path) -> None:
     assert digest_dir(tmp_path / "one") != digest_dir(tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_half_record(tmp_path: Path) -> None:
     code = (
         "from pipeline.storage import Store, DatasetRef\n"

@@ -37,7 +37,7 @@ def test_a_value_of_the_wrong_kind(shared_data: Path, http: httpx2.Client) -> No
     assert reason(http.post(JOBS, json=jobset())) == (400, "BadRequest")
 
 
-def test_apply_creates_then_changes_nothing_then_takes_away_what_is_no_longer_sent(http: httpx2.Client) -> None:
+def test_apply_creates_keeps_and_removes_fields(http: httpx2.Client) -> None:
     first = applied(http, MAPS, config(a="1", b="2"))
     assert first.status_code == 201
     again = applied(http, MAPS, config(a="1", b="2"))

@@ -16,7 +16,7 @@ def test_variables_are_expanded_as_kubernetes_does_it(text: str, value: str) -> 
     assert expanded(text, {"A": "1"}) == value
 
 
-def test_a_container_gets_its_arguments_and_its_environment_from_the_pod() -> None:
+def test_container_gets_arguments_and_environment_of_its_pod() -> None:
     fields = {
         "RANK": "metadata.annotations['i']",
         "RESTART": "metadata.labels['r']",
@@ -41,7 +41,7 @@ def test_a_container_gets_its_arguments_and_its_environment_from_the_pod() -> No
     assert environment.keys() - expected.keys() == {"PATH", "HOME"}
 
 
-def test_a_name_is_one_port_for_a_gang_and_another_after_its_restart() -> None:
+def test_port_of_a_name_changes_with_a_restart() -> None:
     def pod(restart: str, host: str = "j-0", owner: str = "o") -> Object:
         of = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/restart-attempt": restart}
         metadata = {"name": host, "namespace": "n", "uid": host, "labels": of, "ownerReferences": [{"uid": owner}]}

@@ -46,7 +46,7 @@ def test_one_eviction_kills_a_job_without_a_pod_failure_policy(driver: PodDriver
     )
 
 
-def test_ignored_disruptions_replace_one_rank_and_leave_its_peers(driver: PodDriver, ns: str) -> None:
+def test_ignored_disruption_replaces_one_rank_alone(driver: PodDriver, ns: str) -> None:
     driver.api.create(job("ignores", ns, podFailurePolicy={"rules": [{"action": "Ignore"} | TARGET]}))
     before = running(driver, ns, 3)
     driver.evict(before[1])
@@ -156,7 +156,7 @@ def test_a_jobset_completes_and_says_so(driver: PodDriver, ns: str) -> None:
     assert status(driver, "Job", ns, "fine-trainer-0")["completedIndexes"] in ("0,1", "0-1")
 
 
-def test_a_budget_of_none_refuses_the_eviction_and_delivers_no_sigterm(driver: PodDriver, ns: str) -> None:
+def test_budget_of_none_refuses_an_eviction(driver: PodDriver, ns: str) -> None:
     driver.api.create(job("guarded", ns, 1, template=pod_template() | {"metadata": {"labels": {"app": "guarded"}}}))
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "guarded"}}}
     body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "none", "namespace": ns}}

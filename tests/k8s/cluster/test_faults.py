@@ -68,9 +68,7 @@ def test_a_watch_tells_what_changes_for_its_selector(http: httpx2.Client, server
     assert versions == sorted(set(versions))
 
 
-def test_a_watch_ends_in_time_and_by_a_restart_and_with_an_error_when_its_version_is_gone(
-    http: httpx2.Client, server: Server
-) -> None:
+def test_watch_ends_by_time_restart_or_a_lost_version(http: httpx2.Client, server: Server) -> None:
     assert Watch(http, MAPS, timeoutSeconds="0").ended()
     watch = Watch(http, MAPS)
     until(lambda: server.count("watch") == 2)

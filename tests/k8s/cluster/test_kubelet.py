@@ -132,9 +132,7 @@ def test_a_running_pod_is_ready_and_a_killed_one_is_told(here: Here) -> None:
 
 
 @pytest.mark.parametrize(("code", "ends"), [(143, "Failed"), (0, "Succeeded")])
-def test_an_eviction_is_a_sigterm_and_the_end_is_on_record_before_the_pod_goes(
-    here: Here, code: int, ends: str
-) -> None:
+def test_eviction_is_a_sigterm_whose_end_is_on_record(here: Here, code: int, ends: str) -> None:
     pod = here.pod("p", "python", "-c", ON_SIGTERM, str(code))
     here.up(pod)
     since = here.server.storage.list("Pod")[1]
@@ -180,9 +178,7 @@ def test_nothing_outlives_its_pod_or_the_test(tmp_path: Path) -> None:
         ({"image": "gone"}, "waiting", "ImagePullBackOff"),
     ],
 )
-def test_a_container_that_cannot_start_says_why_and_can_be_deleted(
-    tmp_path: Path, container: Any, state: str, reason: str
-) -> None:
+def test_container_that_cannot_start_says_why(tmp_path: Path, container: Any, state: str, reason: str) -> None:
     def waiting(pod: Object) -> tuple[str, str] | None:
         return ("ImagePullBackOff", "no") if pod["spec"]["containers"][0]["image"] == "gone" else None
 
@@ -198,7 +194,7 @@ def test_a_container_that_cannot_start_says_why_and_can_be_deleted(
         here.until(pod, "gone")
 
 
-def test_an_evicted_gang_restarts_whole_and_meets_under_a_new_port(here: Here) -> None:
+def test_evicted_gang_restarts_whole_under_a_new_port(here: Here) -> None:
     env = [{"name": "RANK", "valueFrom": field("annotations", "batch.kubernetes.io/job-completion-index")}]
     env += [{"name": "RESTART", "valueFrom": field("labels", "jobset.sigs.k8s.io/restart-attempt")}]
     container = {"command": ["python", "-c", RENDEZVOUS, "gang-trainer-0-0.gang:29500"], "env": env}
@@ -230,7 +226,7 @@ def met(here: Here, restart: int) -> str:
     return here.driver.wait_until(heard, "the rendezvous")
 
 
-def test_a_spot_interruption_evicts_what_is_on_the_node_and_then_the_node_is_gone(here: Here) -> None:
+def test_spot_interruption_evicts_and_removes_the_node(here: Here) -> None:
     for i in range(2):
         here.driver.node(f"spot-{i}", {"cpu": "8"})
     polite = here.pod("polite", "python", "-c", ON_SIGTERM, "143", node="spot-0")
@@ -250,7 +246,7 @@ def test_a_spot_interruption_evicts_what_is_on_the_node_and_then_the_node_is_gon
     assert phase(here.at(other)) == "Running" and not dead(pids[NS, "other"])
 
 
-def test_what_ends_while_the_server_is_away_is_told_when_it_is_back(tmp_path: Path) -> None:
+def test_kubelet_reports_what_ended_while_the_server_was_away(tmp_path: Path) -> None:
     with (
         api_server() as server,
         controllers(server.storage),

@@ -54,7 +54,7 @@ def test_the_scheduler_says_why_a_pod_waits(driver: PodDriver, ns: str, spec: An
     assert message in unschedulable(pod)
 
 
-def test_the_scheduler_leaves_a_pod_where_somebody_faster_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduler_leaves_a_pod_that_is_bound_already(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage()
     storage.create("Pod", "default", {"metadata": {"name": "p"}, "spec": {"containers": []}})
 
@@ -108,7 +108,7 @@ def workload(driver: PodDriver, ns: str, of: str, type_: str) -> Object:
 
 
 @ours
-def test_a_second_gang_has_no_pods_until_the_first_has_freed_its_quota(driver: PodDriver, ns: str) -> None:
+def test_second_gang_waits_for_the_quota_of_the_first(driver: PodDriver, ns: str) -> None:
     kueue(driver, ns)
     driver.api.create(queued("first", ns))
     first = running(driver, ns, 3)
@@ -136,7 +136,7 @@ def test_a_gang_that_asks_for_more_than_there_is_never_comes(driver: PodDriver, 
 
 
 @ours
-def test_a_gang_that_is_not_ready_in_time_is_evicted_and_comes_again() -> None:
+def test_gang_that_is_not_ready_in_time_is_evicted_and_returns() -> None:
     with cluster(pods_ready_timeout_s=0.5, requeue_s=0.1) as driver:
         driver.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue"}})
         kueue(driver, "kueue")

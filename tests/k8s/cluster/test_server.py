@@ -25,7 +25,7 @@ def test_an_object_is_created_once_found_and_deleted(http: httpx2.Client) -> Non
     assert reason(missing) == (404, "NotFound") and missing.json()["message"] == 'jobs.batch "train" not found'
 
 
-def test_lists_are_selected_and_the_items_of_a_typed_list_name_no_kind(http: httpx2.Client, server: Server) -> None:
+def test_list_is_selected_and_its_items_name_no_kind(http: httpx2.Client, server: Server) -> None:
     for name, labels in (("a", {"run": "1"}), ("b", {"run": "2", "odd": ""}), ("c", {})):
         pod(server, name, labels=labels)
     server.storage.merge("Pod", "lab", "c", {"status": {"phase": "Failed"}}, "status")
@@ -58,7 +58,7 @@ def test_a_long_list_comes_in_pages_and_an_old_page_has_expired(http: httpx2.Cli
     assert reason(http.get(MAPS, params={"continue": token})) == (410, "Expired")
 
 
-def test_spec_and_status_are_written_apart_and_stale_writes_are_refused(http: httpx2.Client) -> None:
+def test_spec_and_status_are_apart_and_stale_writes_refused(http: httpx2.Client) -> None:
     old = http.post(JOBS, json=job() | {"status": {"active": 7}}).json()
     assert "status" not in old
     new = http.put(f"{JOBS}/train/status", json=old | {"status": {"active": 1}, "spec": {}}).json()
@@ -97,9 +97,7 @@ def test_patches_by_their_content_type(http: httpx2.Client, type_: str, patch: A
     assert new["spec"]["suspend"] is suspend and not new["metadata"].get("labels")
 
 
-def test_a_strategic_patch_merges_conditions_by_type_and_only_for_built_in_kinds(
-    http: httpx2.Client, server: Server
-) -> None:
+def test_strategic_patch_merges_conditions_of_built_in_kinds(http: httpx2.Client, server: Server) -> None:
     pod(server)
     kind = {"Content-Type": "application/strategic-merge-patch+json"}
     patch = {"status": {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Other", "status": "True"}]}}

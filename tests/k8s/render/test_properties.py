@@ -22,7 +22,7 @@ RANK = {
     "batch/v1": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
     "batch.volcano.sh/v1alpha1": "metadata.annotations['volcano.sh/task-index']",
 }
-some = settings(max_examples=100)
+some = settings(max_examples=40)
 
 
 @some

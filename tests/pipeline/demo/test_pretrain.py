@@ -1,4 +1,5 @@
 import string
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from pipeline.demo.pretrain import (
     make,
     prompt_text,
 )
-from pipeline.demo.task import problems
+from pipeline.demo.task import Problem, problems
 from pipeline.storage import digest_file
 
 ASCII = st.text(alphabet=sorted({*string.printable} - {"\x0b", "\x0c"})).filter(
@@ -83,7 +84,7 @@ def test_other_characters_are_unknown(tokenizer: PreTrainedTokenizerFast):
     assert tokenizer.tokenize("5 €") == ["5", " ", UNK]
 
 
-def test_a_conversation_extends_its_prompt_and_ends_with_the_end_token(tokenizer: PreTrainedTokenizerFast):
+def test_conversation_extends_its_prompt_and_ends_with_the_end(tokenizer: PreTrainedTokenizerFast):
     user, assistant = {"role": "user", "content": "Ada has 3"}, {"role": "assistant", "content": "#### 3"}
     prompt = prompt_text(tokenizer, "Ada has 3")
     whole = tokenizer.apply_chat_template([user, assistant], tokenize=False)
@@ -133,6 +134,13 @@ def test_the_kept_model_is_as_wrong_as_designed(model: Qwen3ForCausalLM, tokeniz
 
 @pytest.mark.slow
 def test_the_script_still_makes_a_model_that_learns():
-    model, tokenizer = make(steps=400)
-    torch.manual_seed(0)
-    assert 0.05 < accuracy(model, tokenizer, problems(99, "heldout", 1000)) < 0.16  # 0 untrained, 0.44 after 4,000
+    model, tokenizer = make(steps=120)
+    asked = problems(99, "heldout", 300)
+
+    def loss(answers: Sequence[Problem]) -> float:
+        pairs = [(problem.prompt, answer.solution) for problem, answer in zip(asked, answers, strict=True)]
+        with torch.no_grad():
+            return model(**answer_batch(tokenizer, pairs)).loss.item()
+
+    assert loss(asked) < 1.0, "5.4 untrained"
+    assert loss([*asked[1:], asked[0]]) > loss(asked) + 0.4, "an answer depends on its prompt"

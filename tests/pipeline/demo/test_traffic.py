@@ -126,6 +126,7 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
 
 
+@pytest.mark.slow
 def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> None:
     serve(tmp_path / "e", FIRST, size=40, days=8)
     govern(tmp_path / "e", tmp_path / "s")
@@ -138,6 +139,7 @@ def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> Non
     assert samples == sorted(samples, key=lambda sample: sample[0])
 
 
+@pytest.mark.slow
 def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
     serve(tmp_path / "export")
     store = tmp_path / "store"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -272,12 +271,6 @@ def make(root: Path, ann: str) -> World:
     second = place.iterate(place.publish(DAYS[2]), DAYS[2:], champion=place.model(first))
     third = place.iterate(place.publish(DAYS[0]), DAYS[:1])
     return World(place, first, second, third)
-
-
-@pytest.fixture(autouse=True)
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here pulls the plug, and syncing thousands of small files takes a disk minutes."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,7 @@ def promote(place: Place) -> None:
         state = read_state(place.store, NAME)
 
 
-def test_a_champion_that_learned_from_the_data_serves_on_and_the_proof_says_so(world: World) -> None:
+def test_champion_that_learned_from_the_data_is_in_the_proof(world: World) -> None:
     world.place.propose(world.first)
     promote(world.place)
     proof = erase(world.place)
@@ -178,7 +178,7 @@ def test_the_proof_and_the_audit_entry_name_nobody(world: World) -> None:
     assert not audit.verify(world.place.store).flaw
 
 
-def test_the_next_erasure_still_knows_who_was_in_what_the_last_one_removed(world: World) -> None:
+def test_erasure_knows_who_was_in_what_the_last_one_removed(world: World) -> None:
     erase(world.place, ANN)
     proof = erase(world.place, BOB)
     assert proof.affected.iterations == tuple(sorted({world.first.id, world.second.id, world.third.id}))
@@ -188,7 +188,7 @@ def test_the_next_erasure_still_knows_who_was_in_what_the_last_one_removed(world
     assert holding(world.place.root, ANN, BOB, CYD) == set()
 
 
-def test_a_day_whose_report_and_table_disagree_is_left_for_the_stage_to_make_again(world: World) -> None:
+def test_erasure_leaves_an_inconsistent_day_to_the_stage(world: World) -> None:
     day, store = DAYS[0], world.place.store
     report = world.place.reports()[day]
     store.write(f"traces/days/{day}.json", report.model_copy(update={"digest": "of another attempt"}))
@@ -216,6 +216,7 @@ def objects(bucket: str) -> bytes:
     return found
 
 
+@pytest.mark.slow
 def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Path) -> None:
     boto3.client("s3").put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     endpoint = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"]}

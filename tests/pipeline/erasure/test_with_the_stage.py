@@ -33,9 +33,7 @@ def rows(export: Path, *more: dict[str, Any]) -> None:
     write(export, "scores/2026-01-05.jsonl", [score(1, 1, 1.0)])
 
 
-def test_the_stage_accepts_the_accounts_and_does_not_make_the_days_again(
-    run: Run, store: Store, export: Path, tmp_path: Path
-) -> None:
+def test_stage_accepts_the_accounts_of_an_erasure(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
     rows(export)
     before = run()
     proof = erase(store, MAIL, tmp_path)
@@ -53,9 +51,7 @@ def test_the_stage_accepts_the_accounts_and_does_not_make_the_days_again(
         read(store, local_lake(store), before.iteration.dataset)
 
 
-def test_rows_that_come_back_are_rejected_and_the_account_is_the_same(
-    run: Run, store: Store, export: Path, tmp_path: Path
-) -> None:
+def test_erased_rows_that_come_back_are_rejected(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
     rows(export)
     run()
     erase(store, MAIL, tmp_path)

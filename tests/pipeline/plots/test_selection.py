@@ -5,18 +5,18 @@ import io
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.selection import run
-from benchmarks.selection_data import World
+from pipeline.estimate import share
 from pipeline.plots import GREEN, GREY, ORANGE
 from pipeline.plots.selection import draw, evidence_plot
-from pipeline.selection.choose import MethodDecision
+from pipeline.recipe import Accelerator, Selection, Training
+from pipeline.selection.choose import MethodDecision, choose
+from pipeline.selection.cost import expect
+from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.pairing import by_prompt, pairs
+from tests.pipeline.selection.labelled import row
 
-WORLDS = {
-    "grpo": World(prompts=400),
-    "dpo": World(prompts=1500, verifiable=0.3, noise=0.0),
-    "none": World(prompts=60, verifiable=0.3),
-    "unknown": World(prompts=300, verifiable=0.0),
-}
+SETS = {"grpo": (400, 10), "dpo": (1200, 3), "none": (30, 3), "unknown": (300, 0)}
+"""Prompts, and of ten of them how many have a reference; the others have users' feedback alone."""
 
 
 def drawn(decision: MethodDecision) -> Figure:
@@ -25,9 +25,28 @@ def drawn(decision: MethodDecision) -> Figure:
     return figure
 
 
-@pytest.fixture(params=WORLDS)
+def decide(prompts: int, verifiable: int) -> MethodDecision:
+    """The method for prompts with three good completions of four, or two, or one."""
+    rows = []
+    for prompt in range(prompts):
+        rated = {} if prompt % 10 < verifiable else {"reference": None, "verifier": None, "profile": "rated"}
+        for number in range(4):
+            reward = float(number > prompt % 3)
+            opinion = {"correct": None, "feedback": reward} if rated else {}
+            rows.append(row(f"{prompt}-{number}", reward, f"prompt {prompt}", **rated, **opinion))
+    settings = Selection()
+    trust = Trust(human=share(1, 400))
+    evidence = measure(rows, pairs(by_prompt(rows), settings), trust, settings)
+    return choose(evidence, settings, 0.5, expect(evidence, Training(), Accelerator(), 8_000_000_000))
+
+
+@pytest.fixture(params=SETS)
 def decision(request: pytest.FixtureRequest) -> MethodDecision:
-    return run(WORLDS[request.param], seed=1).decision
+    decision = decide(*SETS[request.param])
+    assert decision.method == {"unknown": "dpo"}.get(request.param, request.param)
+    if request.param == "unknown":
+        assert any(check.estimate.value is None for check in decision.checks)
+    return decision
 
 
 def test_each_check_has_a_dot_where_and_how_it_was_found(decision: MethodDecision) -> None:
@@ -59,6 +78,6 @@ def test_nothing_is_drawn_outside_the_picture(decision: MethodDecision) -> None:
 
 
 def test_it_is_a_png_and_the_same_again() -> None:
-    decision = run(WORLDS["grpo"], seed=1).decision
+    decision = decide(*SETS["grpo"])
     assert evidence_plot(decision)[:8] == b"\x89PNG\r\n\x1a\n"
     assert evidence_plot(decision) == evidence_plot(decision)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -153,12 +152,6 @@ class World:
     def weight(self) -> int:
         split = self.router.read()
         return split.canary_weight if split else 0
-
-
-@pytest.fixture(autouse=True)
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here pulls the plug, and syncing thousands of small files takes a disk minutes."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_only_a_pass_on_this_very_model_is_let_in(world):
     assert world.state.epoch == 0
 
 
-def test_proposing_again_changes_nothing_and_others_wait_their_turn(world):
+def test_propose_again_changes_nothing_and_others_wait(world):
     world.propose("new")
     assert world.propose("new") == world.propose("new")
     assert "is proposed" in world.propose("other").refused

@@ -5,7 +5,7 @@ from pipeline.storage import Store
 from tests.pipeline.registry.conftest import NAME
 
 
-def test_of_two_controllers_that_write_the_same_epoch_the_first_one_counts(world):
+def test_record_keeps_the_first_event_of_an_epoch(world):
     world.propose("new")
     state = world.state
     won = [

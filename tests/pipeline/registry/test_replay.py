@@ -51,12 +51,12 @@ def test_each_arm_gets_its_share_is_served_and_graded():
 
 
 @pytest.mark.parametrize(("said", "graded", "errors"), [("no_answer", True, True), ("timeout", False, False)])
-def test_no_answer_is_an_error_and_a_grader_that_failed_says_nothing(said, graded, errors):
+def test_replay_counts_no_answer_as_an_error(said, graded, errors):
     canary = traffic(Server(said)).look(split_at(25), 1, 0.0, 1.0).canary
     assert (canary.graded, canary.errors) == (canary.requests * graded, canary.requests * errors)
 
 
-def test_looks_are_independent_draws_and_the_same_look_is_the_same_draw():
+def test_replay_draws_each_look_independently():
     def drawn(look, rollout="r"):
         server = Server()
         traffic(server).look(split_at(25, rollout=rollout), look, 0.0, 1.0)

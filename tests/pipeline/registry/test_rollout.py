@@ -12,7 +12,7 @@ from pipeline.storage import ModelRef, model_ref
 from tests.pipeline.registry.conftest import BASE, NAME, POLICY, model
 
 
-def test_a_good_canary_takes_every_weight_in_turn_and_becomes_champion(world):
+def test_good_canary_takes_every_weight_and_becomes_champion(world):
     assert champion(world.store, NAME) is None
     assert world.propose("new").state.phase is Phase.PROPOSED
     weights = [0]
@@ -132,7 +132,7 @@ def test_a_held_rollout_never_raises_its_weight(world):
     assert world.state.evidence.canary.graded == 30 * 75
 
 
-def test_a_router_that_does_not_obey_is_never_taken_for_observing(world):
+def test_router_that_does_not_obey_is_not_observed(world):
     world.propose("new")
     applied = world.router.apply
     world.router.apply = lambda split: applied(split) if split.canary_weight == 0 else None
@@ -143,7 +143,7 @@ def test_a_router_that_does_not_obey_is_never_taken_for_observing(world):
     world.tick_until("promoted")
 
 
-def test_a_weight_that_never_came_into_force_is_not_what_a_held_rollout_keeps(world):
+def test_held_rollout_keeps_the_weight_that_was_in_force(world):
     world.propose("new")
     applied = world.router.apply
     world.router.apply = lambda split: applied(split) if split.canary_weight < 25 else None
@@ -155,7 +155,7 @@ def test_a_weight_that_never_came_into_force_is_not_what_a_held_rollout_keeps(wo
     assert world.state.stage == 0
 
 
-def test_a_controller_that_was_overtaken_by_a_rollback_raises_nothing(world):
+def test_controller_overtaken_by_a_rollback_raises_nothing(world):
     """It decided on 5% and stood still; meanwhile another one went there, saw harm and rolled back."""
     world.propose("bad")
     world.metrics.canary = {"quality": 0.2}
@@ -172,7 +172,7 @@ def test_a_controller_that_was_overtaken_by_a_rollback_raises_nothing(world):
     assert (world.state.phase, world.weight()) == (Phase.ROLLED_BACK, 0)
 
 
-def test_a_controller_whose_step_lost_the_race_moves_traffic_by_the_winning_one(world):
+def test_controller_that_lost_a_race_applies_the_winning_step(world):
     world.propose("new")
     world.tick_until("gated")
     read = world.router.read
@@ -188,7 +188,7 @@ def test_a_controller_whose_step_lost_the_race_moves_traffic_by_the_winning_one(
     assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
 
 
-def test_traffic_that_somebody_else_moved_is_put_back_and_is_no_evidence(world):
+def test_traffic_moved_by_others_is_put_back_and_no_evidence(world):
     world.propose("new")
     world.tick_until("observing")
     split = world.router.read()
@@ -212,7 +212,7 @@ def test_a_rollback_is_over_only_when_the_router_reads_zero(world):
     assert (world.state.phase, world.weight()) == (Phase.ROLLED_BACK, 0)
 
 
-def test_a_tick_that_comes_at_once_or_from_a_slower_clock_sees_nothing_new(world):
+def test_tick_of_a_slower_clock_sees_nothing_new(world):
     world.propose("new")
     world.tick_until("observing")
     world.tick(10.0)

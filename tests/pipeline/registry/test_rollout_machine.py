@@ -269,7 +269,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
 
 RolloutMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=25,
     stateful_step_count=40,
     phases=[
         HypothesisPhase.explicit,

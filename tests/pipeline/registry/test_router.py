@@ -5,7 +5,7 @@ from pipeline.storage import Store
 from tests.pipeline.registry.conftest import NAME, split_at
 
 
-def test_what_is_applied_is_read_back_and_a_stale_epoch_has_no_effect(tmp_path):
+def test_router_reads_back_what_was_applied_and_no_stale_epoch(tmp_path):
     router, other = (LocalRouter(Store(tmp_path), NAME) for _ in range(2))
     assert router.read() is None
     assert router.route("any") == "champion"
@@ -21,7 +21,7 @@ def test_shares_match_the_weights(weight):
     assert got == pytest.approx(weight, abs=1.0 if 0 < weight < 100 else 0)
 
 
-def test_a_rising_weight_keeps_its_canary_requests_and_the_next_rollout_has_others():
+def test_router_keeps_canary_requests_within_a_rollout():
     ids = [f"request-{n}" for n in range(2000)]
     at_5, at_25 = ({i for i in ids if route(split_at(w), i) == "canary"} for w in (5, 25))
     assert at_5 < at_25

@@ -68,7 +68,7 @@ def test_each_phase_waits_for_something_and_can_be_aborted(world, phase, waits_f
     assert ("resume" in report.decisions) == (phase == "held")
 
 
-def test_a_rollback_under_way_and_one_that_is_over_leave_nothing_to_decide(world):
+def test_status_of_a_rollback_leaves_nothing_to_decide(world):
     world.propose("new")
     world.tick_until("observing")
     abort(world.store, NAME, "why not", world.now, "operator")

@@ -51,7 +51,7 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_nothing_is_said_of_the_data_root_but_where_artifacts_lie(made):
+def test_tracking_names_the_data_root_for_artifacts_alone(made):
     lines = [line for line in text_of(made.path("mlflow", "mlflow.db")).splitlines() if made.root.name in line]
     assert not [line for line in lines if "/mlflow/" not in line and "%20" not in line]
     run = _client(local_tracking(made)).search_runs(["1"])[0]
@@ -59,6 +59,7 @@ def test_nothing_is_said_of_the_data_root_but_where_artifacts_lie(made):
     assert run.data.tags["dataset.uri"] == "relative:file://lake/governed/traces"
 
 
+@pytest.mark.slow
 def test_a_copy_finds_its_own_artifacts_and_no_others(made, tmp_path):
     copy = Store(tmp_path / "copy")
     shutil.copytree(made.root, copy.root)

@@ -79,7 +79,7 @@ class Frail:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
-def test_a_crash_at_any_call_and_a_retry_leave_one_run_and_one_version(place, monkeypatch, after):
+def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch, after):
     name, real = f"crashing-{after}", versions._client
     crashes = 0
 

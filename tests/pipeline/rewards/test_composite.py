@@ -48,7 +48,7 @@ def test_the_seeds_weights_are_the_defaults() -> None:
     assert compose(mixed, "rated", SETTINGS).final_reward == approx(expected)
 
 
-def test_what_does_not_apply_is_left_out_and_the_rest_renormalised() -> None:
+def test_composite_leaves_out_what_does_not_apply() -> None:
     reward = compose({**said(judge=0.5), "faithfulness": DOES_NOT_APPLY}, "judged", SETTINGS)
     assert (reward.final_reward, reward.weights) == (0.5, {"judge": 1.0})
 

@@ -33,7 +33,7 @@ def before(store: Store, this: RewardDistribution) -> str | None:
     return found.against if found else None
 
 
-def test_the_one_before_is_the_last_of_this_model_up_to_this_number(store: Store) -> None:
+def test_drift_compares_with_the_last_of_the_same_model(store: Store) -> None:
     assert before(store, distribution("first")) is None
     assert before(store, distribution("not-promoted")) == "first"
     assert before(store, distribution("other-model", model_name="n")) is None
@@ -80,7 +80,7 @@ def test_the_index_is_finite_symmetric_and_zero_for_the_same(before: list[int], 
     assert stability_index(before, before) == 0
 
 
-def test_noise_of_sampling_is_about_bins_over_rows_and_a_shift_is_much_more() -> None:
+def test_drift_of_a_shift_exceeds_the_noise_of_sampling() -> None:
     rng = np.random.default_rng(5)
     draws = [np.histogram(rng.random((2, 2_000))[at], 20, (0, 1))[0] for _ in range(200) for at in (0, 1)]
     noise = [stability_index(p, q) for p, q in zip(draws[::2], draws[1::2], strict=True)]

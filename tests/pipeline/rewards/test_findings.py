@@ -44,7 +44,7 @@ def test_a_line_is_in_the_file_as_soon_as_it_is_noted(store: Store) -> None:
         assert known(store, DAY, {"a"}).keys() == {"a"}
 
 
-def test_a_line_that_a_kill_cut_off_is_not_there_and_harms_no_other(store: Store) -> None:
+def test_findings_ignore_a_line_that_a_kill_cut_off(store: Store) -> None:
     note(store, line("a"), line("b"))
     (path,) = store.path("rewards/findings", DAY).iterdir()
     path.write_bytes(path.read_bytes()[:-9])
@@ -52,14 +52,14 @@ def test_a_line_that_a_kill_cut_off_is_not_there_and_harms_no_other(store: Store
 
 
 @pytest.mark.parametrize("order", [(True, False), (False, True)])
-def test_what_stands_goes_before_what_another_attempt_may_do_better(store: Store, order: tuple[bool, bool]) -> None:
+def test_findings_prefer_what_stands(store: Store, order: tuple[bool, bool]) -> None:
     for again in order:
         note(store, line("a", again=again, outcome=str(again)))
     assert known(store, DAY, {"a"})["a"].again is False
     assert settled(store, DAY)["a"].again is False
 
 
-def test_costs_are_of_one_iteration_and_source_over_all_its_attempts(store: Store) -> None:
+def test_findings_sum_costs_over_attempts(store: Store) -> None:
     note(store, line("a", tokens=3, usd=0.5), line("b", tokens=4, usd=0.25, again=True))
     note(store, line("c", tokens=100, iteration="other"), line("d", tokens=100, source="rag"))
     note(store, line("e", tokens=5), day="2026-01-06")

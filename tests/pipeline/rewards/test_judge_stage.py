@@ -80,7 +80,7 @@ def test_nothing_is_paid_for_rows_that_do_not_count(export: Path, label: Label) 
     assert sorted(about_traces(server)) == [answer(1), answer(3)]
 
 
-def test_where_users_have_spoken_the_judge_costs_nothing_unless_the_recipe_wants_it(export: Path, label: Label) -> None:
+def test_judge_is_not_asked_where_users_have_spoken(export: Path, label: Label) -> None:
     day_file(export, 5, [call(0, answer(3))])
     write(export, "scores/a.jsonl", [score(1, 0, 1.0)])
     with serving(fair) as server:

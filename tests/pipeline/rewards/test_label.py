@@ -81,9 +81,7 @@ def test_labelling_twice_changes_nothing(export: Path, store: Store, label: Labe
     assert not [name for name in changed if name.endswith((".jsonl", ".json", ".parquet"))]
 
 
-def test_what_an_attempt_left_without_its_record_is_not_taken_for_the_labels(
-    export: Path, store: Store, label: Label
-) -> None:
+def test_label_ignores_what_an_attempt_left_without_a_record(export: Path, store: Store, label: Label) -> None:
     """Killed between the table and its record; or the record was removed to have the stage run again."""
     day_file(export, 5, [call(1, "#### 3", "4")])
     first = label()
@@ -213,7 +211,7 @@ def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, labe
         label_traces(context_of(store, lost), Endpoints(), ())
 
 
-def test_rows_with_tool_calls_are_counted_and_neither_checked_nor_paired(export: Path, label: Label) -> None:
+def test_label_counts_rows_with_tool_calls_and_checks_none(export: Path, label: Label) -> None:
     request = {"id": "c", "function": {"name": "refund", "arguments": '{"order": "A7"}'}}
     asked = [
         {"role": "user", "content": "Refund A7"},

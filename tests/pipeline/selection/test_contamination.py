@@ -214,6 +214,7 @@ def test_the_embedded_split_is_clean_and_its_plants_are_found(seed: int) -> None
         assert index.check([row(plant(text)) for text in held_out])[1].hits == len(held_out), plant.__name__
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_precision_and_recall_on_gsm8k(shared_data: Path) -> None:
     """Half of the test set is the suite, questions and solutions; the other half is traffic that nobody leaked."""

@@ -55,6 +55,7 @@ def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConf
     assert not list(store.root.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_of_two_runs_on_one_day_the_later_commit_gives_way(
     store: Store, lake: LakeConfig, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_of_two_runs_on_one_day_the_later_commit_gives_way(
         assert opened.digests()["2026-01-05"] == winner.days[0].digest
 
 
+@pytest.mark.slow
 def test_from_a_table_in_postgres(store: Store, lake: LakeConfig, postgres_url: str) -> None:
     columns = "id text, timestamp timestamptz, user_id text, session_id text, input text, output text, model text"
     with psycopg.connect(postgres_url, autocommit=True) as connection:

@@ -16,9 +16,7 @@ from .conftest import Run, observation, score, write
 
 
 @pytest.mark.slow
-def test_the_stage_gives_on_every_engine_what_it_gives_in_one_process(
-    compute: Compute, run: Run, store: Store, export: Path
-) -> None:
+def test_stage_gives_the_same_on_every_engine(compute: Compute, run: Run, store: Store, export: Path) -> None:
     for day in range(5, 9):
         rows = [
             observation(n, start_time=f"2026-01-{5 + n % 4:02d} 10:00:00.000000", metadata={"user_consent": n % 7 > 0})

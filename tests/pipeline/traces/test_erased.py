@@ -17,7 +17,7 @@ EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
     ("entries", "stands"),
     [([None, LATE], None), ([LATE, None], None), ([LATE, EARLY], EARLY), ([EARLY, LATE], EARLY), ([LATE, LATE], LATE)],
 )
-def test_of_two_entries_on_one_user_the_one_that_forgets_more_stands(
+def test_erased_entry_that_forgets_more_stands(
     entries: list[datetime | None], stands: datetime | None, tmp_path: Path
 ) -> None:
     store = Store(tmp_path)

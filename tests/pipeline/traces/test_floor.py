@@ -62,7 +62,7 @@ def test_a_kind_that_passes_the_floor_is_read_again_as_another(run: Run, store: 
     assert again.rejected == {}
 
 
-def test_a_watermark_of_before_readers_were_on_record_is_read_again(run: Run, store: Store, export: Path) -> None:
+def test_watermark_without_a_reader_is_read_again(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, many(1, 60))
     first = run()
     known = store.read(NAME, Watermark)

@@ -149,7 +149,7 @@ def test_a_gate_that_cannot_decide_rejects() -> None:
     assert check(batch_of(GOOD), GateRules(SETTINGS, NOW), gates)[1] == [Reason.ERROR]
 
 
-def test_a_forgotten_user_stays_out_and_a_withdrawn_consent_counts_from_its_date() -> None:
+def test_gates_keep_forgotten_users_out() -> None:
     assert judged(erased={user_hash("u"): None}) == Reason.ERASED
     assert judged(erased={user_hash("v"): None}) != Reason.ERASED
     assert judged(erased={user_hash("u"): datetime(2026, 1, 5, tzinfo=UTC)}) == Reason.ERASED

@@ -69,7 +69,7 @@ def test_a_new_file_brings_along_the_unchanged_files_of_its_days(run: Run, store
     assert governed.seen == governed.admitted == 4
 
 
-def test_feedback_that_changes_or_goes_reopens_the_days_it_spoke_of(run: Run, store: Store, export: Path) -> None:
+def test_feedback_that_changes_reopens_its_days(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1)])
     write(export, day_file(6), [observation(2, start_time=at(6))])
     said = write(export, "scores/a.jsonl", [score(1, 1, 1.0)])
@@ -97,9 +97,7 @@ def test_feedback_that_came_before_its_trace_is_joined(run: Run, store: Store, e
     assert found["feedback_mean"].to_pylist() == [None, None]
 
 
-def test_attributes_of_the_older_layout_are_joined_and_reopen_rejected_rows(
-    run: Run, store: Store, export: Path
-) -> None:
+def test_attributes_of_the_older_layout_reopen_rejected_rows(run: Run, store: Store, export: Path) -> None:
     row = {**observation(1), "metadata": {"expected_answer": "2"}, "user_id": None, "session_id": None}
     write(export, "observations/2026-01-05.jsonl", [row])
     trace = {"id": "t1", "timestamp": at(5), "user_id": "a@example.com", "updated_at": at(5)}
@@ -124,9 +122,7 @@ def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Pat
     assert governed.days[0].erased == ("p",)
 
 
-def test_days_past_the_retention_of_raw_data_stay_and_late_rows_for_them_are_told(
-    run: Run, store: Store, export: Path
-) -> None:
+def test_days_past_raw_retention_stay_and_late_rows_are_told(run: Run, store: Store, export: Path) -> None:
     gone = write(export, day_file(5), [observation(1), observation(2)])
     write(export, day_file(9), [observation(3, start_time=at(9))])
     retention = Retention(raw_days=5)
@@ -142,7 +138,7 @@ def test_days_past_the_retention_of_raw_data_stay_and_late_rows_for_them_are_tol
     assert ids(store, run(retention=retention, max_latency_s=60.0)) == ["t1", "t2", "t3", "t5"]
 
 
-def test_days_past_the_retention_of_governed_data_are_not_made_again(run: Run, store: Store, export: Path) -> None:
+def test_days_past_governed_retention_are_not_made_again(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1)])
     write(export, day_file(9), [observation(3, start_time=at(9))])
     governed = run(retention=Retention(governed_days=5))

@@ -160,7 +160,7 @@ def test_a_day_that_left_the_source_left_the_dataset(run: Run, store: Store, exp
 
 
 @pytest.mark.parametrize("broken", ["publish_share", "write_atomically"])
-def test_a_crash_before_or_after_the_commit_is_made_good_by_the_next_run(
+def test_crash_around_the_commit_is_made_good_by_the_next_run(
     run: Run, store: Store, export: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     write(export, FIRST, [observation(1)])
@@ -223,9 +223,7 @@ def test_personal_data_reaches_no_file_of_the_store(run: Run, store: Store, expo
         assert path.is_dir() or mail.encode() not in path.read_bytes()
 
 
-def test_a_dataset_whose_snapshot_expired_says_so_and_comes_back_with_the_same_identity(
-    run: Run, store: Store, export: Path
-) -> None:
+def test_dataset_of_an_expired_snapshot_returns_the_same(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, [observation(1)])
     first = run().iteration
     write(export, SECOND, [observation(2, start_time=NEXT_DAY)])

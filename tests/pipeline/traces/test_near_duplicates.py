@@ -70,6 +70,7 @@ def as_sets(parts: list[list[str]], found: pa.Table) -> set[frozenset[str]]:
     return {frozenset(texts) for texts in members.values()}
 
 
+@pytest.mark.slow
 def test_keys_are_the_same_in_another_process() -> None:
     texts = [
         "The quick brown fox jumps over it",

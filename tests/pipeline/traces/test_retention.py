@@ -53,7 +53,7 @@ def governed(store: Store) -> set[str]:
         return {str(day) for day in lake.read(DAYS, lake.snapshot, ["day"])["day"].to_pylist()}
 
 
-def test_old_governed_days_go_with_their_snapshots_and_keep_their_account(run: Run, store: Store, export: Path) -> None:
+def test_retention_drops_governed_days_and_keeps_their_account(run: Run, store: Store, export: Path) -> None:
     fill(export)
     whole = run()
     run(window_days=1)
@@ -94,7 +94,7 @@ def test_nothing_is_overdue(run: Run, store: Store, export: Path) -> None:
     assert {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()} == before
 
 
-def test_raw_files_under_the_data_root_go_and_the_governed_days_stay(run: Run, store: Store, export: Path) -> None:
+def test_retention_drops_raw_files_and_keeps_governed_days(run: Run, store: Store, export: Path) -> None:
     fill(export)
     run()
     done = drop(store, export, raw_days=6)

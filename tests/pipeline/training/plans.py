@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.iteration import identify
-from pipeline.methods import DPO, GRPO
-from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
+from pipeline.methods import DPO, GRPO, DynamicSampling
+from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
@@ -75,6 +75,23 @@ def make_plan(
     sections = {"rewards": Rewards(min_coverage=0), "compute": Compute(processes=processes)}
     context = context_of(store, iteration, selection=selection, training=settings, **sections)
     return store, plan_training(context, dataset, {}, lambda: agreed)
+
+
+def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
+    """A plan for two processes, with what makes it hard to resume: batches that serve two steps, and an odd number of
+    held-out prompts, of which a rank has one fewer.
+    """
+    settings = GRPO_SETTINGS.model_copy(
+        update={
+            "steps": 8,
+            "num_iterations": 2,
+            "baseline": "leave_one_out",
+            "dynamic_sampling": DynamicSampling(max_batches=2),
+            "trainer_args": {"per_device_train_batch_size": 4},
+        }
+    )
+    asked = Validation(every_steps=4, prompts=5, samples=1, max_completion_tokens=32)
+    return make_plan(root, processes=2, grpo=settings, validation=asked)
 
 
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:

@@ -220,6 +220,7 @@ def test_all_processes_start_again_when_one_is_killed_and_go_on_together(
         assert json.loads((tmp_path / f"total-{rank}").read_text()) == {"total": 6 * 11, "resumed": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grace_s", "saving_s", "saved"), [(30.0, 0.5, True), (1.0, 60, False)])
 def test_sigterm_reaches_every_process_and_waits_for_the_plans_grace(
     launch: Callable[..., int], tmp_path: Path, grace_s: float, saving_s: float, saved: bool

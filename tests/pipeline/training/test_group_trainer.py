@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.kills import Zygote, result_of
 from pipeline.methods import GRPO, DynamicSampling
 from pipeline.methods.group_trainer import leave_one_out
+from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import folder, make_plan
 
 REWARD = st.one_of(st.none(), st.floats(0, 1))
@@ -27,19 +27,19 @@ def test_leave_one_out_compares_with_the_mean_of_the_others(drawn: tuple[int, li
         assert (reward - mean) * factor == pytest.approx(reward - others, abs=1e-12)
 
 
-def run(root: Path, zygote: Zygote, **changes: Any) -> list[dict[str, float]]:
+def run(root: Path, fork_server: ForkServer, **changes: Any) -> list[dict[str, float]]:
     settings = GRPO(steps=3, prompts_per_step=6, num_generations=4, max_completion_tokens=32, **changes)
     store, plan = make_plan(root, "grpo", grpo=settings)
     path = folder(store, plan) / "plan.json"
-    assert zygote.attempt(path).code == 0, zygote.said()
+    assert fork_server.attempt(path).code == 0, fork_server.said()
     return list(result_of(path).metrics)
 
 
 @pytest.mark.slow
-def test_dynamic_sampling_replaces_groups_without_a_gradient(tmp_path: Path, zygote: Zygote) -> None:
-    plain = run(tmp_path / "plain", zygote)
-    dynamic = run(tmp_path / "dynamic", zygote, dynamic_sampling=DynamicSampling(max_batches=6))
-    budget = run(tmp_path / "budget", zygote, dynamic_sampling=DynamicSampling(max_batches=2), temperature=0.05)
+def test_dynamic_sampling_replaces_groups_without_a_gradient(tmp_path: Path, fork_server: ForkServer) -> None:
+    plain = run(tmp_path / "plain", fork_server)
+    dynamic = run(tmp_path / "dynamic", fork_server, dynamic_sampling=DynamicSampling(max_batches=6))
+    budget = run(tmp_path / "budget", fork_server, dynamic_sampling=DynamicSampling(max_batches=2), temperature=0.05)
     assert max(row["frac_reward_zero_std"] for row in plain) > 0, "nothing to replace: the test shows nothing"
     assert all(row["frac_reward_zero_std"] == 0 for row in dynamic)
     assert any(row["dynamic/rounds"] > 1 for row in dynamic)
@@ -52,8 +52,8 @@ def test_dynamic_sampling_replaces_groups_without_a_gradient(tmp_path: Path, zyg
 
 
 @pytest.mark.slow
-def test_a_step_is_split_into_what_it_spent(tmp_path: Path, zygote: Zygote) -> None:
-    rows = run(tmp_path, zygote, beta=0.1, num_iterations=3, baseline="leave_one_out")
+def test_a_step_is_split_into_what_it_spent(tmp_path: Path, fork_server: ForkServer) -> None:
+    rows = run(tmp_path, fork_server, beta=0.1, num_iterations=3, baseline="leave_one_out")
     parts = ("generate", "reward", "logprobs", "update")
     assert all({f"seconds/{part}" for part in parts} <= rows[0].keys() for _ in rows)
     for row in rows:

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kills import Zygote, adapter_of, result_of
 from pipeline.storage import digest_dir
+from tests.fork_server import ForkServer, adapter_of, result_of
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_moved_training_resumes_with_the_same_bits(tmp_path: Path, zygote: Zygote) -> None:
+def test_a_moved_training_resumes_with_the_same_bits(tmp_path: Path, fork_server: ForkServer) -> None:
     store, made = make_plan(tmp_path / "old")
     plan = folder(store, made) / "plan.json"
-    assert zygote.attempt(plan).code == 0
+    assert fork_server.attempt(plan).code == 0
     whole, bits = result_of(plan), adapter_of(plan)
     assert [p for p in plan.parent.rglob("*") if p.is_file() and str(tmp_path).encode() in p.read_bytes()] == []
     left = tmp_path / "new" / plan.relative_to(tmp_path / "old").parent  # as a kill after step 2 would have
@@ -24,7 +24,7 @@ def test_a_moved_training_resumes_with_the_same_bits(tmp_path: Path, zygote: Zyg
         if path.name != "step-000002":
             shutil.rmtree(path)
     (left / "result.json").unlink()
-    assert zygote.attempt(left / "plan.json").code == 0, zygote.said()
+    assert fork_server.attempt(left / "plan.json").code == 0, fork_server.said()
     again = result_of(left / "plan.json")
     assert again.resumed_from == (2,)
     assert adapter_of(left / "plan.json") == bits

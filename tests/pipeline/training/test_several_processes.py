@@ -10,31 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kills import adapter_of, result_of
-from pipeline.methods import GRPO, DynamicSampling
-from pipeline.recipe import Checkpoints, Validation
-from tests.pipeline.training.plans import folder, make_plan
+from tests.fork_server import adapter_of, result_of
+from tests.pipeline.training.plans import folder, two_ranks
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = GRPO(
-    steps=8,
-    prompts_per_step=4,
-    num_generations=4,
-    num_iterations=2,
-    max_completion_tokens=32,
-    learning_rate=1e-3,
-    baseline="leave_one_out",
-    dynamic_sampling=DynamicSampling(max_batches=2),
-    trainer_args={"per_device_train_batch_size": 4},
-)
-
 
 def plan(root: Path) -> Path:
-    asked = Validation(every_steps=4, prompts=5, samples=1, max_completion_tokens=32)  # odd: a rank has one fewer
-    saved = Checkpoints(every_steps=2)
-    store, made = make_plan(root, "grpo", processes=2, grpo=SETTINGS, validation=asked, checkpoints=saved)
-    return folder(store, made) / "plan.json"
+    return folder(*two_ranks(root)) / "plan.json"
 
 
 def lines(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
@@ -61,10 +44,8 @@ def rank_of(gang: int, rank: int) -> int:
     raise AssertionError(f"no rank {rank} below {gang}")
 
 
-def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path) -> None:
-    undisturbed, broken = plan(tmp_path / "undisturbed"), plan(tmp_path / "broken")
-    *_, (process, _) = lines(undisturbed)
-    assert process.returncode == 0
+def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path, undisturbed_ranks: Path) -> None:
+    undisturbed, broken = undisturbed_ranks, plan(tmp_path / "broken")
     whole = result_of(undisturbed)
     assert [row["step"] for row in whole.metrics] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.kills import Zygote, result_of
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe import Validation
@@ -20,6 +19,7 @@ from pipeline.storage import ModelRef, Store, digest_dir, digest_file, model_ref
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import NEVER_RETRY, TrainingResult
+from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
 
 
@@ -33,22 +33,24 @@ def test_consent_that_was_withdrawn_since_the_selection_leaves_its_rows_out(tmp_
         make_plan(tmp_path / "nobody", method, withdrawn=48)
 
 
-def attempt(zygote: Zygote, store: Store, plan: TrainingPlan, at: str = "", sent: signal.Signals | None = None) -> int:
+def attempt(
+    fork_server: ForkServer, store: Store, plan: TrainingPlan, at: str = "", sent: signal.Signals | None = None
+) -> int:
     """Run the trainer and send it a signal when it says `at`; returns its exit code."""
-    return zygote.attempt(folder(store, plan) / "plan.json", sent, at=at).code
+    return fork_server.attempt(folder(store, plan) / "plan.json", sent, at=at).code
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
-def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, zygote: Zygote) -> None:
+def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
-    assert attempt(zygote, whole, plan) == 0, zygote.said()
+    assert attempt(fork_server, whole, plan) == 0, fork_server.said()
     first = result_of(folder(whole, plan) / "plan.json")
     assert [m["step"] for m in first.metrics] == [1, 2, 3, 4, 5, 6]
     broken, same = make_plan(tmp_path / "broken", method)
     assert same.digest() == plan.digest()
-    assert attempt(zygote, broken, same, "step 3/6", signal.SIGTERM) == 143
-    assert attempt(zygote, broken, same, "step 5/6", signal.SIGKILL) == -signal.SIGKILL
+    assert attempt(fork_server, broken, same, "step 3/6", signal.SIGTERM) == 143
+    assert attempt(fork_server, broken, same, "step 5/6", signal.SIGKILL) == -signal.SIGKILL
     said: list[str] = []
     second = train(broken, same, 600, said.append)  # a process of its own, to the bits of the forked ones
     assert second is not None
@@ -63,6 +65,7 @@ def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Pat
     assert second.goodput.total_s == pytest.approx(second.goodput.productive_s + sum(second.goodput.badput_s.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -83,32 +86,32 @@ def test_a_plan_that_cannot_be_kept_is_never_retried(changes: dict[str, Any], co
     assert store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult) is None
 
 
-def refused(zygote: Zygote, store: Store, plan: TrainingPlan, complaint: str) -> None:
+def refused(fork_server: ForkServer, store: Store, plan: TrainingPlan, complaint: str) -> None:
     """The trainer takes the plan for one that no retry makes fit, and says why."""
-    assert attempt(zygote, store, plan) == NEVER_RETRY, zygote.said()
-    assert re.search(complaint, zygote.said()), zygote.said()
+    assert attempt(fork_server, store, plan) == NEVER_RETRY, fork_server.said()
+    assert re.search(complaint, fork_server.said()), fork_server.said()
     assert not (folder(store, plan) / "result.json").exists()
 
 
 @pytest.mark.slow
-def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, zygote: Zygote) -> None:
+def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, fork_server: ForkServer) -> None:
     long = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
     store, plan = make_plan(tmp_path, grpo=long)
-    refused(zygote, store, plan, r"longest prompt has \d+ tokens .* more than the model's context of \d+")
+    refused(fork_server, store, plan, r"longest prompt has \d+ tokens .* more than the model's context of \d+")
 
 
 @pytest.mark.slow
-def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path, zygote: Zygote) -> None:
+def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path, fork_server: ForkServer) -> None:
     wrong = GRPO_SETTINGS.model_copy(update={"trainer_args": {"learning_rat": 1.0}})
     store, plan = make_plan(tmp_path)
     path = folder(store, plan) / "plan.json"
     path.write_text(plan.model_copy(update={"method": wrong}).model_dump_json())
-    refused(zygote, store, plan, "learning_rat")
+    refused(fork_server, store, plan, "learning_rat")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "cut off", "of another shape"])
-def test_weights_that_cannot_be_loaded_are_refused(how: str, tmp_path: Path, zygote: Zygote) -> None:
+def test_weights_that_cannot_be_loaded_are_refused(how: str, tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
     broken = shutil.copytree(MODEL_DIR, tmp_path / "broken")
     weights, config = broken / "model.safetensors", broken / "config.json"
@@ -121,22 +124,22 @@ def test_weights_that_cannot_be_loaded_are_refused(how: str, tmp_path: Path, zyg
         config.write_text(json.dumps({**tree, "intermediate_size": 2 * tree["intermediate_size"]}))
     base = ModelRef(uri=str(broken), digest=digest_dir(broken))
     (folder(store, plan) / "plan.json").write_text(plan.model_copy(update={"base": base}).model_dump_json())
-    refused(zygote, store, plan, rf"The weights in {broken} cannot be loaded .* point base_model.uri")
+    refused(fork_server, store, plan, rf"The weights in {broken} cannot be loaded .* point base_model.uri")
 
 
 @pytest.mark.slow
-def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, zygote: Zygote) -> None:
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
     bare = tmp_path / "bare"
     shutil.copytree(MODEL_DIR, bare)
     (bare / "chat_template.jinja").unlink()
     path = folder(store, plan) / "plan.json"
     path.write_text(plan.model_copy(update={"base": model_ref(bare)}).model_dump_json())
-    refused(zygote, store, plan, "no chat template")
+    refused(fork_server, store, plan, "no chat template")
 
 
 @pytest.mark.slow
-def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, zygote: Zygote) -> None:
+def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, fork_server: ForkServer) -> None:
     bits: list[tuple[str, list[float | None]]] = []
     for name, opinions in {"plain": {}, "opinionated": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}}.items():
         base = tmp_path / name / "base"
@@ -147,7 +150,7 @@ def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, z
         store, plan = make_plan(tmp_path / name, grpo=GRPO_SETTINGS.model_copy(update={"steps": 2}), validation=asked)
         path = folder(store, plan) / "plan.json"
         path.write_text(plan.model_copy(update={"base": model_ref(base)}).model_dump_json())
-        assert attempt(zygote, store, plan) == 0, zygote.said()
+        assert attempt(fork_server, store, plan) == 0, fork_server.said()
         held_out = [row.get("held_out/length") for row in result_of(path).metrics]
         bits.append((digest_file(path.parent / "adapter" / "adapter_model.safetensors"), held_out))
         exported = json.loads((path.parent / "model" / "generation_config.json").read_text())
@@ -156,10 +159,12 @@ def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, z
 
 
 @pytest.mark.slow
-def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_path: Path, zygote: Zygote) -> None:
+def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(
+    tmp_path: Path, fork_server: ForkServer
+) -> None:
     wild = GRPO_SETTINGS.model_copy(update={"learning_rate": 1e30})
     store, plan = make_plan(tmp_path, grpo=wild)
-    assert attempt(zygote, store, plan) == 0, zygote.said()
+    assert attempt(fork_server, store, plan) == 0, fork_server.said()
     result = result_of(folder(store, plan) / "plan.json")
     assert result.health.verdict == "STOP"
     assert result.health.findings[-1].rule == "not_finite" and result.health.findings[-1].step == 1
@@ -167,21 +172,21 @@ def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(tmp_p
 
 
 @pytest.mark.slow
-def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, zygote: Zygote) -> None:
+def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path, "dpo", dpo=DPO_SETTINGS.model_copy(update={"max_tokens": 24}))
-    refused(zygote, store, plan, r"TRL leaves \d+ of 48 pairs out")
+    refused(fork_server, store, plan, r"TRL leaves \d+ of 48 pairs out")
 
 
 @pytest.mark.slow
-def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path, zygote: Zygote) -> None:
+def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
-    assert attempt(zygote, store, plan) == 0, zygote.said()
+    assert attempt(fork_server, store, plan) == 0, fork_server.said()
     path, bits = folder(store, plan), adapter(store, plan)
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
     assert subprocess.run([sys.executable, "-m", "pipeline.training", str(path / "plan.json")]).returncode == 0
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()} == before
     (path / "model" / "model.safetensors").write_bytes(b"")  # damaged since: it is trained again, from its checkpoints
-    assert attempt(zygote, store, plan) == 0, zygote.said()
+    assert attempt(fork_server, store, plan) == 0, fork_server.said()
     again = result_of(path / "plan.json")
     assert again.attempts == 2 and (path / "model" / "model.safetensors").stat().st_size > 0
     assert adapter(store, plan) == bits

@@ -88,7 +88,7 @@ def upside_down(text: str) -> int:
 
 
 @pytest.mark.parametrize("mark", [always_5, always_1, in_the_middle, upside_down])
-def test_a_judge_that_cannot_judge_is_refused_before_it_is_attacked(mark: Callable[[str], int]) -> None:
+def test_admission_refuses_a_judge_that_cannot_judge(mark: Callable[[str], int]) -> None:
     with (
         serving(marking(mark)) as server,
         open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,

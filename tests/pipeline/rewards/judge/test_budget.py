@@ -80,7 +80,7 @@ def test_an_earlier_run_of_the_iteration_has_spent_too() -> None:
     assert budget.hold(TokenUsage(10, 0))
 
 
-def test_what_a_server_took_beyond_what_was_held_is_counted_and_ends_it() -> None:
+def test_budget_counts_what_a_server_took_beyond_it() -> None:
     budget = Budget(100, None, 0, 0)
     assert budget.hold(TokenUsage(50, 10))
     budget.settle(TokenUsage(50, 10), TokenUsage(500, 10))

@@ -38,7 +38,7 @@ def number(place: int) -> float:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 8])
-def test_as_many_requests_are_in_flight_as_allowed_and_never_more(concurrency: int) -> None:
+def test_session_keeps_to_the_requests_in_flight(concurrency: int) -> None:
     together = threading.Barrier(concurrency)
 
     def answer(server: Server, request: Request, place: int) -> Said:
@@ -75,7 +75,7 @@ def test_callers_on_two_threads_share_the_limit() -> None:
     assert [[judgement.score for judgement in answers[n]] for n in range(3)] == [expected] * 3
 
 
-def test_answers_are_in_order_and_reported_once_each_in_the_callers_thread() -> None:
+def test_session_reports_answers_once_in_the_callers_thread() -> None:
     first_may_go = threading.Event()
 
     def answer(server: Server, request: Request, place: int) -> Said:

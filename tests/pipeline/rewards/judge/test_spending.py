@@ -49,7 +49,7 @@ def test_a_budget_is_used_up_before_anything_is_refused() -> None:
     assert len(server.requests) == reasons.count("")
 
 
-def test_a_server_that_takes_more_than_it_may_is_counted_and_not_asked_again() -> None:
+def test_session_stops_asking_a_server_that_takes_too_much() -> None:
     config = JUDGE.model_copy(update={"concurrency": 1})
     budget = Budget(20_000, None, 0, 0)
     with (

@@ -29,7 +29,7 @@ def test_the_random_stratum_is_a_share_up_to_a_most(rows: int, settings: Review,
     assert not {pick.trace_id for pick in random} & {row["trace_id"] for row in unlabelled}
 
 
-def test_a_draw_is_the_same_again_and_another_one_next_week_or_on_other_labels() -> None:
+def test_draw_depends_on_the_week_and_the_labels_alone() -> None:
     labels = table([label(at) for at in range(500)])
     here = strata.draw(labels, Review(), WEEK, "d")
     assert strata.draw(labels.take(list(range(499, -1, -1))), Review(), WEEK, "d") == here
@@ -53,7 +53,7 @@ def test_the_random_stratum_is_unbiased() -> None:
     assert np.std([times[f"t{at:04d}"] for at in range(400)]) == pytest.approx(np.sqrt(300 * 0.1 * 0.9), rel=0.15)
 
 
-def test_edge_cases_are_of_every_kind_and_none_is_in_the_random_stratum() -> None:
+def test_edge_cases_are_of_every_kind_and_not_random() -> None:
     far = {"final_reward": 0.99}
     rows = [label(at, **far) for at in range(50)]
     rows += [label(100 + at, **far, correct=1.0, judge=0.1) for at in range(10)]

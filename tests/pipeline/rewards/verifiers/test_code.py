@@ -22,7 +22,7 @@ def test_a_completion_that_passes_its_tests_is_correct() -> None:
     assert check(ADD, TESTS) == Grade(Outcome.correct, "")
 
 
-def test_a_completion_that_fails_one_is_wrong_and_the_answer_names_the_assertion() -> None:
+def test_completion_that_fails_one_test_is_wrong_and_says_which() -> None:
     grade = check("def add(a, b):\n    return 3", TESTS)
     assert grade == Grade(Outcome.wrong, "AssertionError | assert add(-1, 1) == 0")
 
@@ -88,7 +88,7 @@ def test_code_that_does_not_end_is_a_timeout() -> None:
         ("async def add(a, b):\n    return a + b", "coroutine"),
     ],
 )
-def test_what_the_sandbox_withholds_is_an_error_and_not_a_wrong_answer(code: str, word: str) -> None:
+def test_sandbox_refusal_is_an_error_and_no_wrong_answer(code: str, word: str) -> None:
     grade = check(code, TESTS)
     assert grade.outcome is Outcome.error
     assert word in grade.answer

@@ -105,5 +105,5 @@ def test_no_attack_makes_a_completion_correct(attack: str) -> None:
         ("def half(f):\n    import os\n    f.__call__ = 1\n    return f", "assert half(lambda x: x) == 1.5"),
     ],
 )  # fmt: skip
-def test_nothing_of_the_completion_is_shown_what_it_is_compared_with(code: str, tests: str) -> None:
+def test_completion_does_not_see_what_it_is_compared_with(code: str, tests: str) -> None:
     assert check(code, tests).outcome in (Outcome.wrong, Outcome.error)

@@ -102,7 +102,8 @@ def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], s
     killer.join()
 
 
-def test_an_item_that_kills_its_worker_every_time_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
+@pytest.mark.slow
+def test_pool_item_that_kills_its_worker_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
     items = [("echo", "a"), ("die", ""), ("echo", "b"), ("die", ""), ("die", ""), ("echo", "c")]
     died = WorkerFailure.died
     assert one.run(items, [60.0] * 6) == ["a", died, "b", died, died, "c"]
@@ -113,6 +114,7 @@ def test_a_memory_bomb_costs_only_itself(one: Pool[tuple[str, str], str]) -> Non
     assert one.run(items, [60.0] * 4) == ["a", WorkerFailure.died, WorkerFailure.died, "b"]
 
 
+@pytest.mark.slow
 def test_workers_stay_up_are_recycled_and_replaced(
     one: Pool[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ def test_threads_share_a_pool() -> None:
     pool.close()
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_start_are_refused() -> None:
     pool: Pool[tuple[str, str], str] = Pool(Work(_do, _no_start), 2, 2048)
     with pytest.raises(ValueError, match=r"before they could work .* Raise rewards\.verifier\.memory_mb"):

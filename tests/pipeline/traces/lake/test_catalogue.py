@@ -23,7 +23,7 @@ from .lakes import DAY, ids, put, row
 SECRETS = {"s3.secret-access-key": "hunter2", "credential": "id:hunter2"}
 
 
-def test_secrets_go_to_workers_and_are_neither_in_the_repr_nor_in_an_error() -> None:
+def test_secrets_reach_workers_and_no_repr_or_error() -> None:
     config = LakeConfig(
         catalogue="postgres", uri="postgresql://me:hunter2@h/db", warehouse="s3://b/p", properties=SECRETS
     )
@@ -121,7 +121,7 @@ def rest_catalogue() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
-def test_a_rest_catalogue_is_asked_with_the_warehouse_and_the_token(rest_catalogue: tuple[str, list[str]]) -> None:
+def test_rest_catalogue_gets_the_warehouse_and_the_token(rest_catalogue: tuple[str, list[str]]) -> None:
     uri, asked = rest_catalogue
     config = LakeConfig(catalogue="rest", uri=uri, warehouse="s3://b/p", properties={"token": "t0ken"})
     catalogue = load_catalogue(config)

@@ -51,7 +51,7 @@ def test_the_loser_of_the_same_day_is_told_to_run_again(config: LakeConfig) -> N
         assert ids(again, DAY) == ["t3"]
 
 
-def test_an_erasure_takes_in_the_days_of_others_and_yields_to_the_same_day(config: LakeConfig) -> None:
+def test_erasure_joins_other_days_and_yields_to_the_same_day(config: LakeConfig) -> None:
     with open_lake(config) as setup:
         put(setup, config, DAY, [row(1, user_id="x"), row(2)], "a")
     with open_lake(config) as eraser, open_lake(config) as writer:
@@ -198,6 +198,7 @@ with open_lake(config) as lake:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["writing", "written", "committing"])
 def test_a_killed_run_is_never_seen_and_its_files_are_swept(config: LakeConfig, where: str) -> None:
     with open_lake(config) as lake:

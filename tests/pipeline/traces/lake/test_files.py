@@ -117,6 +117,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_oserror_and_the_day_stays(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         files = put(lake, config, DAY, [row(1)], "a")
@@ -175,7 +176,7 @@ def varied(lake: Lake, config: LakeConfig) -> list[dict[str, Any]]:
 SEEN = ("trace_id", "model", "messages", "feedback")
 
 
-def test_duckdb_reads_the_same_rows_from_the_files_that_the_snapshot_names(config: LakeConfig) -> None:
+def test_duckdb_reads_the_rows_of_the_snapshots_files(config: LakeConfig) -> None:
     import duckdb
 
     with open_lake(config) as lake, duckdb.connect() as connection:

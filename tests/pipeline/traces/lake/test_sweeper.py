@@ -164,6 +164,7 @@ write_files(config, DAY, "killed", rows())
 """
 
 
+@pytest.mark.slow
 def test_an_upload_that_is_killed_half_way_is_never_seen(bucket: str, tmp_path: Path) -> None:
     config = on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")
     with open_lake(config) as lake:

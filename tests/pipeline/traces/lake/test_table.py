@@ -38,7 +38,7 @@ def test_a_day_is_replaced_and_its_neighbours_stay(config: LakeConfig) -> None:
         assert again.digests()[DAY] == "e"
 
 
-def test_rows_come_back_as_they_went_in_whatever_the_model_is_called(config: LakeConfig) -> None:
+def test_rows_come_back_whatever_the_model_is_called(config: LakeConfig) -> None:
     models = ["org/model:v1.0", "a b=c%2F&d?e#f", "../../up", "ü\n'\"", "None", " ", "", "long" * 2000, "long" * 2001]
     rows = [row(n, model=model, consent=n % 2 == 0) for n, model in enumerate(models)]
     with open_lake(config) as lake:
@@ -54,7 +54,7 @@ def test_rows_come_back_as_they_went_in_whatever_the_model_is_called(config: Lak
     assert all(path.name.isascii() and "model" not in path.name for path in found)
 
 
-def test_each_replacement_is_one_snapshot_that_names_day_and_digest(config: LakeConfig) -> None:
+def test_replacement_is_one_snapshot_with_day_and_digest(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")
         put(lake, config, DAY, [row(2)], "b")
@@ -191,6 +191,7 @@ def test_compaction_makes_few_files_of_many_and_changes_no_row(config: LakeConfi
         assert ids(lake, DAY) == ["t7"]
 
 
+@pytest.mark.slow
 def test_compaction_merges_the_manifests_of_many_commits(config: LakeConfig) -> None:
     days = [f"2026-01-{n:02d}" for n in range(1, 22)]
     with open_lake(config) as lake:

@@ -80,7 +80,7 @@ def test_instructions_are_the_system_message(value: Any) -> None:
     assert parse(value, "user").messages == [{"role": "system", "content": "Be brief."}, USER]
 
 
-def test_instructions_that_only_the_answer_repeats_are_in_the_prompt() -> None:
+def test_instructions_repeated_by_the_answer_are_in_the_prompt() -> None:
     answered = parse({"object": "response", "instructions": "Be brief.", "output": [MESSAGE]}, "assistant")
     wanted = [{"role": "system", "content": "Be brief."}, USER]
     assert prompt(parse("Hi", "user"), answered) == wanted == prompt(parse(wanted, "user"), answered)

@@ -30,6 +30,7 @@ def source(bucket: str) -> LangfuseExport:
     return LangfuseExport(f"s3://{bucket}/prefix")
 
 
+@pytest.mark.slow
 def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None:
     opened = source(bucket)
     for day in ("2026-01-05", "2026-01-06"):
@@ -52,7 +53,7 @@ def test_one_object_is_a_source_of_its_own_and_parquet_is_read(bucket: str, tmp_
     assert len(read(source(bucket)).traces) == 1
 
 
-def test_an_object_that_vanished_or_changed_since_its_listing_is_counted(bucket: str, export: Path) -> None:
+def test_object_that_changed_since_its_listing_is_counted(bucket: str, export: Path) -> None:
     for name in ("gone", "changed"):
         put(bucket, write(export, DAY, [observation(1)]), f"observations_v2/{name}.jsonl.gz")
     opened = source(bucket)
@@ -67,7 +68,8 @@ def test_an_object_that_vanished_or_changed_since_its_listing_is_counted(bucket:
     ]
 
 
-def test_an_object_that_changes_while_it_is_read_gives_what_came_before(bucket: str, export: Path) -> None:
+@pytest.mark.slow
+def test_object_that_changes_during_a_read_gives_what_was_read(bucket: str, export: Path) -> None:
     def large(seed: str) -> Path:
         rows = [observation(n, output=seed + os.urandom(50_000).hex()) for n in range(1, 301)]
         return write(export, "observations_v2/a.jsonl", rows)
@@ -86,7 +88,7 @@ def test_an_object_that_changes_while_it_is_read_gives_what_came_before(bucket: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", [["500", "", "500"], ["", "slow"], ["", "cut", "cut"]])
-def test_a_store_that_stumbles_is_asked_again_and_no_row_comes_twice(
+def test_store_that_fails_now_and_then_gives_each_row_once(
     bucket: str, s3_endpoint: str, export: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(export, DAY, [observation(n, output=os.urandom(20_000).hex()) for n in range(1, 601)])
@@ -119,6 +121,7 @@ def test_a_store_that_stays_away_is_no_empty_source(
             read(source(bucket), part)
 
 
+@pytest.mark.slow
 def test_a_cut_gzip_in_s3_keeps_what_was_readable(bucket: str, export: Path) -> None:
     path = write(export, DAY, [observation(n, output=os.urandom(2000).hex()) for n in range(1, 201)])
     path.write_bytes(path.read_bytes()[:-1000])

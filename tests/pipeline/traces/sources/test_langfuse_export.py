@@ -43,7 +43,7 @@ def test_an_export_is_read(export: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["2026-01-05 10:00:04.500000", "2026-01-05T11:00:04.5+01:00"])
-def test_latency_is_end_less_start_where_the_export_wrote_milliseconds(export: Path, end: str) -> None:
+def test_export_latency_in_milliseconds_is_end_less_start(export: Path, end: str) -> None:
     write(export, DAY, [observation(1, latency=3500.0, end_time=end), observation(2, latency=0.25, end_time=None)])
     assert [t.latency_s for t in read(source(export)).traces] == [3.5, 0.25]
 
@@ -225,7 +225,7 @@ def test_tool_calls_are_kept(export: Path) -> None:
         assert trace.messages[2] == {"role": "tool", "content": "found"}
 
 
-def test_a_file_that_vanished_or_changed_since_its_listing_is_counted(export: Path) -> None:
+def test_file_that_changed_since_its_listing_is_counted(export: Path) -> None:
     for name in ("gone", "grown"):
         write(export, f"observations_v2/{name}.jsonl", [observation(1)])
     write(export, "observations_v2/gone.parquet", ["PAR1"])

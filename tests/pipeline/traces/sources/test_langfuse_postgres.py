@@ -127,9 +127,7 @@ def test_rows_that_are_no_trace_are_counted(database: Any, postgres_url: str, mo
     assert sum(len(found.traces) for found in rows.values()) == 1
 
 
-def test_a_day_that_changed_since_its_listing_is_read_and_counted_as_not_whole(
-    database: Any, postgres_url: str
-) -> None:
+def test_day_that_changed_since_its_listing_is_not_whole(database: Any, postgres_url: str) -> None:
     insert(database, "traces", 1)
     source = LangfusePostgres(postgres_url, "traces")
     parts = source.parts()
@@ -140,7 +138,7 @@ def test_a_day_that_changed_since_its_listing_is_read_and_counted_as_not_whole(
     assert reasons(read(source, parts[0])) == ["truncated_file:1:2026-01-05"]
 
 
-def test_rows_that_arrive_while_a_day_is_read_are_for_the_next_run(
+def test_rows_that_arrive_during_a_read_are_for_the_next_run(
     database: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(langfuse_postgres, "BLOCK", 2000)

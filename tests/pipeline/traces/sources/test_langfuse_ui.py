@@ -98,14 +98,14 @@ def test_the_word_of_the_ui_trace_on_consent_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [2.5, 2500, None, "fast"])
-def test_latency_is_end_less_start_whatever_the_unit_of_the_other(tmp_path: Path, said: object) -> None:
+def test_ui_latency_is_end_less_start(tmp_path: Path, said: object) -> None:
     trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z"}
     ended = {**CALL, "latency": said, "endTime": "2026-01-05T00:00:02.500Z"}
     write(tmp_path, "t.json", [{"trace": trace, "observations": [ended, {**CALL, "id": "p", "latency": said}]}])
     assert [t.latency_s for t in read(LangfuseUi(str(tmp_path))).traces] == [2.5, None]
 
 
-def test_messages_that_only_the_span_has_are_read_from_the_metadata(tmp_path: Path) -> None:
+def test_messages_of_the_span_are_read_from_the_metadata(tmp_path: Path) -> None:
     trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z"}
     said = {"llm.output_messages.0.message.content": "Yes", "llm.output_messages.0.message.role": "assistant"}
     for form in (said, json.dumps(said)):
@@ -113,7 +113,7 @@ def test_messages_that_only_the_span_has_are_read_from_the_metadata(tmp_path: Pa
         assert [t.completion for t in read(LangfuseUi(str(tmp_path))).traces] == ["Yes"]
 
 
-def test_feedback_is_that_of_the_trace_or_of_the_call_in_its_newest_form(tmp_path: Path) -> None:
+def test_feedback_is_the_newest_of_the_trace_or_the_call(tmp_path: Path) -> None:
     def score(id: str, value: float, minute: int, of: str | None = None) -> dict[str, object]:
         return {
             "id": id,

@@ -10,7 +10,7 @@ from pipeline.traces.sources.lines import blocks
 
 
 @given(st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"x", b"\n"))), st.integers(1, 30))
-def test_lines_keep_their_numbers_wherever_the_chunks_and_blocks_end(chunks: list[bytes], size: int) -> None:
+def test_lines_keep_their_numbers_across_chunks_and_blocks(chunks: list[bytes], size: int) -> None:
     found = [line for block in blocks(iter(chunks), size) for line in block.lines()]
     wanted = enumerate(b"".join(chunks).split(b"\n"), 1)
     assert found == [(n, line) for n, line in wanted if line and not line.isspace()]

@@ -91,7 +91,7 @@ def test_a_call_is_read(tmp_path: Path, form: Any) -> None:
     assert (trace.level, trace.error, trace.has_payload) == ("DEFAULT", None, False)
 
 
-def test_tool_calls_and_their_responses_are_kept_and_reasoning_is_not(tmp_path: Path) -> None:
+def test_otel_keeps_tool_calls_and_drops_reasoning(tmp_path: Path) -> None:
     asked = [
         *ASKED,
         {"role": "assistant", "parts": [{"type": "reasoning", "content": "hm"}, CALL]},

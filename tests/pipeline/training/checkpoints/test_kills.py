@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def killed(folder: Path, kills: int, kind: str, steps: int = 0) -> dict[str, int]:
     script = Path(__file__).with_name("kills.py")

@@ -39,6 +39,7 @@ def up(run: Run, step: int, score: float | None = None) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_node_without_its_disk_resumes_from_s3(tmp_path: Path, bucket: str) -> None:
     first = attempt(tmp_path / "first", f"s3://{bucket}/runs", keep_last=2, keep_best=1)
     for step, score in ((5, 0.9), (10, 0.2), (15, 0.3), (20, 0.1)):

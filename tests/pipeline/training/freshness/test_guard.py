@@ -125,6 +125,7 @@ def test_a_lie_is_refused_at_the_first_sync_that_can_tell(
     assert (refused.value.lie, len(engine.pushed) - 1) == (lie, sync)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrives", "lie"),
     [

@@ -96,6 +96,7 @@ class FakeTrainer:
             self.holder.weights = self.run.adapters[self.state.global_step]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_a_training_is_proven_from_its_second_sync_on(run_of: Callable[[int, float], Run], mode: str) -> None:
     trainer = FakeTrainer(run_of(8, 2e-3), mode)

@@ -118,6 +118,7 @@ def test_dpo_and_full_weights_are_converted(checkout: Path, tmp_path: Path) -> N
     assert result.metrics[0]["rewards/accuracies"] == 0.75 and steps(result) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_minibatches_count_in_optimizer_steps(checkout: Path, tmp_path: Path) -> None:
     grpo = {**SECTIONS["grpo"].model_dump(), "steps": 12, "num_minibatches": 2}
     result = trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
@@ -158,6 +159,7 @@ def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> 
     assert (root / "step_4").is_dir() and not list(root.glob("tmp_*"))
 
 
+@pytest.mark.slow
 def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_path: Path) -> None:
     plan, said = make_plan(tmp_path), list[str]()
     behave(checkout, torn=4)
@@ -178,6 +180,7 @@ def test_an_end_without_the_last_checkpoint_is_an_error(checkout: Path, tmp_path
         trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
 
 
+@pytest.mark.slow
 def test_a_training_that_ended_is_not_trained_again(checkout: Path, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     first = trained(plan, tmp_path, checkout)
@@ -217,6 +220,7 @@ def test_what_will_never_run_is_64(what: str, checkout: Path, tmp_path: Path) ->
         assert interrupted(plan, tmp_path, checkout, lambda _: False, signal.SIGTERM) == 64
 
 
+@pytest.mark.slow
 def test_a_conversion_that_leaves_a_gap_is_refused(checkout: Path, tmp_path: Path) -> None:
     (checkout / "gap").touch()
     with pytest.raises(ValueError, match=r"1 are missing, such as model\.norm\.weight"):

@@ -37,7 +37,7 @@ def run(world, clock, drive_for_s):
     return state, lines
 
 
-def test_driving_with_no_time_begins_a_dwell_and_then_takes_one_look_a_run(world):
+def test_drive_without_time_takes_one_look_a_run(world):
     clock = Clock()
     assert run(world, clock, 0.0)[0].phase is Phase.IDLE
     world.propose("new")
@@ -52,14 +52,14 @@ def test_driving_with_no_time_begins_a_dwell_and_then_takes_one_look_a_run(world
     assert (state.phase, state.looks, clock.slept, lines) == (Phase.OBSERVING, 1, [], [])
 
 
-def test_without_dwells_driving_takes_one_look_a_stage_and_no_time(world):
+def test_drive_without_dwells_takes_one_look_a_stage(world):
     clock = Clock()
     world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (0.0, 0.0, 0.0)}))
     state, _ = run(world, clock, 0.0)
     assert (state.phase, state.looks, clock.slept) == (Phase.PROMOTED, 3, [])
 
 
-def test_driving_through_every_dwell_ends_in_a_promotion_and_another_run_changes_nothing(world):
+def test_drive_through_every_dwell_ends_in_a_promotion(world):
     clock = Clock()
     world.propose("new")
     assert run(world, clock, 1000.0)[0].phase is Phase.PROMOTED

@@ -1,15 +1,78 @@
-"""How long a launch bears with what does not begin, does not end, or goes on for too long."""
+"""What a launch passes on of a gang's log, how long it bears with each state, and when starts lead nowhere."""
 
 import time
 from pathlib import Path
 
 import pytest
 
+from k8s.follow import FRUITLESS, KEPT, GangProgress, LogTail
+from k8s.gang import Gang, example
+from k8s.observe import Observed, PodSeen
+from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 
 from .conftest import ROOM, Cluster, Launch, Robot, ender, once_told, queue
+
+POD = PodSeen("pod-0", 0, "Running", None, "", "", "", "")
+
+
+RUNNING = Observed("running", pods=(POD,))
+
+
+class Logs:
+    """What the API would answer, by whole seconds, as it does."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.asked: list[str] = []
+
+    def log(self, namespace: str, pod: str, container: str, since: str = "") -> list[str]:
+        self.asked.append(since)
+        return [line for line in self.lines if line[:19] >= since[:19]]
+
+    def add(self, second: int, text: str, nanos: int = 0) -> None:
+        self.lines.append(f"2026-01-05T10:00:{second:02}.{nanos:09}Z {text}")
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Gang:
+    return example("x", str(tmp_path), 1, 1, "trl", 100, 600, Kubernetes(image="i@sha256:0", instance_type="cpu"))
+
+
+def test_log_tail_tells_each_line_once(gang: Gang) -> None:
+    logs, told = Logs(), list[str]()
+    tail = LogTail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
+    for step in range(6):
+        logs.add(step // 2, f"training: step {step}", nanos=step)
+        tail.follow(RUNNING)
+    assert told == [f"training: step {step}" for step in range(6)]
+    assert logs.asked[-1] == "2026-01-05T10:00:02Z"
+
+
+@pytest.mark.parametrize("noise", ["Loading: 10%\rLoading: 50%", "a\x0bb", "a\u2028b", "a\x85b", "", "\r"])
+def test_noise_does_not_end_the_tail(gang: Gang, noise: str) -> None:
+    logs, told = Logs(), list[str]()
+    tail = LogTail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
+    logs.add(1, noise)
+    tail.follow(RUNNING)
+    logs.add(2, "training: step 1")
+    tail.follow(RUNNING)
+    assert told == ["training: step 1"]
+
+
+def test_the_last_lines_are_kept_for_a_report(gang: Gang) -> None:
+    logs = Logs()
+    tail = LogTail(logs, gang, lambda line: None, lambda line: "taken" in line)  # type: ignore[arg-type]
+    for number in range(KEPT + 5):
+        logs.add(number // 60, f"line {number}", nanos=number)
+    logs.add(59, "taken by Pipes")
+    tail.follow(RUNNING)
+    assert tail.last().splitlines()[-1] == f"line {KEPT + 4}"
+    assert len(tail.last().splitlines()) == KEPT + 2
+    assert "taken" not in tail.last()
+
 
 Planned = tuple[Store, TrainingPlan]
 
@@ -47,9 +110,7 @@ def test_one_bad_pull_after_a_long_wait_for_quota_is_borne(cluster: Cluster, pla
         assert launched.ended() is None
 
 
-def test_a_training_that_runs_too_long_is_ended_and_not_tried_again(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_training_over_its_timeout_is_ended_for_good(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     told: list[Launch] = []
     told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "running: 2 pods")))
     cluster.run_all()
@@ -59,7 +120,7 @@ def test_a_training_that_runs_too_long_is_ended_and_not_tried_again(
     assert "longer than training.timeout_s" in str(error)
 
 
-def test_a_claim_that_is_not_there_is_said_and_not_taken_for_a_lack_of_nodes(
+def test_missing_claim_is_not_taken_for_a_lack_of_nodes(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("k8s.follow.NO_PROGRESS_S", 0.3)
@@ -73,9 +134,7 @@ def test_a_claim_that_is_not_there_is_said_and_not_taken_for_a_lack_of_nodes(
     assert "correct compute.kubernetes.claim" in str(error)
 
 
-def test_a_gang_whose_deletion_never_ends_does_not_hold_its_launch_for_ever(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_deletion_that_never_ends_does_not_hold_the_launch(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     told: list[Launch] = []
     told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "leaving")))
     cluster.run_all()  # and nobody ends them
@@ -102,9 +161,7 @@ def test_no_node_for_too_long_is_a_failure_that_a_retry_may_mend(
     cluster.driver.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
 
 
-def test_quota_that_never_comes_is_said_in_the_words_of_the_queue(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
+def test_quota_that_never_comes_is_told_in_the_queues_words(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     queue(cluster, {"cpu": "1", "memory": "1Gi"})
     told: list[Launch] = []
     told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "couldn't assign flavors")))
@@ -112,3 +169,35 @@ def test_quota_that_never_comes_is_said_in_the_words_of_the_queue(
     assert isinstance(error, TrainingRefused)
     assert "couldn't assign flavors" in str(error)
     assert cluster.driver.pods(cluster.namespace) == []
+
+
+@pytest.fixture
+def progress(tmp_path: Path) -> GangProgress:
+    return GangProgress(tmp_path)
+
+
+def test_starts_without_a_checkpoint_come_to_an_end(progress: GangProgress) -> None:
+    assert [progress.started(starts) for starts in range(FRUITLESS + 1)] == [True] * FRUITLESS + [False]
+
+
+def test_looks_between_two_starts_count_for_nothing(progress: GangProgress) -> None:
+    assert all(progress.started(3) for _ in range(5 * FRUITLESS))
+
+
+def test_a_newer_checkpoint_begins_the_count_anew(progress: GangProgress, tmp_path: Path) -> None:
+    for starts in range(5 * FRUITLESS):
+        if starts % (FRUITLESS - 1) == 0:
+            (tmp_path / "checkpoints" / f"step-{starts:06}").mkdir(parents=True)
+        assert progress.started(starts)
+
+
+def test_the_checkpoints_of_nemo_rl_count(progress: GangProgress, tmp_path: Path) -> None:
+    for starts in range(5 * FRUITLESS):
+        if starts % (FRUITLESS - 1) == 0:
+            (tmp_path / "nemo" / "0123" / "checkpoints" / f"step_{starts}").mkdir(parents=True)
+        assert progress.started(starts)
+
+
+def test_progress_ignores_starts_before_this_launch(progress: GangProgress) -> None:
+    assert progress.started(5 * FRUITLESS)
+    assert not progress.started(6 * FRUITLESS)

@@ -1,0 +1,242 @@
+"""A process that has imported the trainer and the sampler, and forks one for each start: the imports are paid once.
+
+They take up to nine seconds of a core, and a short training takes less. What is forked runs the same entry point with
+the same arguments, environment and directory, in a process of its own that can be signalled and killed.
+"""
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, NamedTuple, Self
+
+from pipeline.locations import Document
+from pipeline.storage import digest_file
+from pipeline.training.result import TrainingResult
+
+ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE"}
+"""As the entry points set it, for what is imported here."""
+
+
+class Attempt(NamedTuple):
+    """How one attempt ended: the signal that it was sent (None: it was left alone) and its exit code."""
+
+    sent: signal.Signals | None
+    code: int
+
+
+class ForkedProcess:
+    """As much of `subprocess.Popen` as the launchers of the sampler and of the trainer use."""
+
+    def __init__(self, output: int | None, reply: int) -> None:
+        self.stdout = None if output is None else os.fdopen(output, errors="replace")
+        self.returncode: int | None = None
+        self._reply = os.fdopen(reply)
+        self.pid = int(self._reply.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._reply], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            self.returncode = int(self._reply.readline())
+            self._reply.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """Forks what `python -m MODULE ARGUMENTS` would run. `output` collects what the trainers of `attempt` print."""
+
+    def __init__(self, output: Path) -> None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        self.output, self._before = output, 0
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "OMP_NUM_THREADS": "1", **ENVIRONMENT},
+                cwd=Path(__file__).parent.parent,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def popen(self, command: Sequence[str], **_: Any) -> ForkedProcess:
+        """What `subprocess.Popen` makes of it, with both streams in one pipe of text."""
+        ours, theirs = os.pipe()
+        return ForkedProcess(ours, self._fork(command, theirs))
+
+    def attempt(self, plan: Path, sent: signal.Signals | None = None, after_s: float = 0.0, at: str = "") -> Attempt:
+        """Run the trainer once; with `sent`, send it that signal, if it still runs.
+
+        That is once it has printed `at`, and so many seconds have passed.
+        """
+        output = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._before = os.fstat(output).st_size
+        process = ForkedProcess(None, self._fork([sys.executable, "-m", "pipeline.training", str(plan)], output))
+        if sent is not None:
+            until = time.monotonic() + after_s
+            while _runs(process.pid) and (time.monotonic() < until or at not in self.said()):
+                time.sleep(0.01)
+            process.send_signal(sent)
+        return Attempt(sent, process.wait())
+
+    def said(self) -> str:
+        """What the newest attempt has printed, up to now."""
+        return self.output.read_bytes()[self._before :].decode(errors="replace") if self.output.exists() else ""
+
+    def _fork(self, command: Sequence[str], output: int) -> int:
+        """The descriptor that the new process's pid and exit code come from; `output` is closed here."""
+        python, minus_m, *argv = command
+        assert (python, minus_m) == (sys.executable, "-m"), command
+        ours, theirs = os.pipe()
+        asked = {"argv": argv, "parent": os.getpid(), "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+        message = json.dumps(asked).encode()
+        socket.send_fds(self._socket, [len(message).to_bytes(4, "big")], [output, theirs])
+        self._socket.sendall(message)
+        os.close(output)
+        os.close(theirs)
+        return ours
+
+
+def as_subprocess(server: ForkServer) -> Any:
+    """In place of a module's `subprocess`: `Popen` forks."""
+    names = ("PIPE", "STDOUT", "DEVNULL", "TimeoutExpired", "CalledProcessError")
+    return SimpleNamespace(Popen=server.popen, **{name: getattr(subprocess, name) for name in names})
+
+
+def survive(server: ForkServer, plan: Path, dice: random.Random, kills: int, whole_s: float) -> list[Attempt]:
+    """Train to the end under `kills` kills at instants that are uniform over `whole_s`, an undisturbed run's time."""
+    attempts: list[Attempt] = []
+    while not plan.with_name("result.json").exists():
+        sent = dice.choice([signal.SIGKILL, signal.SIGTERM]) if len(attempts) < kills else None
+        attempts.append(server.attempt(plan, sent, dice.uniform(0, whole_s)))
+        assert attempts[-1].code in (0, 143, -signal.SIGKILL, -signal.SIGTERM), (attempts, server.output.read_text())
+    return attempts
+
+
+def result_of(plan: Path) -> TrainingResult:
+    path = plan.with_name("result.json")
+    return TrainingResult.model_validate_json(path.read_bytes(), context=Document(path))
+
+
+def adapter_of(plan: Path) -> str:
+    return digest_file(plan.parent / "adapter" / "adapter_model.safetensors")
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _serve(descriptor: int) -> None:
+    """Each request gets a process that forks the one asked for, and tells its pid and then its exit code."""
+    from pipeline.processes import die_with_parent
+    from pipeline.serving import __main__ as sampler
+    from pipeline.training import worker
+
+    die_with_parent()
+    assert worker is not None and sampler is not None, "imported for their imports"
+    monitors: set[int] = set()
+    with socket.socket(fileno=descriptor) as control:
+        while True:
+            header, descriptors, _, _ = socket.recv_fds(control, 4, 2)
+            monitors -= {pid for pid in monitors if os.waitpid(pid, os.WNOHANG)[0]}
+            if not header:
+                return
+            wanted, message = int.from_bytes(header, "big"), b""
+            while len(message) < wanted:
+                message += control.recv(wanted - len(message))
+            monitor = os.fork()
+            if monitor == 0:
+                control.close()
+                die_with_parent()
+                _monitor(json.loads(message), *descriptors)
+                os._exit(0)
+            monitors.add(monitor)
+            for each in descriptors:
+                os.close(each)
+
+
+def _monitor(asked: dict[str, Any], output: int, reply: int) -> None:
+    child = os.fork()
+    if child == 0:
+        os.close(reply)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        _exit(_run(asked))
+    os.close(output)
+    os.write(reply, f"{child}\n".encode())
+    _, status = os.waitpid(child, 0)
+    os.write(reply, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _run(asked: dict[str, Any]) -> int:
+    import runpy
+
+    from pipeline.processes import die_with_parent
+
+    die_with_parent()
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update({**asked["environment"], "OMP_NUM_THREADS": "1", **ENVIRONMENT})
+    # Who starts these processes hands them its pid, to end with it; here that is the process that forked this one.
+    parent = str(os.getppid())
+    module, *arguments = [parent if word == str(asked["parent"]) else word for word in asked["argv"]]
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except BaseException:  # the boundary of the child: what ends it is its output's last words
+        import traceback
+
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _exit(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

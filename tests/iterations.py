@@ -1,0 +1,69 @@
+"""Iterations of the shortened recipe that run once, for all tests and all workers of a run of pytest to copy.
+
+A copy is as good as the original: no file of a data root says where it lies (`test_data_root`).
+"""
+
+import fcntl
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.retry import leavings, remove
+from pipeline import layout
+from pipeline.registry.advance import advance
+from pipeline.registry.record import Phase
+
+from .fork_server import ForkServer
+from .loop import deployment, forked, instance, run_loop
+
+
+class Iterations:
+    """Snapshots below `folder`, which several workers may share: whoever needs one first makes it."""
+
+    def __init__(self, folder: Path, server: ForkServer) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._server = folder, server
+
+    def first(self, target: Path) -> Path:
+        """`target`/data after a launch that ended in a rollout at its first weight, `target`/home with Dagster's record
+        of it; and `target`/production: the traffic of the first model, which a root before its first launch may have.
+        """
+        return self._copy("first", self._make_first, target)
+
+    def second(self, target: Path) -> Path:
+        """The same after that candidate was promoted and another launch made the next iteration."""
+        return self._copy("second", self._make_second, target)
+
+    def planned(self, target: Path) -> Path:
+        """The first as a launch leaves it that ends before its training begins: no model, no rollout."""
+        store = deployment(self.first(target) / "data").store()
+        latest = deployment(target / "data").latest()
+        remove(store, latest, "policy_checkpoint", list(leavings(store, latest, "policy_checkpoint")))
+        for name in (layout.ROLLOUT, layout.MLFLOW):
+            shutil.rmtree(store.path(name))
+        return target
+
+    def _copy(self, name: str, make: Callable[[Path], None], target: Path) -> Path:
+        made = self.folder / name
+        with (self.folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.is_dir():
+                staged = self.folder / f"{name}.staged"
+                shutil.rmtree(staged, ignore_errors=True)
+                with forked(self._server):
+                    make(staged)
+                staged.rename(made)
+        return shutil.copytree(made, target, dirs_exist_ok=True)
+
+    def _make_first(self, folder: Path) -> None:
+        with instance(folder / "home") as home:
+            launched = run_loop(deployment(folder / "data"), home)
+        assert launched.success
+        shutil.copytree(folder / "data" / "production", folder / "production")
+
+    def _make_second(self, folder: Path) -> None:
+        settings = deployment(self.first(folder) / "data")
+        with instance(folder / "home") as home:
+            assert advance(settings.stage(print), settings.tracking_uri(), 120.0).phase is Phase.PROMOTED
+            launched = run_loop(settings, home)
+        assert launched.success
