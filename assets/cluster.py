@@ -87,9 +87,11 @@ def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable
     return abandoned_gang.name if abandoned_gang else ""
 
 
-def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any, suite: Suite) -> dg.AssetCheckResult:
+def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any, suite: Callable[[], Suite]) -> dg.AssetCheckResult:
     """Whether the cluster would take the gang, the budget its cost and the gate its result, as far as that can be known
-    beforehand."""
+    beforehand. `suite` reads what the gate will ask; where there is nothing to launch it is not read.
+
+    Raises ValueError where it cannot be."""
     settings, name = recipe.compute.kubernetes, "launchable"
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
@@ -103,7 +105,7 @@ def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any, suite: Suite)
     refusal = over_budget(cost, recipe.compute.budget_usd)
     errors = [finding for finding in findings if finding.severity == "error"]
     reasons = [refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors]
-    reasons += gate_refusals(recipe, plan.base.uri, suite)
+    reasons += gate_refusals(recipe, plan.base.uri, suite())
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,

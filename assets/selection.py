@@ -100,8 +100,8 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(decision.reasons),
     )
-    asked = suite(store, recipe.evaluation)
-    may_launch = launchable(recipe, plan, store.path(iteration.path(layout.PLAN)), asked)
+    plan_path = store.path(iteration.path(layout.PLAN))
+    may_launch = launchable(recipe, plan, plan_path, lambda: suite(store, recipe.evaluation))
     yield may_launch
     refuse_unlaunchable(may_launch)
 

@@ -45,8 +45,9 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
     try:
         recipe = deployment.recipe_to_continue(iteration)
         if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
-            plan_path, asked = store.path(iteration.path(layout.PLAN)), suite(store, recipe.evaluation)
-            refuse_unlaunchable(launchable(recipe, training_plan, plan_path, asked))
+            plan_path = store.path(iteration.path(layout.PLAN))
+            check = launchable(recipe, training_plan, plan_path, lambda: suite(store, recipe.evaluation))
+            refuse_unlaunchable(check)
         if recipe.compute.kubernetes is None:
             result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
         else:

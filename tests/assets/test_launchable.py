@@ -27,7 +27,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
 
 
 def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResult:
-    return launchable(recipe, plan, path, embedded_suite(recipe.evaluation))
+    return launchable(recipe, plan, path, lambda: embedded_suite(recipe.evaluation))
 
 
 @pytest.mark.parametrize(

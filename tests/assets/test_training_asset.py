@@ -93,7 +93,8 @@ def records(store: Store, iteration: Iteration, health: Health, method: str) -> 
     )  # fmt: skip
     decision = decide().model_copy(update={"method": method, "reasons": ("because",)})
     plan = TrainingPlan(
-        iteration=ID, decision=decision, base=iteration.champion, data=NOWHERE, held_out=None, without_consent=0,
+        iteration=ID, decision=decision, base=iteration.champion, held_out=None, without_consent=0,
+        data=None if method == "none" else NOWHERE,
         training=Training(), rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
     )  # fmt: skip
     laid = {
