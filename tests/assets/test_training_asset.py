@@ -94,9 +94,9 @@ def records(store: Store, iteration: Iteration, health: Health, method: str) -> 
     )  # fmt: skip
     decision = decide().model_copy(update={"method": method, "reasons": ("because",)})
     plan = TrainingPlan(
-        iteration=ID, decision=decision, base=iteration.champion, data=NOWHERE, held_out=None, without_consent=0,
-        method=None if method == "none" else Training().method(method), training=TrainingSettings(),
-        rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
+        iteration=ID, decision=decision, base=iteration.champion, held_out=None, without_consent=0,
+        data=None if method == "none" else NOWHERE, method=None if method == "none" else Training().method(method),
+        training=TrainingSettings(), rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
     )  # fmt: skip
     laid = {
         "traces.json": GovernedTraces(iteration=iteration, source="s", days=(day,), seen=0, admitted=0, rejected={}),
