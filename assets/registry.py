@@ -20,7 +20,7 @@ from pipeline.registry import versions
 from pipeline.registry.advance import advance
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import on_hold, propose
-from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.registry.record import JudgedCandidate, ModelVersion, RolloutState
 
 
 @dg.asset(group_name="registry", kinds={"mlflow"}, owners=["team:ml-platform"], output_required=False)
@@ -59,16 +59,7 @@ def canary(
         context.log.warning(held)
         conclude(store, iteration, "held", held)
         return
-    proposed = propose(
-        store,
-        iteration,
-        model_version,
-        verdict=str(gate_verdict.verdict),
-        verdict_digest=gate_verdict.candidate.digest,
-        bundle_digest=gate_verdict.bundle_digest,
-        policy=policy_of(recipe.rollout),
-        now=time.time(),
-    )
+    proposed = propose(store, iteration, model_version, _judged(gate_verdict), policy_of(recipe.rollout), time.time())
     if proposed.waits:  # the iteration stays open
         context.log.warning(f"Not rolled out yet, the same launch does so once that is over: {proposed.refused}")
         return
@@ -99,15 +90,20 @@ def on_record(
         deployment.store(),
         iteration,
         trained.checkpoint,
-        verdict=str(verdict.verdict) if verdict else "STOP",
-        bundle_digest=verdict.bundle_digest if verdict else "",
-        params=pinned(deployment.store(), iteration).model_dump(mode="json"),
-        metrics=records.metrics,
-        plots={**images, "evaluation": report.picture(records.report)} if records.report else images,
-        card=card_sections(records, verdict),
-        code_version=deployment.code_version(),
-        tags=records.tags,
+        _judged(verdict) if verdict else JudgedCandidate("STOP", trained.checkpoint.model.digest, ""),
+        versions.RunContents(
+            params=pinned(deployment.store(), iteration).model_dump(mode="json"),
+            metrics=records.metrics,
+            plots={**images, "evaluation": report.picture(records.report)} if records.report else images,
+            card=card_sections(records, verdict),
+            code_version=deployment.code_version(),
+            tags=records.tags,
+        ),
     )
+
+
+def _judged(verdict: GateVerdict) -> JudgedCandidate:
+    return JudgedCandidate(str(verdict.verdict), verdict.candidate.digest, verdict.bundle_digest)
 
 
 def _shown(state: RolloutState) -> dict[str, str | int]:

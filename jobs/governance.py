@@ -15,7 +15,7 @@ from pipeline.erasure import derived
 from pipeline.erasure.proof import ErasureProof, proof_name, proofs
 from pipeline.registry.blocks import blocks
 from pipeline.registry.record import Phase, read_state
-from pipeline.registry.rollout import roll_back
+from pipeline.registry.rollout import RolloutPorts, roll_back
 from pipeline.registry.router import LocalRouter
 from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
@@ -68,7 +68,9 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     proof = erasure.forget(settings.stage(log), user_id, since=since, tracking_uri=uri, now=now)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
-        roll_back(store, name, LocalRouter(store, name), lambda state: project(uri, state), now.timestamp())
+        roll_back(
+            RolloutPorts(store, name, LocalRouter(store, name), lambda state: project(uri, state)), now.timestamp()
+        )
         log(f"rollout of {name}: {read_state(store, name).phase}")
     return proof
 

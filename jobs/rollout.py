@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from assets.resources import Deployment, deployment
 from pipeline.registry.decision import DecisionResult, RolloutDecision, decide
 from pipeline.registry.record import TERMINAL, Phase, read_events
+from pipeline.registry.rollout import RolloutPorts
 from pipeline.registry.router import LocalRouter
 from pipeline.registry.status import ArmStatus, RolloutStatus, status
 from pipeline.registry.versions import project
@@ -46,7 +47,8 @@ def read_status(settings: Deployment) -> RolloutStatus:
 def take(settings: Deployment, decision: RolloutDecision) -> DecisionResult:
     """Carry a person's decision out on this deployment."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
-    return decide(store, name, LocalRouter(store, name), lambda state: project(uri, state), decision, time.time())
+    ports = RolloutPorts(store, name, LocalRouter(store, name), lambda state: project(uri, state))
+    return decide(ports, decision, time.time())
 
 
 def outcome_lines(decision: RolloutDecision, done: DecisionResult) -> Iterator[str]:

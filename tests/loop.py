@@ -15,7 +15,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.iteration import identify
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
-from pipeline.registry.record import ModelVersion
+from pipeline.registry.record import JudgedCandidate, ModelVersion
 from pipeline.serving import sample
 from pipeline.storage import DatasetRef, digest_file, model_ref
 from pipeline.training import launch as training_launch
@@ -76,9 +76,8 @@ def open_rollout(settings: Deployment, files: Path, now: float) -> str:
     version = ModelVersion(
         name=iteration.model_name, version=7, run_id="run", model=candidate, adapter=candidate, iteration=iteration.id
     )
-    policy = policy_of(recipe.rollout)
-    passed = {"verdict": "PASS", "verdict_digest": candidate.digest, "bundle_digest": "bundle"}
-    opened = propose(settings.store(), iteration, version, **passed, policy=policy, now=now)
+    judged = JudgedCandidate("PASS", candidate.digest, "bundle")
+    opened = propose(settings.store(), iteration, version, judged, policy_of(recipe.rollout), now)
     assert not opened.refused
     return opened.state.rollout
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 
 from pipeline import layout
@@ -12,7 +11,7 @@ from pipeline.recipe import Recipe
 from pipeline.registry import versions
 from pipeline.registry.record import RolloutState, read_events, read_state
 from pipeline.registry.replay import ReplayedTraffic
-from pipeline.registry.rollout import drive
+from pipeline.registry.rollout import Pace, RolloutPorts, drive
 from pipeline.registry.router import LocalRouter
 from pipeline.registry.unseen import unseen
 from pipeline.rewards.verifiers import grader_of
@@ -38,19 +37,16 @@ def advance(context: StageContext, tracking_uri: str, drive_for_s: float) -> Rol
         missing_reason = str(reason)
     limit = Sampling(max_completion_tokens=recipe.evaluation.max_completion_tokens)
     with closing(grader_of(recipe.rewards.verifier)) as check:
-        return drive(
+        ports = RolloutPorts(
             store,
             name,
             LocalRouter(store, name),
-            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit, missing_reason),
             lambda state: versions.project(tracking_uri, state),
-            drive_for_s=drive_for_s,
-            now=time.time,
-            sleep=time.sleep,
-            log=log,
-            # Replayed requests come when they are asked for: with short dwells nothing is worth a minute's wait.
-            look_every_s=min(60.0, max(1.0, *recipe.rollout.dwell_s)),
+            ReplayedTraffic(requests, sampler(log), check, recipe.rollout.replay_requests, limit, missing_reason),
         )
+        # Replayed requests come when they are asked for: with short dwells nothing is worth a minute's wait.
+        look_every_s = min(60.0, max(1.0, *recipe.rollout.dwell_s))
+        return drive(ports, Pace(drive_for_s, look_every_s), log)
 
 
 def _judged_by(context: StageContext, state: RolloutState) -> Recipe:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pipeline.registry.record import Phase, RolloutEvent, RolloutState, append, read_state, step_event
-from pipeline.registry.rollout import Projection, Tick, reconcile, roll_back
-from pipeline.registry.router import TrafficSplit
+from pipeline.registry.record import Phase, RolloutEvent, RolloutState, RolloutStep, append, read_state, step_event
+from pipeline.registry.rollout import RolloutPorts, Tick, reconcile, roll_back
 from pipeline.storage import Record, Store
 
 Action = Literal["resume", "abort"]
@@ -37,9 +36,7 @@ class DecisionResult(Record):
     """What could not be projected onto the registry or the audit log: the next tick tries again."""
 
 
-def decide(
-    store: Store, model_name: str, split: TrafficSplit, project: Projection, decision: RolloutDecision, now: float
-) -> DecisionResult:
+def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> DecisionResult:
     """Put a decision on record and make the traffic follow it at once.
 
     An abort takes the canary to 0% and reads it back; the state is still ROLLING_BACK when the router does not obey.
@@ -48,6 +45,7 @@ def decide(
     for field, value in (("reason", decision.reason), ("by", decision.by)):
         if not value.strip():
             raise ValueError(f"The decision has no {field}. Give one: it goes into the audit log.")
+    store, model_name = ports.store, ports.model_name
     act = resume if decision.action == "resume" else abort
     while True:
         state = read_state(store, model_name)
@@ -58,7 +56,7 @@ def decide(
         if decision.action == "abort" and state.phase is Phase.ROLLING_BACK:
             break
     follow = reconcile if decision.action == "resume" else roll_back
-    done: Tick = follow(store, model_name, split, project, now)
+    done: Tick = follow(ports, now)
     return DecisionResult(state=done.state, errors=done.errors)
 
 
@@ -79,7 +77,7 @@ def abort(store: Store, model_name: str, reason: str, now: float, by: str = "", 
     False when none is active, or its way back is decided already. `rollout`: only this one.
     """
     while may_be_aborted(state := read_state(store, model_name)) and rollout in ("", state.rollout):
-        if append(store, model_name, state, step_event(state, now, Phase.ROLLING_BACK, reason, by=by)):
+        if append(store, model_name, state, step_event(state, now, RolloutStep(Phase.ROLLING_BACK, reason, by=by))):
             return True
     return False
 
@@ -89,7 +87,7 @@ def may_be_aborted(state: RolloutState) -> bool:
 
 
 def _resumed(state: RolloutState, reason: str, now: float, by: str) -> RolloutEvent:
-    return step_event(state, now, Phase.SHIFTING, reason, stage=max(state.settled, 0), by=by)
+    return step_event(state, now, RolloutStep(Phase.SHIFTING, reason, stage=max(state.settled, 0), by=by))
 
 
 def _refusal(state: RolloutState, decision: RolloutDecision) -> str:

@@ -11,6 +11,7 @@ from pipeline.iteration import Iteration
 from pipeline.registry.blocks import blocked
 from pipeline.registry.policy import RolloutPolicy
 from pipeline.registry.record import (
+    JudgedCandidate,
     ModelVersion,
     Phase,
     Proposal,
@@ -59,20 +60,17 @@ def propose(
     store: Store,
     iteration: Iteration,
     version: ModelVersion,
-    *,
-    verdict: str,
-    verdict_digest: str,
-    bundle_digest: str,
+    judged: JudgedCandidate,
     policy: RolloutPolicy,
     now: float,
 ) -> ProposalResult:
     """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing.
 
-    `verdict_digest` is the model digest that the gate judged. Raises ValueError when it is another model's.
+    Raises ValueError when the gate judged another model.
     """
-    if verdict_digest != version.model.digest:
+    if judged.digest != version.model.digest:
         raise ValueError(
-            f"The verdict is about model {verdict_digest[:12]}, the version holds {version.model.digest[:12]}. "
+            f"The verdict is about model {judged.digest[:12]}, the version holds {version.model.digest[:12]}. "
             "Evaluate the model that is proposed."
         )
     name, digest = iteration.model_name, version.model.digest
@@ -81,7 +79,7 @@ def propose(
         state = read_state(store, name)
         if rollout == state.rollout:
             return ProposalResult(state=state)
-        if refused := blocked(store, version) or _refusal(state, rollout, iteration, verdict, digest):
+        if refused := blocked(store, version) or _refusal(state, rollout, iteration, judged.verdict, digest):
             return ProposalResult(state=state, refused=refused)
         if state.active:
             return ProposalResult(state=state, refused=_in_the_way(state), waits=True)
@@ -90,7 +88,7 @@ def propose(
             version=version,
             champion=iteration.champion,
             verdict="PASS",
-            bundle_digest=bundle_digest,
+            bundle_digest=judged.bundle_digest,
             policy=policy,
         )
         event = RolloutEvent(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)

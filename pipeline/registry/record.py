@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import reduce
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -55,6 +55,14 @@ class ModelVersion(Record):
     model: ModelRef
     adapter: ModelRef
     iteration: str
+
+
+class JudgedCandidate(NamedTuple):
+    """The gate's word on a candidate: its verdict, the digest of the model that it judged, and of the evidence."""
+
+    verdict: str
+    digest: str
+    bundle_digest: str
 
 
 class Proposal(Record):
@@ -168,30 +176,32 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
     return store.create(_name(model_name, event.epoch), event)
 
 
-def step_event(
-    state: RolloutState,
-    now: float,
-    phase: Phase,
-    reason: str,
-    *,
-    stage: int | None = None,
-    look: LiveMetrics | None = None,
-    missed: bool = False,
-    quarantine: bool = False,
-    by: str = "",
-) -> RolloutEvent:
-    """The event that follows `state` within its rollout; it stays at its stage unless told."""
+class RolloutStep(NamedTuple):
+    """What a rule decides of the active rollout, before it is an event."""
+
+    phase: Phase
+    reason: str
+    stage: int | None = None
+    """None: it stays at its stage."""
+    look: LiveMetrics | None = None
+    missed: bool = False
+    quarantine: bool = False
+    by: str = ""
+
+
+def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEvent:
+    """The event that follows `state` within its rollout."""
     return RolloutEvent(
         epoch=state.epoch + 1,
         at=now,
         rollout=state.rollout,
-        phase=phase,
-        stage=state.stage if stage is None else stage,
-        reason=reason,
-        look=look,
-        missed=missed,
-        quarantine=quarantine,
-        by=by,
+        phase=step.phase,
+        stage=state.stage if step.stage is None else step.stage,
+        reason=step.reason,
+        look=step.look,
+        missed=step.missed,
+        quarantine=step.quarantine,
+        by=step.by,
     )
 
 

@@ -16,10 +16,12 @@ Owns the pace. Refuses to decide anything: ticks do, and a run that dies is take
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pipeline import audit
 from pipeline.registry.blocks import blocked
@@ -28,8 +30,8 @@ from pipeline.registry.record import (
     TERMINAL,
     Phase,
     Proposal,
-    RolloutEvent,
     RolloutState,
+    RolloutStep,
     append,
     covered_s,
     read_events,
@@ -72,47 +74,52 @@ class Tick(Record):
     errors: tuple[str, ...] = ()
 
 
-def tick(
-    store: Store,
-    model_name: str,
-    split: TrafficSplit,
-    metrics: LiveMetricsPort,
-    project: Projection,
-    now: float,
-    intact: Callable[[ModelRef], bool] | None = None,
-) -> Tick:
+def is_intact(model: ModelRef) -> bool:
+    folder = Path(model.uri)
+    return folder.is_dir() and digest_dir(folder) == model.digest
+
+
+@dataclass(frozen=True)
+class RolloutPorts:
+    """The rollout of one model and the world that it reads and moves."""
+
+    store: Store
+    model_name: str
+    split: TrafficSplit
+    project: Projection
+    metrics: LiveMetricsPort = Unwatched()  # noqa: RUF009 (it has no state)
+    intact: Callable[[ModelRef], bool] = is_intact
+    """Whether a model's files still have their digest."""
+
+
+def tick(ports: RolloutPorts, now: float) -> Tick:
     """Read the record, observe the world, take at most one transition, make traffic and then the registry follow.
 
-    Level-triggered: it may crash anywhere, be repeated, and run beside another. `intact` says whether a model's
-    files still have their digest; the default hashes them.
+    Level-triggered: it may crash anywhere, be repeated, and run beside another.
     """
-    state = read_state(store, model_name)
+    state = read_state(ports.store, ports.model_name)
     if state.proposal is None:
         return Tick(state=state)
-    reason = blocked(store, state.proposal.version)
+    reason = blocked(ports.store, state.proposal.version)
     if reason and state.active and state.phase is not Phase.ROLLING_BACK:
-        step = step_event(state, now, Phase.ROLLING_BACK, reason)
+        step = RolloutStep(Phase.ROLLING_BACK, reason)
     else:
-        step = _step(state, state.proposal, split, metrics, now, intact or is_intact)
+        step = _step(state, state.proposal, ports, now)
     if step is not None:
-        append(store, model_name, state, step)
-    return reconcile(store, model_name, split, project, now)
+        append(ports.store, ports.model_name, state, step_event(state, now, step))
+    return reconcile(ports, now)
 
 
-def roll_back(store: Store, model_name: str, split: TrafficSplit, project: Projection, now: float) -> Tick:
+def roll_back(ports: RolloutPorts, now: float) -> Tick:
     """Take a rollback that was decided to its end now: move the traffic, then read it back. Nothing is measured.
 
     The state is still ROLLING_BACK when the router does not obey; later ticks go on trying.
     """
-    moved = tick(store, model_name, split, Unwatched(), project, now)
+    unwatched = replace(ports, metrics=Unwatched())
+    moved = tick(unwatched, now)
     if moved.state.phase is not Phase.ROLLING_BACK:
         return moved
-    return tick(store, model_name, split, Unwatched(), project, now)
-
-
-def is_intact(model: ModelRef) -> bool:
-    folder = Path(model.uri)
-    return folder.is_dir() and digest_dir(folder) == model.digest
+    return tick(unwatched, now)
 
 
 def wanted_split(state: RolloutState) -> Split:
@@ -130,36 +137,29 @@ def wanted_split(state: RolloutState) -> Split:
     )
 
 
-def _step(
-    state: RolloutState,
-    proposal: Proposal,
-    split: TrafficSplit,
-    metrics: LiveMetricsPort,
-    now: float,
-    intact: Callable[[ModelRef], bool],
-) -> RolloutEvent | None:
+def _step(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
     if state.phase is Phase.PROPOSED:
-        lost = [m.uri for m in (proposal.champion, proposal.version.model) if not intact(m)]
+        lost = [m.uri for m in (proposal.champion, proposal.version.model) if not ports.intact(m)]
         if lost:
-            return step_event(state, now, Phase.ROLLING_BACK, f"files are gone or changed: {', '.join(lost)}")
-        return step_event(state, now, Phase.GATED, f"bundle {proposal.bundle_digest[:12]} passes")
+            return RolloutStep(Phase.ROLLING_BACK, f"files are gone or changed: {', '.join(lost)}")
+        return RolloutStep(Phase.GATED, f"bundle {proposal.bundle_digest[:12]} passes")
     if state.phase is Phase.GATED:
-        return step_event(state, now, Phase.SHIFTING, f"to {proposal.policy.weights[0]}%")
+        return RolloutStep(Phase.SHIFTING, f"to {proposal.policy.weights[0]}%")
     if not state.active:
         return None
-    in_force = _agrees(split.read(), wanted_split(state))
+    in_force = _agrees(ports.split.read(), wanted_split(state))
     if state.phase is Phase.SHIFTING:
         if in_force:
-            return step_event(state, now, Phase.OBSERVING, f"the router reads {state.canary_weight}%")
-        return _missed(state, now, f"the router does not read {state.canary_weight}% yet")
+            return RolloutStep(Phase.OBSERVING, f"the router reads {state.canary_weight}%")
+        return _missed(state, f"the router does not read {state.canary_weight}% yet")
     if state.phase is Phase.ROLLING_BACK:
         over = Phase.ROLLED_BACK if state.quarantine else Phase.ABORTED
-        return step_event(state, now, over, state.reason) if in_force else None
+        return RolloutStep(over, state.reason) if in_force else None
     if not in_force:  # somebody moved the traffic: what the arms did meanwhile is no evidence
-        return _missed(state, now, f"the router does not read {state.canary_weight}%")
+        return _missed(state, f"the router does not read {state.canary_weight}%")
     if state.canary_weight == 0 or now <= state.watched_until:
         return None  # no canary to watch, or nothing new since it was watched
-    return _judge(state, proposal.policy, metrics, wanted_split(state), now)
+    return _judge(state, proposal.policy, ports.metrics, now)
 
 
 def _agrees(read: Split | None, wanted: Split) -> bool:
@@ -167,54 +167,52 @@ def _agrees(read: Split | None, wanted: Split) -> bool:
     return read is not None and read.model_copy(update={"epoch": wanted.epoch}) == wanted
 
 
-def _judge(
-    state: RolloutState, policy: RolloutPolicy, metrics: LiveMetricsPort, split: Split, now: float
-) -> RolloutEvent | None:
+def _judge(state: RolloutState, policy: RolloutPolicy, metrics: LiveMetricsPort, now: float) -> RolloutStep | None:
     try:
-        look = metrics.look(split, state.looks + 1, state.watched_until, now)
+        look = metrics.look(wanted_split(state), state.looks + 1, state.watched_until, now)
         blind = unusable(look, state.watched_until, now, policy)
     except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
         look, blind = None, f"no metrics: {error}"
     if look is None or blind:
-        return _missed(state, now, blind)
+        return _missed(state, blind)
     evidence = state.evidence.plus(look, policy)
     if reason := harm(evidence, policy):
-        return step_event(state, now, Phase.ROLLING_BACK, reason, look=look, quarantine=True)
+        return RolloutStep(Phase.ROLLING_BACK, reason, look=look, quarantine=True)
     if state.phase is Phase.HELD:
-        return step_event(state, now, Phase.HELD, "no harm is proven", look=look)
+        return RolloutStep(Phase.HELD, "no harm is proven", look=look)
     if reason := skew(evidence, state.canary_weight):
-        return step_event(state, now, Phase.HELD, reason, look=look)
+        return RolloutStep(Phase.HELD, reason, look=look)
     dwell, wanted = state.dwell_s + covered_s(state, look, now), policy.dwell_s[state.stage]
     graded, enough = evidence.canary.graded, policy.min_canary_requests
     if dwell < wanted or graded < enough:
         seen = f"{dwell:.0f} of {wanted:.0f} s and {graded:.0f} of {enough} requests at {state.canary_weight}%"
-        return step_event(state, now, Phase.OBSERVING, seen, look=look)
+        return RolloutStep(Phase.OBSERVING, seen, look=look)
     if reason := shortfall(evidence, policy):
-        return step_event(state, now, Phase.HELD, reason, look=look)
+        return RolloutStep(Phase.HELD, reason, look=look)
     if state.stage + 1 == len(policy.weights):
-        return step_event(state, now, Phase.PROMOTED, f"no harm at {state.canary_weight}%", look=look)
+        return RolloutStep(Phase.PROMOTED, f"no harm at {state.canary_weight}%", look=look)
     to = f"no harm at {state.canary_weight}%, to {policy.weights[state.stage + 1]}%"
-    return step_event(state, now, Phase.SHIFTING, to, look=look, stage=state.stage + 1)
+    return RolloutStep(Phase.SHIFTING, to, look=look, stage=state.stage + 1)
 
 
-def _missed(state: RolloutState, now: float, reason: str) -> RolloutEvent:
+def _missed(state: RolloutState, reason: str) -> RolloutStep:
     phase = Phase.HELD if state.misses + 1 >= MAX_MISSES else state.phase
-    return step_event(state, now, phase, reason, missed=True)
+    return RolloutStep(phase, reason, missed=True)
 
 
-def reconcile(store: Store, model_name: str, split: TrafficSplit, project: Projection, now: float) -> Tick:
+def reconcile(ports: RolloutPorts, now: float) -> Tick:
     """Traffic first, then registry and audit log, all from the record as it is by now, whoever wrote its last event."""
-    state = read_state(store, model_name)
+    state = read_state(ports.store, ports.model_name)
     wanted = wanted_split(state)
-    if split.read() != wanted:
-        split.apply(wanted)
+    if ports.split.read() != wanted:
+        ports.split.apply(wanted)
     errors: list[str] = []
     try:
-        project(state)
+        ports.project(state)
     except Exception as error:  # boundary: a registry that is down must not keep traffic where it is
         errors.append(f"registry: {error}")
     try:
-        _audit(store, model_name, state, now)
+        _audit(ports.store, ports.model_name, state, now)
     except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
         errors.append(f"audit: {error}")
     return Tick(state=state, errors=tuple(errors))
@@ -241,45 +239,41 @@ def _audit(store: Store, model_name: str, state: RolloutState, now: float) -> No
         audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)
 
 
-def drive(
-    store: Store,
-    model_name: str,
-    split: TrafficSplit,
-    metrics: LiveMetricsPort,
-    project: Projection,
-    *,
-    drive_for_s: float,
-    now: Callable[[], float],
-    sleep: Callable[[float], None],
-    log: Callable[[str], None] = print,
-    look_every_s: float = 60.0,
-    intact: Callable[[ModelRef], bool] | None = None,
-) -> RolloutState:
-    """Tick until the rollout is over or held, or only waits while `drive_for_s` (seconds) have passed.
+class Pace(NamedTuple):
+    """How long a run of the controller stays, in seconds, and by which clock."""
 
-    With `drive_for_s=0` a dwell that was running gets one look, and one that begins is left to the next run. Logs a
-    line for each transition and each registry error.
+    drive_for_s: float
+    """0: a dwell that was running gets one look, and one that begins is left to the next run."""
+    look_every_s: float = 60.0
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -> RolloutState:
+    """Tick until the rollout is over or held, or only waits while `pace.drive_for_s` have passed.
+
+    Logs a line for each transition and each registry error.
     """
-    started = now()
-    before = read_state(store, model_name)
+    started, name = pace.now(), ports.model_name
+    before = read_state(ports.store, name)
     while True:
-        done = tick(store, model_name, split, metrics, project, now(), intact)
+        done = tick(ports, pace.now())
         state = done.state
         for error in done.errors:
-            log(f"rollout {model_name}: {error}")
+            log(f"rollout {name}: {error}")
         if moved := (state.phase, state.stage, state.rollout) != (before.phase, before.stage, before.rollout):
-            log(f"rollout {model_name} {state.rollout}: {_where(before)} -> {_where(state)}: {state.reason}")
+            log(f"rollout {name} {state.rollout}: {_where(before)} -> {_where(state)}: {state.reason}")
         before = state
         if state.phase in TERMINAL or state.phase in (Phase.IDLE, Phase.HELD):
             return state
         if moved and state.phase is not Phase.OBSERVING:  # a stage that has just begun has nothing to show yet
             continue
-        pause = _pause(state, look_every_s, moved)
+        pause = _pause(state, pace.look_every_s, moved)
         if pause == 0:
             continue
-        if now() + pause - started > drive_for_s:
+        if pace.now() + pause - started > pace.drive_for_s:
             return state
-        sleep(pause)
+        pace.sleep(pause)
 
 
 def _where(state: RolloutState) -> str:

@@ -14,13 +14,14 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import leaves
-from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.registry.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.storage import CheckpointRef, Record, Store
 
 if TYPE_CHECKING:
@@ -51,45 +52,49 @@ class ModelRegistration(NamedTuple):
     digest: str
 
 
+@dataclass(frozen=True)
+class RunContents:
+    """What goes on record beside the lineage. `params` may nest; `metrics` are rows `{"step": int, name: value}`;
+    `plots` are PNG files by name; `card` holds the sections of `SECTIONS` in Markdown."""
+
+    params: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, float]]
+    plots: Mapping[str, bytes]
+    card: Mapping[str, str]
+    code_version: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 def record(
     tracking_uri: str,
     store: Store,
     iteration: Iteration,
     checkpoint: CheckpointRef,
-    *,
-    verdict: str,
-    bundle_digest: str,
-    params: Mapping[str, Any],
-    metrics: Sequence[Mapping[str, float]],
-    plots: Mapping[str, bytes],
-    card: Mapping[str, str],
-    code_version: str,
-    tags: Mapping[str, str] | None = None,
+    judged: JudgedCandidate,
+    contents: RunContents,
 ) -> RecordedVersion:
     """Record an iteration in experiment `iteration.model_name`; register its adapter if the verdict is PASS.
 
-    `params` may nest; `metrics` are rows `{"step": int, name: value}`; `plots` are PNG files by name; `card` holds the
-    sections of `SECTIONS` in markdown; `tags` go on the run beside its lineage. Calling it again, also after a
-    crash halfway, adds nothing twice.
+    Calling it again, also after a crash halfway, adds nothing twice.
     """
-    lineage = _lineage(store, iteration, checkpoint, verdict, bundle_digest, code_version)
-    text = model_card(iteration.model_name, lineage, card)
+    lineage = _lineage(store, iteration, checkpoint, judged, contents.code_version)
+    text = model_card(iteration.model_name, lineage, contents.card)
     client = _client(tracking_uri)
     # A tracking server knows where its artifacts go; a database does not.
     remote = tracking_uri.startswith("http")
     run = _run(client, None if remote else store.path(layout.MLFLOW, iteration.model_name), iteration)
     run_id = run.info.run_id
-    _log_params(client, run, {key: store.within(value) for key, value in leaves(params)})
-    _log_metrics(client, run, metrics)
-    for key, value in {**(tags or {}), **lineage}.items():
+    _log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
+    _log_metrics(client, run, contents.metrics)
+    for key, value in {**contents.tags, **lineage}.items():
         client.set_tag(run_id, key, value)
     with tempfile.TemporaryDirectory(prefix="plots-") as folder:
-        for name, png in plots.items():
+        for name, png in contents.plots.items():
             Path(folder, f"{name}.png").write_bytes(png)
         client.log_artifacts(run_id, folder, "plots")
     client.log_artifacts(run_id, checkpoint.adapter.uri, ADAPTER)
     client.log_text(run_id, text, "model_card.md")
-    version = _version(client, run, iteration, checkpoint, lineage, text) if verdict == "PASS" else None
+    version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
     client.set_terminated(run_id, "FINISHED")
     return RecordedVersion(run_id=run_id, version=version)
 
@@ -231,7 +236,7 @@ def _version(
 
 
 def _lineage(
-    store: Store, iteration: Iteration, checkpoint: CheckpointRef, verdict: str, bundle_digest: str, code_version: str
+    store: Store, iteration: Iteration, checkpoint: CheckpointRef, judged: JudgedCandidate, code_version: str
 ) -> dict[str, str]:
     return {
         "iteration": iteration.id,
@@ -243,8 +248,8 @@ def _lineage(
         "adapter.digest": checkpoint.adapter.digest,
         "recipe.digest": iteration.recipe_digest,
         "code.version": code_version,
-        "verdict": verdict,
-        "bundle": bundle_digest,
+        "verdict": judged.verdict,
+        "bundle": judged.bundle_digest,
     }
 
 

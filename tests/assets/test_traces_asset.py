@@ -11,7 +11,16 @@ import pytest
 from assets.resources import Deployment, records
 from assets.traces import traces
 from pipeline.registry.policy import policy_of
-from pipeline.registry.record import ModelVersion, Phase, Proposal, RolloutEvent, append, read_state, step_event
+from pipeline.registry.record import (
+    ModelVersion,
+    Phase,
+    Proposal,
+    RolloutEvent,
+    RolloutStep,
+    append,
+    read_state,
+    step_event,
+)
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
@@ -79,7 +88,7 @@ class Place:
         assert append(store, NAME, read_state(store, NAME), first)
         for phase in (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING, Phase.PROMOTED):
             state = read_state(store, NAME)
-            assert append(store, NAME, state, step_event(state, seconds, phase, ""))
+            assert append(store, NAME, state, step_event(state, seconds, RolloutStep(phase, "")))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from jobs.governance import drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
 from pipeline import audit
 from pipeline.erasure.proof import ErasureProof, proofs
-from pipeline.registry.record import Phase, append, read_state, step_event
+from pipeline.registry.record import Phase, RolloutStep, append, read_state, step_event
 from pipeline.registry.rollout import wanted_split
 from pipeline.registry.router import LocalRouter
 from pipeline.rewards.findings import JournalLine, journal, known
@@ -164,7 +164,7 @@ def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys
     place.propose(world.first)
     state = read_state(place.store, "demo")
     for phase in (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING):
-        append(place.store, "demo", state, step_event(state, 1.0, phase, ""))
+        append(place.store, "demo", state, step_event(state, 1.0, RolloutStep(phase, "")))
         state = read_state(place.store, "demo")
     router = LocalRouter(place.store, "demo")
     router.apply(wanted_split(state))

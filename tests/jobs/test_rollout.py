@@ -13,8 +13,8 @@ from assets.resources import Deployment, deployment
 from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
 from pipeline import audit
-from pipeline.registry.record import Phase, RolloutState, append, read_state, step_event
-from pipeline.registry.rollout import Unwatched, tick
+from pipeline.registry.record import Phase, RolloutState, RolloutStep, append, read_state, step_event
+from pipeline.registry.rollout import RolloutPorts, tick
 from pipeline.registry.router import LocalRouter
 from tests.loop import EMBEDDED, instance, open_rollout
 
@@ -50,7 +50,7 @@ def held(settings: Deployment, tmp_path: Path) -> str:
 
 def look(settings: Deployment, now: float) -> None:
     store = settings.store()
-    tick(store, NAME, LocalRouter(store, NAME), Unwatched(), lambda state: None, now)
+    tick(RolloutPorts(store, NAME, LocalRouter(store, NAME), lambda state: None), now)
 
 
 def state(settings: Deployment) -> RolloutState:
@@ -166,7 +166,7 @@ def append_held(settings: Deployment) -> str:
     """The rollout is held again; returns its candidate's digest."""
     now = state(settings)
     assert now.proposal is not None
-    append(settings.store(), NAME, now, step_event(now, 2000.0, Phase.HELD, "again"))
+    append(settings.store(), NAME, now, step_event(now, 2000.0, RolloutStep(Phase.HELD, "again")))
     return now.proposal.version.model.digest
 
 

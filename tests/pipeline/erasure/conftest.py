@@ -25,8 +25,8 @@ from pipeline.methods import DPO
 from pipeline.recipe import Compute, Rollout, Selection, Training
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
-from pipeline.registry.record import ModelVersion
-from pipeline.registry.versions import record
+from pipeline.registry.record import JudgedCandidate, ModelVersion
+from pipeline.registry.versions import RunContents, record
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
@@ -201,13 +201,14 @@ class Place:
             store,
             iteration,
             checkpoint,
-            verdict="PASS",
-            bundle_digest="bundle",
-            params={"steps": 2},
-            metrics=[],
-            plots={},
-            card=dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some"),
-            code_version="abc",
+            JudgedCandidate("PASS", "", "bundle"),
+            RunContents(
+                params={"steps": 2},
+                metrics=[],
+                plots={},
+                card=dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some"),
+                code_version="abc",
+            ),
         )
         assert recorded.version is not None
         store.write(iteration.path("model_version.json"), recorded.version)
@@ -229,11 +230,9 @@ class Place:
             self.store,
             iteration,
             version,
-            verdict="PASS",
-            verdict_digest=version.model.digest,
-            bundle_digest="bundle",
-            policy=policy_of(Rollout(dwell_s=(0.0, 0.0, 0.0))),
-            now=NOW.timestamp(),
+            JudgedCandidate("PASS", version.model.digest, "bundle"),
+            policy_of(Rollout(dwell_s=(0.0, 0.0, 0.0))),
+            NOW.timestamp(),
         ).refused
 
 

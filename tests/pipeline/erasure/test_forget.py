@@ -16,7 +16,7 @@ from pipeline.erasure import forget
 from pipeline.registry import versions
 from pipeline.registry.blocks import blocks
 from pipeline.registry.propose import champion
-from pipeline.registry.record import Phase, append, read_state, step_event
+from pipeline.registry.record import Phase, RolloutStep, append, read_state, step_event
 from pipeline.storage import Store, digest_json
 from pipeline.traces.erased import erased_users, user_hash
 from pipeline.traces.lake import LakeConfig, open_lake
@@ -117,7 +117,7 @@ def promote(place: Place) -> None:
     for stage in range(3):
         path += [(Phase.SHIFTING, stage), (Phase.OBSERVING, stage)]
     for phase, stage in [*path, (Phase.PROMOTED, 2)]:
-        assert append(place.store, NAME, state, step_event(state, 1.0, phase, "", stage=stage))
+        assert append(place.store, NAME, state, step_event(state, 1.0, RolloutStep(phase, "", stage=stage)))
         state = read_state(place.store, NAME)
 
 

@@ -12,8 +12,8 @@ from pipeline.iteration import Iteration, identify
 from pipeline.recipe import Rollout
 from pipeline.registry.policy import ArmMetrics, LiveMetrics, RolloutPolicy, policy_of
 from pipeline.registry.propose import ProposalResult, propose
-from pipeline.registry.record import ModelVersion, RolloutState, read_state
-from pipeline.registry.rollout import Tick, tick
+from pipeline.registry.record import JudgedCandidate, ModelVersion, RolloutState, read_state
+from pipeline.registry.rollout import RolloutPorts, Tick, tick
 from pipeline.registry.router import LocalRouter, Split
 from pipeline.storage import DatasetRef, ModelRef, Store
 
@@ -131,16 +131,17 @@ class World:
             self.store,
             iteration,
             version_of(digest, number, iteration),
-            verdict=verdict,
-            verdict_digest=digest,
-            bundle_digest="bundle",
-            policy=policy,
-            now=self.now,
+            JudgedCandidate(verdict, digest, "bundle"),
+            policy,
+            self.now,
         )
+
+    def ports(self) -> RolloutPorts:
+        return RolloutPorts(self.store, NAME, self.router, self.registry, self.metrics, intact=lambda _: True)
 
     def tick(self, after_s: float = 0.0) -> Tick:
         self.now += after_s
-        return tick(self.store, NAME, self.router, self.metrics, self.registry, self.now, intact=lambda _: True)
+        return tick(self.ports(), self.now)
 
     def tick_until(self, *phases: str, every_s: float = 50.0, limit: int = 60) -> RolloutState:
         for _ in range(limit):

@@ -9,7 +9,7 @@ from tests.pipeline.registry.conftest import NAME, World
 
 def decided(world: World, action: str, rollout: str = "", reason: str = "a reason", by: str = "operator"):
     decision = RolloutDecision(action=action, reason=reason, by=by, rollout=rollout)
-    return decide(world.store, NAME, world.router, world.registry, decision, world.now)
+    return decide(world.ports(), decision, world.now)
 
 
 def held(world: World, digest: str = "new") -> None:
@@ -181,7 +181,7 @@ def test_a_decision_that_was_overtaken_is_made_on_what_is_now(world):
     def overtaken(name, record):
         world.store.create = create
         world.metrics.spoil, world.metrics.canary = lambda look: look, {"quality": 0.2}
-        tick(world.store, NAME, world.router, world.metrics, world.registry, world.now + 60, intact=lambda _: True)
+        tick(world.ports(), world.now + 60)
         return create(name, record)
 
     world.store.create = overtaken

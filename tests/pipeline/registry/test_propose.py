@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.registry.decision import abort, resume
 from pipeline.registry.propose import champion, propose
-from pipeline.registry.record import Phase, read_events
+from pipeline.registry.record import JudgedCandidate, Phase, read_events
 from pipeline.storage import ModelRef
 from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
 
@@ -17,11 +17,9 @@ def test_only_a_pass_on_this_very_model_is_let_in(world):
             world.store,
             iteration,
             version_of("new", 1, iteration),
-            verdict="PASS",
-            verdict_digest="other",
-            bundle_digest="bundle",
-            policy=POLICY,
-            now=0.0,
+            JudgedCandidate("PASS", "other", "bundle"),
+            POLICY,
+            0.0,
         )
     assert world.state.epoch == 0
 
@@ -53,11 +51,9 @@ def propose_after(world: World, digest: str, against: ModelRef):
         world.store,
         iteration,
         version_of(digest, 9, iteration),
-        verdict="PASS",
-        verdict_digest=digest,
-        bundle_digest="bundle",
-        policy=POLICY,
-        now=world.now,
+        JudgedCandidate("PASS", digest, "bundle"),
+        POLICY,
+        world.now,
     )
 
 

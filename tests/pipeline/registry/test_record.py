@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.registry.record import Phase, RolloutEvent, append, fold, read_events, read_state, step_event
+from pipeline.registry.record import Phase, RolloutEvent, RolloutStep, append, fold, read_events, read_state, step_event
 from pipeline.storage import Store
 from tests.pipeline.registry.conftest import NAME
 
@@ -9,7 +9,7 @@ def test_record_keeps_the_first_event_of_an_epoch(world):
     world.propose("new")
     state = world.state
     won = [
-        append(world.store, NAME, state, step_event(state, 1.0, phase, ""))
+        append(world.store, NAME, state, step_event(state, 1.0, RolloutStep(phase, "")))
         for phase in (Phase.GATED, Phase.ROLLING_BACK)
     ]
     assert won == [True, False]

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -280,7 +281,7 @@ def test_files_that_changed_since_the_gate_end_the_rollout(world, tmp_path, brok
     world.propose("new")
     lost = BASE if broken == "champion" else model("new")
     for _ in range(3):
-        tick(world.store, NAME, world.router, world.metrics, world.registry, 1.0, intact=lambda m: m != lost)
+        tick(replace(world.ports(), intact=lambda m: m != lost), 1.0)
     assert (world.state.phase, world.weight()) == (Phase.ABORTED, 0)
     assert lost.uri in world.state.reason
 

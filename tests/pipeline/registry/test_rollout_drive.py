@@ -1,8 +1,8 @@
 import pytest
 
 from pipeline.registry.record import Phase
-from pipeline.registry.rollout import drive
-from tests.pipeline.registry.conftest import NAME, POLICY
+from pipeline.registry.rollout import Pace, drive
+from tests.pipeline.registry.conftest import POLICY
 
 
 class Clock:
@@ -22,18 +22,8 @@ class Clock:
 
 def run(world, clock, drive_for_s):
     lines = []
-    state = drive(
-        world.store,
-        NAME,
-        world.router,
-        world.metrics,
-        world.registry,
-        drive_for_s=drive_for_s,
-        now=clock.now,
-        sleep=clock.sleep,
-        log=lines.append,
-        intact=lambda _: True,
-    )
+    pace = Pace(drive_for_s, now=clock.now, sleep=clock.sleep)
+    state = drive(world.ports(), pace, lines.append)
     return state, lines
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pipeline.registry.decision import RolloutDecision, decide
 from pipeline.registry.propose import champion
 from pipeline.registry.record import TERMINAL, Phase, fold, read_events
-from pipeline.registry.rollout import tick, wanted_split
+from pipeline.registry.rollout import RolloutPorts, tick, wanted_split
 from pipeline.registry.router import Split
 from tests.pipeline.registry.conftest import NAME, POLICY, FusedStore, World
 from tests.pipeline.registry.faults import SLOW_S, SPOILERS, Crash, WatchedRouter
@@ -53,9 +53,13 @@ class RolloutMachine(RuleBasedStateMachine):
         self.world.registry(state)
         self.fuse()
 
+    def ports(self):
+        metrics = self.world.metrics
+        return RolloutPorts(self.store, NAME, self.router, self.project, metrics, intact=lambda _: True)
+
     def tick(self, late_s=0.0):
         now = self.world.now - late_s
-        tick(self.store, NAME, self.router, self.world.metrics, self.project, now, intact=lambda _: True)
+        tick(self.ports(), now)
 
     def witness(self, before: Split | None, after: Split):
         """Called with what the router really does, right after a change."""
@@ -218,7 +222,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
         self.left, self.blow = at, crash
         try:
-            done = decide(self.store, NAME, self.router, self.project, decision, self.world.now)
+            done = decide(self.ports(), decision, self.world.now)
         except Crash:
             return
         finally:

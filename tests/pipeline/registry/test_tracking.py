@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.iteration import identify
+from pipeline.registry.record import JudgedCandidate
 from pipeline.registry.tracking import local_tracking
-from pipeline.registry.versions import _client, record
+from pipeline.registry.versions import RunContents, _client, record
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 
 CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")
@@ -27,13 +28,14 @@ def keep(store, data="data", **changes):
         store,
         identify(0, NAME, ModelRef(uri="base", digest="base"), dataset, "recipe"),
         CheckpointRef(adapter=ref, model=ref, step=1),
-        verdict="PASS",
-        bundle_digest="bundle",
-        params={"data_root": str(store.root), "training": {"steps": 2}},
-        metrics=[],
-        plots={},
-        card=CARD,
-        code_version="abc",
+        JudgedCandidate("PASS", "", "bundle"),
+        RunContents(
+            params={"data_root": str(store.root), "training": {"steps": 2}},
+            metrics=[],
+            plots={},
+            card=CARD,
+            code_version="abc",
+        ),
         **changes,
     )
 

@@ -10,8 +10,8 @@ from pipeline.recipe import Rollout
 from pipeline.registry import versions
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
-from pipeline.registry.record import Phase, read_state
-from pipeline.registry.versions import model_card, project, record
+from pipeline.registry.record import JudgedCandidate, Phase, read_state
+from pipeline.registry.versions import RunContents, model_card, project, record
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from tests.pipeline.registry.conftest import BASE, World
 
@@ -43,13 +43,14 @@ def keep(place, name, *, data="data", verdict="PASS", digest="merged", champion=
         store,
         iteration,
         CheckpointRef(adapter=adapter, model=ModelRef(uri="merged", digest=digest), step=3),
-        verdict=verdict,
-        bundle_digest="bundle",
-        params={"training": {"grpo": {"steps": 3, "trainer_args": {}}}, "name": "x" * 50},
-        metrics=[{"step": 1, "loss": 0.5, "kl": float("nan")}, {"step": 2, "loss": 0.25}],
-        plots={"reward": png()},
-        card=CARD,
-        code_version="abc",
+        JudgedCandidate(verdict, "", "bundle"),
+        RunContents(
+            params={"training": {"grpo": {"steps": 3, "trainer_args": {}}}, "name": "x" * 50},
+            metrics=[{"step": 1, "loss": 0.5, "kl": float("nan")}, {"step": 2, "loss": 0.25}],
+            plots={"reward": png()},
+            card=CARD,
+            code_version="abc",
+        ),
     )
     return iteration, recorded
 
@@ -132,11 +133,9 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
             store,
             iteration,
             recorded.version,
-            verdict="PASS",
-            verdict_digest=digest,
-            bundle_digest="bundle",
-            policy=policy,
-            now=world.now,
+            JudgedCandidate("PASS", digest, "bundle"),
+            policy,
+            world.now,
         )
         project(uri, read_state(store, name))
         assert client.get_registered_model(name).aliases["challenger"] == recorded.version.version
