@@ -209,7 +209,7 @@ def test_poison_costs_only_itself() -> None:
         ordinary += range(len(checks), len(checks) + 4)
         expected += ["correct", "wrong", "correct", "wrong"]
         checks += [*between, poison]
-    with grader(workers=2, timeout_s=3.0) as check:
+    with grader(workers=2, timeout_s=1.5) as check:
         grades = check(checks)
     assert len(POISON) >= 25
     assert [grades[place].outcome for place in ordinary] == expected
