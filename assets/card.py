@@ -9,7 +9,7 @@ from k8s.ledger import Ledger
 from pipeline.rewards.records import RewardLabels
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import Health, TrainingResult
+from pipeline.training.result import TrainingResult
 from pipeline.training.throughput import typical
 
 
@@ -31,7 +31,7 @@ class IterationRecords:
     @property
     def why(self) -> str:
         """What the sentinel found in the training; empty where it had nothing to say."""
-        return why(self.trained.health)
+        return self.trained.health.why
 
     @property
     def tags(self) -> dict[str, str]:
@@ -74,12 +74,6 @@ class IterationRecords:
                 "held_out/difference_high": compared.difference.high,
             }
         return [*self.trained.metrics, last]
-
-
-def why(health: Health) -> str:
-    """The sentinel's reasons for its verdict, in one line; for PASS its notes."""
-    notes = [finding for finding in health.findings if (finding.verdict == "PASS") == (health.verdict == "PASS")]
-    return "; ".join(f"{finding.reason} (step {finding.step})" for finding in notes)
 
 
 def card_sections(records: IterationRecords, verdict: GateVerdict | None) -> dict[str, str]:

@@ -1,26 +1,23 @@
 """How the training stage reaches a cluster: the check before a launch, and the launch with its live lines."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from assets import plots
+from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
-from evals.suites import DEMO_SUITE, suite
-from k8s.attempts import GangAttempts
+from evals.suites import Suite
 from k8s.client import connect
-from k8s.estimate import estimate_launch, expected_hours, over_budget, paid_devices
-from k8s.gang import gang_of
 from k8s.launch import Hooks, abandon, launch
-from k8s.ledger import Ledger, ledger
-from k8s.lint import Violation, lint_gang
-from k8s.render import render
+from k8s.launchable import check_launch
 from pipeline import layout
 from pipeline.demo import is_demo_model
+from pipeline.demo.suite import NAME as DEMO_SUITE
 from pipeline.recipe import Recipe
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
@@ -34,7 +31,7 @@ class PodLines(dg.PipesMessageReader):
         self._handler: Any = None
 
     @contextmanager
-    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+    def read_messages(self, handler: Any) -> Generator[dict[str, str]]:
         """Messages come by standard output: a pod's log is all that crosses back."""
         self._handler = handler
         try:
@@ -86,37 +83,28 @@ def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable
     return abandoned_gang.name if abandoned_gang else ""
 
 
-def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Any) -> dg.AssetCheckResult:
+def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Path, suite: Callable[[], Suite]) -> dg.AssetCheckResult:
     """Whether the cluster would take the gang, the budget its cost and the gate its result, as far as that can be known
-    beforehand."""
-    settings, name = recipe.compute.kubernetes, "launchable"
+    beforehand. `suite` reads what the gate will ask; where there is nothing to launch it is not read.
+
+    Raises ValueError where it cannot be."""
+    name = "launchable"
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
-    findings: list[Violation] = []
-    if settings is not None:
-        gang = gang_of(plan, plan_path, settings)
-        findings = lint_gang(gang, render(gang))
-    expected, timeout_s = plan.decision.expected.get(plan.decision.method), recipe.training.timeout_s
-    hours = expected_hours(expected, timeout_s) if expected else (0.0, timeout_s / 3600)
-    cost = estimate_launch(recipe.compute, hours, recipe.training.checkpoints)
-    refusal = over_budget(cost, recipe.compute.budget_usd)
-    errors = [finding for finding in findings if finding.severity == "error"]
-    reasons = [refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors]
-    reasons += gate_refusals(recipe, plan.base.uri)
+    findings, cost, refusals = check_launch(recipe, plan, plan_path)
+    reasons = [*refusals, *gate_refusals(recipe, plan.base.uri, suite())]
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,
         description="; ".join(reasons) or "Nothing speaks against it.",
         metadata={
-            "findings": plots.table(
+            "findings": table(
                 ["severity", "rule", "where", "problem", "fix"],
                 [(each.severity, each.rule, each.where, each.problem, each.fix) for each in findings],
             ),
             "hours": f"{cost.hours} ({cost.basis})",
             "cost in USD": str(cost.usd),
-            "bill": plots.table(
-                ["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]
-            ),
+            "bill": table(["part", "USD", "basis"], [(part.name, str(part.usd), part.basis) for part in cost.parts]),
         },
     )
 
@@ -127,28 +115,20 @@ def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
         raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
 
 
-def gate_refusals(recipe: Recipe, base: str) -> list[str]:
-    """Why no verdict of the gate could be meant, or pass, for a model trained on top of `base` (a directory)."""
+def gate_refusals(recipe: Recipe, base: str, suite: Suite) -> list[str]:
+    """Why no verdict of the gate over this suite could be meant, or pass, for a model trained on top of `base` (a
+    directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
     section = recipe.evaluation
-    refusals = shortfalls(suite(section), section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
-    if section.suite == DEMO_SUITE and not is_demo and not recipe.accept_demo_suite:
+    refusals = shortfalls(suite, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
+    if suite.name == DEMO_SUITE and not is_demo and not recipe.accept_demo_suite:
         refusals.append(
-            f"the gate's suite, {section.suite}, asks what the embedded model was made for, and base_model.uri is "
+            f"the gate's suite, {suite.name}, asks what the embedded model was made for, and base_model.uri is "
             "another model: its verdict would say nothing of it. Suites of your own are not supported yet: stop "
             "before the training (dagster job launch -j preference_tuning -o '*preference_dataset'), or set "
             "accept_demo_suite: true in the recipe where word problems in arithmetic are what you tune for."
         )
     return refusals
-
-
-def account_for(deployment: Deployment, plan: TrainingPlan, result: TrainingResult) -> Ledger:
-    """What the training took, over all launches of it; published beside its result."""
-    store = deployment.store()
-    compute = deployment.recipe().compute.model_copy(update={"nodes": plan.nodes, "processes": plan.processes})
-    account = ledger(GangAttempts(store, result.iteration).all(), result, compute, paid_devices(compute))
-    store.write(layout.iteration(result.iteration, layout.LEDGER), account)
-    return account
 
 
 def _cancelled(context: dg.AssetExecutionContext) -> bool:

@@ -1,11 +1,11 @@
-"""How a run says what it works on: the deployment that the environment names, and the tag of its iteration.
+"""The environment, read here alone: which deployment a run works on, and the addresses and secrets that no recipe has.
 
-The deployment is PREFERENCE_TUNING_RECIPE with PREFERENCE_TUNING_OVERRIDES.
-
-Light on purpose: `dagster job launch` asks it before anything else is imported.
+What torchrun and accelerate tell a trainer's process is theirs and is read there (pipeline/training). Light on
+purpose: `dagster job launch` asks this module before anything else is imported.
 """
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,63 @@ class Choice(NamedTuple):
     overrides: list[str]
 
 
+@dataclass(frozen=True)
+class Environment:
+    """The variables as they are now; "" for one that is not set. Its repr shows no secret."""
+
+    recipe: str
+    """PREFERENCE_TUNING_RECIPE: a recipe's file."""
+    overrides: str
+    """PREFERENCE_TUNING_OVERRIDES: what overrides its fields, divided by white space."""
+    code_version: str
+    """PREFERENCE_TUNING_CODE_VERSION: the commit that an image was built from."""
+    waits: bool
+    """PREFERENCE_TUNING_WAIT: a launch waits for the run that is in its way."""
+    traces_database: str = field(repr=False)
+    """TRACES_DATABASE_URL: Langfuse's PostgreSQL."""
+    lake_catalogue: str = field(repr=False)
+    """LAKE_CATALOGUE_URI: the Iceberg catalogue, on PostgreSQL or REST."""
+    judge: tuple[str, str] = field(repr=False)
+    """JUDGE_URL and JUDGE_API_KEY."""
+    rag: tuple[str, str] = field(repr=False)
+    """RAG_URL and RAG_API_KEY."""
+    tracking: str = field(repr=False)
+    """MLFLOW_TRACKING_URI: tracking and registry."""
+    kubeconfig: str
+    """KUBECONFIG: the file that names the cluster."""
+    ray: str
+    """RAY_ADDRESS: the head of the cluster that works on data."""
+    s3: dict[str, str]
+    """AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, and AWS_REGION or AWS_DEFAULT_REGION, as PyIceberg names them: PyArrow
+    takes the keys from the environment by itself, but not these."""
+    ports: dict[str, str]
+    """DAGSTER_PORT and MLFLOW_PORT: where `make ui` listens."""
+
+
+def environment() -> Environment:
+    read = os.environ.get
+    s3 = {
+        "s3.endpoint": read("AWS_ENDPOINT_URL_S3") or read("AWS_ENDPOINT_URL", ""),
+        "s3.region": read("AWS_REGION") or read("AWS_DEFAULT_REGION", ""),
+    }
+    return Environment(
+        recipe=read("PREFERENCE_TUNING_RECIPE", ""),
+        overrides=read("PREFERENCE_TUNING_OVERRIDES", ""),
+        code_version=read("PREFERENCE_TUNING_CODE_VERSION", ""),
+        waits=bool(read("PREFERENCE_TUNING_WAIT")),
+        traces_database=read("TRACES_DATABASE_URL", ""),
+        lake_catalogue=read("LAKE_CATALOGUE_URI", ""),
+        judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
+        rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),
+        tracking=read("MLFLOW_TRACKING_URI", ""),
+        kubeconfig=read("KUBECONFIG", ""),
+        ray=read("RAY_ADDRESS", ""),
+        s3={name: value for name, value in s3.items() if value},
+        ports={"DAGSTER": read("DAGSTER_PORT", "3000"), "MLFLOW": read("MLFLOW_PORT", "5000")},
+    )
+
+
 def chosen() -> Choice:
     """What the environment names; the embedded recipe where it names none."""
-    path = os.environ.get("PREFERENCE_TUNING_RECIPE") or str(EMBEDDED)
-    return Choice(str(Path(path).absolute()), split(os.environ.get("PREFERENCE_TUNING_OVERRIDES", "")))
+    read = environment()
+    return Choice(str(Path(read.recipe or EMBEDDED).absolute()), split(read.overrides))

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import dagster as dg
 
-from assets import plots
+from assets.metadata import picture
 from assets.resources import Deployment
 from evals import report
 from evals.evaluate import EvalReport, decide, evaluate
@@ -29,7 +29,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
             "accuracy before": compared.champion.value,
             "accuracy after": compared.candidate.value,
             "difference": compared.difference.value,
-            "intervals": plots.shown(report.picture(result), "Accuracy and paired difference with intervals"),
+            "intervals": picture(report.picture(result), "Accuracy and paired difference with intervals"),
         }
     yield dg.Output(
         result,

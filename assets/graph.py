@@ -18,4 +18,14 @@ import dagster as dg
 
 from assets import evaluation, registry, rewards, selection, traces, training
 
-ASSETS = dg.load_assets_from_modules([traces, rewards, selection, training, evaluation, registry])
+ASSETS: list[dg.AssetsDefinition] = [
+    traces.traces,
+    rewards.reward_labels,
+    selection.preference_dataset,
+    selection.training_plan,
+    training.policy_checkpoint,
+    evaluation.eval_report,
+    evaluation.gate_verdict,
+    registry.model_version,
+    registry.canary,
+]

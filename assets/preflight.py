@@ -21,7 +21,9 @@ def launch_faults(deployment: Deployment) -> list[str]:
     except ValueError as error:
         lacks.append(f"traces.source: {error}")
     try:
-        warehouse = deployment.lake().warehouse
+        lake = deployment.lake()
+        warehouse = lake.warehouse
+        lake.check_address()
     except ValueError as error:
         lacks.append(f"traces.lake: {error}")
     endpoints = deployment.endpoints()

@@ -1,13 +1,5 @@
-"""What the assets are given: the deployment (recipe, store, endpoints) and the records of the stages before them.
+"""What the assets are given: the deployment (recipe, store, endpoints), and the record of the asset before."""
 
-The environment is read here, and in `environment`, alone. Records are not pickled between steps: every stage publishes
-its own under the iteration, and `Records` finds it there again, in the same run, in a re-execution and in a run of one
-stage alone.
-"""
-
-import json
-import os
-import shlex
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -16,42 +8,23 @@ from typing import Any
 import dagster as dg
 
 from assets.card import IterationRecords
-from assets.environment import ITERATION_TAG, chosen
-from assets.outcome import IterationOutcome
-from evals.comparison import EvalReport
-from evals.gate import GateVerdict
+from assets.environment import ITERATION_TAG, chosen, environment
+from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, TRACES
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.section import joined
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
-from pipeline.registry.record import ModelVersion
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
-from pipeline.rewards.records import RewardLabels
-from pipeline.selection.preferences import PreferenceDataset
-from pipeline.storage import Record, Store, model_ref
+from pipeline.section import joined
+from pipeline.storage import Store, model_ref
 from pipeline.traces.context import IterationContext, Log, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.records import GovernedTraces
-from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import TrainingResult
-
-RECORDS: dict[str, tuple[str, type[Record]]] = {
-    "traces": (layout.GOVERNED, GovernedTraces),
-    "reward_labels": (layout.LABELS, RewardLabels),
-    "preference_dataset": (layout.PREFERENCES, PreferenceDataset),
-    "training_plan": (layout.PLAN, TrainingPlan),
-    "policy_checkpoint": (layout.RESULT, TrainingResult),
-    "eval_report": (layout.EVAL_REPORT, EvalReport),
-    "gate_verdict": (layout.GATE_VERDICT, GateVerdict),
-    "model_version": (layout.MODEL_VERSION, ModelVersion),
-}
-"""The record that each asset leaves, and its name under `iterations/<id>/`."""
 
 
 class Deployment(dg.ConfigurableResource):
@@ -75,21 +48,20 @@ class Deployment(dg.ConfigurableResource):
 
     def stage(self, log: Log) -> StageContext:
         """What works with the data without going on with an iteration: the recipe is the deployment's of now."""
-        return StageContext(self.store(), self.recipe(), self.lake(), log)
+        return StageContext(self.store(), self.recipe(), self.lake(), log, environment().ray)
 
     def work(self, iteration: Iteration, log: Log) -> IterationContext:
         """What a stage that goes on with an iteration works with. Raises ValueError when the recipe of now decides
         otherwise than the one that it was begun with."""
         recipe = self.recipe_to_continue(iteration)
-        return IterationContext(self.store(), recipe, self.lake(), log, iteration)
+        return IterationContext(self.store(), recipe, self.lake(), log, environment().ray, iteration)
 
     def store(self) -> Store:
         return Store(self.recipe().data_root)
 
     def iteration(self, id: str) -> Iteration:
         """The iteration of that id, as its `traces` stage published it."""
-        governed: GovernedTraces = read_record(self.store(), id, "traces")
-        return governed.iteration
+        return TRACES.read(self.store(), id).iteration
 
     def latest(self) -> Iteration:
         """The newest iteration; a run that names none works on it."""
@@ -100,9 +72,15 @@ class Deployment(dg.ConfigurableResource):
 
     def records(self, iteration: Iteration) -> IterationRecords:
         """What the stages up to the evaluation left. Raises ValueError naming the first that is missing."""
-        names = ("traces", "reward_labels", "training_plan", "policy_checkpoint", "eval_report")
-        account = self.store().read(iteration.path(layout.LEDGER), Ledger)
-        return IterationRecords(*(read_record(self.store(), iteration.id, name) for name in names), account=account)
+        store, id = self.store(), iteration.id
+        return IterationRecords(
+            traces=TRACES.read(store, id),
+            labels=LABELS.read(store, id),
+            plan=PLAN.read(store, id),
+            trained=CHECKPOINT.read(store, id),
+            report=REPORT.read(store, id),
+            account=store.read(iteration.path(layout.LEDGER), Ledger),
+        )
 
     def champion(self) -> ChampionState:
         """The model that serves: the promoted one, else the recipe's base model."""
@@ -114,14 +92,13 @@ class Deployment(dg.ConfigurableResource):
         """The governed table's catalogue and warehouse. What is no one's business but the operator's is environment."""
         lake, store = self.recipe().traces.lake, self.store()
         local = local_lake(store)
-        uri = local.uri if lake.catalogue == "sqlite" else os.environ.get("LAKE_CATALOGUE_URI", "")
-        if not uri and lake.catalogue in ("postgres", "rest"):
-            raise ValueError(f"The lake's catalogue is {lake.catalogue}: set LAKE_CATALOGUE_URI to its address.")
+        read = environment()
         warehouse = lake.warehouse if "://" in lake.warehouse else f"file://{Path(lake.warehouse).absolute()}"
         return LakeConfig(
             catalogue=lake.catalogue,
-            uri=uri,
+            uri=local.uri if lake.catalogue == "sqlite" else read.lake_catalogue,
             warehouse=warehouse if lake.warehouse else local.warehouse,
+            properties=read.s3,
         )
 
     def source_uri(self) -> str:
@@ -129,19 +106,18 @@ class Deployment(dg.ConfigurableResource):
         source = self.recipe().traces.source
         if not isinstance(source, LangfusePostgresSource):
             return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
-        if "TRACES_DATABASE_URL" not in os.environ:
+        address = environment().traces_database
+        if not address:
             raise ValueError(
                 "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
             )
-        return os.environ["TRACES_DATABASE_URL"]
+        return address
 
     def endpoints(self) -> Endpoints:
         """Where the judges answer: JUDGE_URL with JUDGE_API_KEY, RAG_URL with RAG_API_KEY."""
-        judge, rag = os.environ.get("JUDGE_URL", ""), os.environ.get("RAG_URL", "")
-        return Endpoints(
-            judge=Endpoint(judge, os.environ.get("JUDGE_API_KEY", "")) if judge else None,
-            rag=Endpoint(rag, os.environ.get("RAG_API_KEY", "")) if rag else None,
-        )
+        read = environment()
+        judge, rag = (Endpoint(url, key) if url else None for url, key in (read.judge, read.rag))
+        return Endpoints(judge=judge, rag=rag)
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""
@@ -149,15 +125,15 @@ class Deployment(dg.ConfigurableResource):
 
     def code_version(self) -> str:
         """The commit that runs, or the package's version outside a checkout."""
-        return os.environ.get("PREFERENCE_TUNING_CODE_VERSION") or _commit() or version("preference-tuning")
+        return environment().code_version or _commit() or version("preference-tuning")
 
     def kubeconfig(self) -> str:
         """The file that names the cluster: KUBECONFIG; "" in a pod, which has its service account."""
-        return os.environ.get("KUBECONFIG", "")
+        return environment().kubeconfig
 
     def tracking_uri(self) -> str:
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
-        return os.environ.get("MLFLOW_TRACKING_URI") or local_tracking(self.store())
+        return environment().tracking or local_tracking(self.store())
 
 
 def deployment() -> Deployment:
@@ -186,7 +162,7 @@ class Records(dg.IOManager):
         tagged = run.tags.get(ITERATION_TAG) if run else None
         try:
             iteration = tagged or deployment.latest().id
-            return read_record(deployment.store(), iteration, context.upstream_output.asset_key.to_user_string())
+            return RECORDS[context.upstream_output.asset_key.to_user_string()].read(deployment.store(), iteration)
         except ValueError as error:  # a record that is not there is not there a second later either
             raise dg.Failure(str(error), allow_retries=False) from error
 
@@ -194,41 +170,6 @@ class Records(dg.IOManager):
 @dg.io_manager(required_resource_keys={"deployment"})
 def records(_: dg.InitResourceContext) -> Records:
     return Records()
-
-
-def read_record(store: Store, iteration: str, asset: str) -> Any:
-    """The record that an asset left in an iteration; ValueError when it has not been made."""
-    name, kind = RECORDS[asset]
-    record = store.read(layout.iteration(iteration, name), kind)
-    if record is None:
-        raise ValueError(_missing(store, iteration, asset))
-    return record
-
-
-def _missing(store: Store, iteration: str, asset: str) -> str:
-    """Why the record is not there, and the command that makes it: from the first stage that has left none."""
-    ended = store.read(layout.iteration(iteration, layout.OUTCOME), IterationOutcome)
-    if ended is not None:
-        return (
-            f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To have it "
-            f"anew from a stage: python -m jobs.retry STAGE --iteration {iteration}"
-        )
-    first = next(a for a, (name, _) in RECORDS.items() if not store.path(layout.iteration(iteration, name)).is_file())
-    return (
-        f"Iteration {iteration} has no {asset} yet. Launch the job from the first stage that is missing: "
-        f"{launch_from(store, iteration, first)}"
-    )
-
-
-def launch_from(store: Store, iteration: str, asset: str) -> str:
-    """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
-    if asset == "traces":
-        return "dagster job launch -j preference_tuning"
-    newest = store.read(layout.LATEST, Iteration)
-    command = ["dagster", "job", "launch", "-j", "preference_tuning", "-o", f"{asset}*"]
-    if newest is None or newest.id != iteration:
-        command += ["--tags", json.dumps({ITERATION_TAG: iteration})]
-    return shlex.join(command)
 
 
 def _commit() -> str:

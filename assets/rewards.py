@@ -5,9 +5,9 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets import plots
-from assets.plots import rewards as reward_plots
+from assets.metadata import picture, table
 from assets.resources import Deployment
+from pipeline.plots import rewards as reward_plots
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LabelSample, RewardLabels
@@ -57,24 +57,24 @@ def _metadata(
         "labelled": labels.labelled,
         "coverage": labels.coverage,
         "mean_reward": labels.mean_reward,
-        "rewards": plots.shown(
-            plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
+        "rewards": picture(
+            reward_plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
         ),
-        "components": plots.shown(reward_plots.component_histograms(labels.components), "Histogram of each component"),
-        "coverage and reasons": plots.shown(
+        "components": picture(reward_plots.component_histograms(labels.components), "Histogram of each component"),
+        "coverage and reasons": picture(
             reward_plots.coverage(labels.labelled, labels.unlabelled), "Labelled traces, and why others are not"
         ),
-        "agreement": plots.shown(reward_plots.agreement_matrix(labels.agreement), "Agreement between components"),
-        "outcomes": plots.table(["outcome", "traces"], sorted(labels.outcomes.items())),
-        "scored as": plots.table(["profile", "traces"], sorted(labels.profiles.items())),
-        "feedback set aside": plots.table(["reason", "traces"], sorted(labels.set_aside.items())),
-        "people": plots.table(
+        "agreement": picture(reward_plots.agreement_matrix(labels.agreement), "Agreement between components"),
+        "outcomes": table(["outcome", "traces"], sorted(labels.outcomes.items())),
+        "scored as": table(["profile", "traces"], sorted(labels.profiles.items())),
+        "feedback set aside": table(["reason", "traces"], sorted(labels.set_aside.items())),
+        "people": table(
             ["measure", "value"],
             [("reviews", labels.humans.reviews), ("rank correlation", str(labels.humans.rank_correlation))],
         ),
-        "cost": plots.table(["what", "amount"], cost),
-        "judge": plots.table(["judge", ""], asked or [("none", "the recipe names no judge")]),
-        "labels, for example": plots.table(
+        "cost": table(["what", "amount"], cost),
+        "judge": table(["judge", ""], asked or [("none", "the recipe names no judge")]),
+        "labels, for example": table(
             ["reward", "why"], [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.why) for s in shown]
         ),
         "their texts": dg.MetadataValue.path(page),

@@ -2,18 +2,17 @@
 
 import dagster as dg
 
-from assets import plots
 from assets.cluster import launchable, refuse_unlaunchable
-from assets.plots import selection as selection_plots
+from assets.metadata import picture, table
 from assets.resources import Deployment
-from evals.suites import held_out_texts
+from evals.suites import held_out_texts, suite
 from pipeline import layout
-from pipeline.estimate import UNKNOWN, Estimate
+from pipeline.plots import selection as selection_plots
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
-from pipeline.selection.evidence import Trust
 from pipeline.selection.memo import memo
+from pipeline.selection.noise import trust_in
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
@@ -26,7 +25,7 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
     dataset: PreferenceDataset = build(
         work,
         reward_labels.dataset,
-        held_out_texts(work.recipe.evaluation),
+        held_out_texts(suite(work.store, work.recipe.evaluation)),
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
     )
@@ -38,15 +37,15 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
             "pairs": dataset.pairs.rows,
             "prompts": dataset.prompts.rows,
             "groups": dataset.groups.rows,
-            "held out": plots.table(
+            "held out": table(
                 ["table", "rows"],
                 [("pairs", dataset.held_out_pairs.rows), ("prompts", dataset.held_out_prompts.rows)],
             ),
-            "curriculum": plots.table(["prompts", "number"], sorted(dataset.curriculum.items())),
+            "curriculum": table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
             "capped pairs": dataset.capped_pairs,
             "contaminated": report.hits,
-            "contamination": plots.table(["rule", "rows"], sorted(report.by_rule.items())),
+            "contamination": table(["rule", "rows"], sorted(report.by_rule.items())),
             "pairs uri": dg.MetadataValue.path(dataset.pairs.uri),
             "prompts uri": dg.MetadataValue.path(dataset.prompts.uri),
         },
@@ -76,7 +75,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         recipe.training,
         recipe.compute.accelerator,
         recipe.compute.devices,
-        measured_step_s(store, iteration, recipe.training, recipe.compute),
+        measured_step_s(work),
     )
     plan: TrainingPlan = plan_training(
         work, preference_dataset, expected, lambda: consented(store, work.lake, iteration.dataset)
@@ -89,9 +88,9 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "method": decision.method,
             "forced": decision.forced,
             "without consent": plan.without_consent,
-            "evidence": plots.shown(selection_plots.evidence_plot(decision), "Evidence against its thresholds"),
+            "evidence": picture(selection_plots.evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
-            "settings": dg.MetadataValue.json({} if plan.data is None else plan.algorithm.model_dump(mode="json")),
+            "settings": dg.MetadataValue.json({} if plan.method is None else plan.method.model_dump(mode="json")),
         },
     )
     yield dg.AssetCheckResult(
@@ -100,22 +99,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(decision.reasons),
     )
-    may_launch = launchable(recipe, plan, store.path(iteration.path(layout.PLAN)))
+    plan_path = store.path(iteration.path(layout.PLAN))
+    may_launch = launchable(recipe, plan, plan_path, lambda: suite(store, recipe.evaluation))
     yield may_launch
     refuse_unlaunchable(may_launch)
-
-
-def trust_in(labels: RewardLabels) -> Trust:
-    """What the reward stage knows of the noise in its labels."""
-    if labels.judge is None:
-        return Trust(human=labels.humans.noise)
-    disagree = [_complement(a.agree) for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
-    return Trust(
-        human=labels.humans.noise, judge_order=labels.judge.order, verifier_judge=disagree[0] if disagree else UNKNOWN
-    )
-
-
-def _complement(share: Estimate) -> Estimate:
-    if share.value is None or share.low is None or share.high is None:
-        return share
-    return Estimate(value=1 - share.value, low=1 - share.high, high=1 - share.low, n=share.n)

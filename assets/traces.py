@@ -4,12 +4,14 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets import plots
+from assets.metadata import picture, table
 from assets.outcome import outcome
 from assets.resources import Deployment
 from pipeline import layout
+from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.pinning import pin
+from pipeline.plots import traces as traces_plots
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
@@ -50,6 +52,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
             sample=sampler(context.log.info),
             log=context.log.info,
         )
+    if recipe.evaluation.suite == demo_suite.NAME:
+        demo_suite.ensure_suite(store, recipe.evaluation)
     result = materialize(
         deployment.stage(context.log.info),
         Address(source, deployment.source_uri()),
@@ -107,12 +111,12 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue
         "seen": governed.seen,
         "admitted": governed.admitted,
         "in the dataset": governed.iteration.dataset.rows,
-        "gates": plots.shown(plots.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
-        "over time": plots.shown(plots.reasons_over_time(governed.days), "Rows by reason and day"),
-        "days": plots.table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),
-        "rejected": plots.table(["reason", "rows"], sorted(rejected.items())),
-        "rejected, for example": plots.table(["reason", "what was seen", "where"], samples),
-        "watermark": plots.table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
+        "gates": picture(traces_plots.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
+        "over time": picture(traces_plots.reasons_over_time(governed.days), "Rows by reason and day"),
+        "days": table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),
+        "rejected": table(["reason", "rows"], sorted(rejected.items())),
+        "rejected, for example": table(["reason", "what was seen", "where"], samples),
+        "watermark": table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
         "champion": governed.iteration.champion.digest[:12],
         "snapshot": governed.iteration.dataset.snapshot,
         "digest": governed.iteration.dataset.digest,

@@ -4,15 +4,18 @@ from typing import Any
 
 import dagster as dg
 
-from assets import plots
 from assets.card import IterationRecords
-from assets.cluster import account_for, launchable, refuse_unlaunchable, train_on_cluster
+from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
+from assets.metadata import picture, table
 from assets.outcome import conclude
-from assets.plots import training as training_plots
+from assets.records import LABELS, TRACES
 from assets.registry import on_record
-from assets.resources import Deployment, read_record
+from assets.resources import Deployment
+from evals.suites import suite
+from k8s.launch import account_for
 from k8s.ledger import Ledger
 from pipeline import layout
+from pipeline.plots import training as training_plots
 from pipeline.recipe import Accelerator
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
@@ -44,7 +47,9 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
     try:
         recipe = deployment.recipe_to_continue(iteration)
         if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
-            refuse_unlaunchable(launchable(recipe, training_plan, store.path(iteration.path(layout.PLAN))))
+            plan_path = store.path(iteration.path(layout.PLAN))
+            check = launchable(recipe, training_plan, plan_path, lambda: suite(store, recipe.evaluation))
+            refuse_unlaunchable(check)
         if recipe.compute.kubernetes is None:
             result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
         else:
@@ -58,13 +63,14 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         return
     context.log.info(f"{result.checkpoint.step} steps in {result.goodput.total_s:.0f} s, {result.attempts} attempt(s)")
     yield _healthy(result.health)
-    account = account_for(deployment, training_plan, result)
+    account = account_for(store, training_plan, result, recipe.compute)
     metadata = _shown(result, recipe.compute.accelerator, account)
     if result.health.verdict == "STOP":
         records = IterationRecords(
-            *(read_record(store, iteration.id, name) for name in ("traces", "reward_labels")),
-            training_plan,
-            result,
+            traces=TRACES.read(store, iteration.id),
+            labels=LABELS.read(store, iteration.id),
+            plan=training_plan,
+            trained=result,
             account=account,
         )
         run = on_record(deployment, iteration, records).run_id
@@ -89,7 +95,7 @@ def _healthy(health: Health) -> dg.AssetCheckResult:
 
 def _findings(health: Health) -> dg.MarkdownMetadataValue:
     rows = [(finding.verdict, finding.rule, finding.step, finding.reason) for finding in health.findings]
-    return plots.table(["verdict", "rule", "step", "reason"], rows)
+    return table(["verdict", "rule", "step", "reason"], rows)
 
 
 def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) -> dict[str, Any]:
@@ -100,17 +106,17 @@ def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) ->
     return {
         "health": result.health.verdict,
         "findings": _findings(result.health),
-        "curve": plots.shown(training_plots.training_curve(metrics), "Reward and accuracy by step"),
-        "health by step": plots.shown(training_plots.health_panels(metrics, result.health.findings), "Health by step"),
-        "step time": plots.shown(training_plots.step_time(metrics), "Seconds of each step by what they went to"),
-        "time": plots.shown(training_plots.goodput_bar(goodput), "Seconds of the training by cause"),
+        "curve": picture(training_plots.training_curve(metrics), "Reward and accuracy by step"),
+        "health by step": picture(training_plots.health_panels(metrics, result.health.findings), "Health by step"),
+        "step time": picture(training_plots.step_time(metrics), "Seconds of each step by what they went to"),
+        "time": picture(training_plots.goodput_bar(goodput), "Seconds of the training by cause"),
         "steps": result.checkpoint.step,
         "steps left out": result.untrained_steps,
         "seconds": _legible(goodput.total_s),
         "goodput": _legible(goodput.share),
         **{label: _legible(rates[name]) for name, label in RATES.items() if name in rates},
         "attempts": result.attempts,
-        "interruptions": plots.table(["cause", "step reached", "steps lost"], interrupted),
+        "interruptions": table(["cause", "step reached", "steps lost"], interrupted),
         "resumed from": str(list(result.resumed_from) or "nothing"),
         "devices": f"{account.devices} x {accelerator.name}",
         "device hours": _legible(account.device_hours),

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 from benchmarks.gpu_data import QWEN2_1_5B, write_base, write_plan
 from pipeline.demo import MODEL_DIR
 from pipeline.locations import Document
-from pipeline.recipe import DPO, GRPO, Accelerator, Checkpoints, Rewards
+from pipeline.methods import DPO, GRPO
+from pipeline.recipe import Accelerator, Checkpoints, Rewards
 from pipeline.recipe.rewards import Weights
 from pipeline.storage import digest_file
 from pipeline.training.journal import read_journal

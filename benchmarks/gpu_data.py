@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.iteration import identify
-from pipeline.recipe import DPO, GRPO, Accelerator, Checkpoints, Compute, Rewards, Selection, Sentinel, Training
+from pipeline.methods import DPO, GRPO
+from pipeline.recipe import Accelerator, Checkpoints, Compute, Rewards, Selection, Sentinel, Training
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import Problem, mistaken_solution, problems
 from pipeline.iteration import identify
-from pipeline.recipe import GRPO, Compute, Selection, Training
+from pipeline.methods import GRPO
+from pipeline.recipe import Compute, Selection, Training
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build

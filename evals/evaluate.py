@@ -24,15 +24,15 @@ Log = Callable[[str], None]
 def evaluate(context: IterationContext, candidate: ModelRef, serve: Server, grader: Grader) -> EvalReport:
     """Run the champion and the candidate over the suite, and publish the evidence and its report.
 
-    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, and whatever `serve`
-    raises when a model cannot be served.
+    Bad data is in the report's problems. Raises ValueError when a published bundle was altered or the suite's file
+    cannot be read, and whatever `serve` raises when a model cannot be served.
     """
     store, iteration, section, log = context.store, context.iteration, context.recipe.evaluation, context.log
     name = iteration.path(layout.EVIDENCE)
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
-            items, plan = suite(section), sampling(section)
+            items, plan = suite(store, section), sampling(section)
             log(f"evaluation: {len(items.items)} items, {plan.samples} samples of each, champion first")
             before = runner.run(iteration.champion, items, plan, serve, grader)
             log(f"evaluation: champion done, candidate {candidate.digest[:12]} next")

@@ -5,16 +5,16 @@ Owns how a comparison looks. Refuses to compute: every number is already in the 
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evals.comparison import Comparison, ConfidenceInterval, Difference, EvalReport
 from evals.gate import GateVerdict
+from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
 
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes
 
-BEFORE, AFTER, NEUTRAL = "#0072B2", "#D55E00", "#555555"  # Okabe and Ito: distinct for every colour vision
+BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
 
 
 def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
@@ -54,11 +54,10 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
 
 def picture(report: EvalReport) -> bytes:
     """PNG: accuracy of both models, and the paired differences with the line that each had to clear."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    return figure_png(lambda figure: _draw(figure, report), 8.6, 3.4, dpi=90)
 
-    figure = Figure(figsize=(8.6, 3.4), dpi=90, layout="constrained")
-    FigureCanvasAgg(figure)
+
+def _draw(figure: Any, report: EvalReport) -> None:
     compared = report.measurement.comparison
     if compared is None:
         text = "No comparison\n" + "\n".join(report.measurement.problems)
@@ -69,9 +68,6 @@ def picture(report: EvalReport) -> bytes:
         _draw_differences(right, compared, report.section.guard_margin)
         samples = f"{compared.items} items, {compared.samples_per_item} samples of each"
         figure.suptitle(f"Candidate against champion: {samples}, 95% intervals", fontsize=10, color=NEUTRAL)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
 
 
 def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
@@ -83,9 +79,9 @@ def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
 def _draw_differences(axes: Axes, comparison: Comparison, margin: float) -> None:
     rows = [("accuracy\nmust lie right of", comparison.difference, 0.0)]
     rows += [(f"{guard.name}\nmust lie left of", guard.difference, margin) for guard in comparison.guards]
-    axes.axvline(0, color="#CCCCCC", linewidth=1, zorder=0)
+    axes.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
     for row, (_, entry, line) in enumerate(rows):
-        axes.plot([100 * line] * 2, [row - 0.35, row + 0.35], color="black", linestyle="--", linewidth=1.3, zorder=1)
+        axes.plot([100 * line] * 2, [row - 0.35, row + 0.35], color=BLACK, linestyle="--", linewidth=1.3, zorder=1)
         _point(axes, row, entry, AFTER if row == 0 else NEUTRAL, "D", "+z.1f")
     names = [f"{name} {100 * line:g}" for name, _, line in rows]
     _finish(axes, names, "candidate minus champion (points; thick: the gate's one-sided bounds)")

@@ -1,20 +1,19 @@
-"""Suites: the held-out items that champion and candidate both answer.
+"""Suites: the held-out items that champion and candidate both answer, read from a file of JSON lines.
 
-Owns which items there are, their ids, clusters and slices, and the digest that pins them. Refuses to sample or grade.
+Owns what a suite is, and the digest that pins it. Refuses to make items, to sample or to grade.
 A cluster is a group of items whose outcomes hang together, so that standard errors may not count them as independent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
 
-from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
+from pydantic import ValidationError
+
+from pipeline import layout
 from pipeline.recipe import Evaluation
 from pipeline.serving.sample import Messages
-from pipeline.storage import Record, digest_json
-
-DEMO_SUITE = "arithmetic"
-"""Made for the embedded model: of any other it says little."""
+from pipeline.storage import Record, Store, digest_json
 
 
 class Item(Record):
@@ -38,47 +37,48 @@ class Suite(Record):
         return digest_json([self.name, *(item.model_dump() for item in sorted(self.items, key=lambda item: item.id))])
 
 
-def suite(section: Evaluation) -> Suite:
-    """The suite that the recipe names: `section.items` items drawn with `section.seed`, the same at each call."""
-    return SUITES[section.suite](section)
+def suite(store: Store, section: Evaluation) -> Suite:
+    """The suite that the recipe names, from its file below the data root.
+
+    Raises ValueError when the file is not there, when a line of it is no item, and when it has not `section.items`.
+    """
+    path = store.path(layout.suite(section.suite, section.seed, section.items))
+    write = f"python -m pipeline.demo.suite {shlex.quote(str(path))} --seed {section.seed} --items {section.items}"
+    try:
+        read = parse(section.suite, path.read_bytes())
+    except FileNotFoundError as error:
+        raise ValueError(f"The evaluation's suite is not there: {path}. Write it again: {write}") from error
+    except ValueError as error:
+        raise ValueError(f"The evaluation's suite {path} cannot be read: {error}. Write it again: {write}") from error
+    if len(read.items) != section.items:
+        raise ValueError(
+            f"The evaluation's suite {path} has {len(read.items)} items, and evaluation.items is {section.items}. "
+            f"Write it again: {write}"
+        )
+    return read
 
 
-def held_out_texts(section: Evaluation) -> dict[str, tuple[str, ...]]:
-    """The items' texts of every suite that there is, whichever the recipe names: training data may hold none of them.
+def parse(name: str, content: str | bytes) -> Suite:
+    """A suite from the content of its file. Raises ValueError naming the first line that is no item."""
+    lines = (content.encode() if isinstance(content, str) else content).split(b"\n")
+    items: list[Item] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            items.append(Item.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the line"
+            raise ValueError(f"line {number} is no item ({where}: {first['msg']})") from error
+    return Suite(name=name, items=tuple(items))
 
-    Prompts alone: the worked solutions of `arithmetic` are numbers without a word, which identify nothing.
+
+def held_out_texts(asked: Suite) -> dict[str, tuple[str, ...]]:
+    """The items' texts by the suite's name: training data may hold none of them.
+
+    Prompts alone: a reference may be a bare number, which identifies nothing.
     """
     return {
-        name: tuple("\n".join(message["content"] for message in item.messages) for item in make(section).items)
-        for name, make in SUITES.items()
+        asked.name: tuple("\n".join(message["content"] for message in item.messages) for item in asked.items),
     }
-
-
-def _arithmetic(section: Evaluation) -> Suite:
-    drawn = problems(section.seed, "heldout", section.items)
-    items = (
-        Item(
-            id=f"arithmetic-{section.seed}-{number:05d}",
-            cluster=_held_out_step(problem),
-            messages=[{"role": "user", "content": problem.prompt}],
-            reference=problem.answer,
-            slice=problem.kind,
-        )
-        for number, problem in enumerate(drawn)
-    )
-    return Suite(name=DEMO_SUITE, items=tuple(items))
-
-
-def _held_out_step(problem: Problem) -> str:
-    """The first held-out elementary step, such as `27+35`: who can do it answers every item that needs it.
-
-    Few items (about 2%) need a second one; they stay with the first.
-    """
-    steps = solution_steps(problem.kind, problem.operands)
-    left, symbol, right, _ = next(step for step in steps if is_held_out(*step[:3]))
-    first, second = sorted((left, right)) if symbol == "+" else (left, right)
-    return f"{first}{symbol}{second}"
-
-
-SUITES: Mapping[str, Callable[[Evaluation], Suite]] = {DEMO_SUITE: _arithmetic}
-"""Every suite, by the name that the recipe knows it under."""

@@ -5,15 +5,14 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from assets.card import why
 from assets.outcome import outcome
-from assets.resources import RECORDS, Deployment, deployment
-from evals.comparison import EvalReport
+from assets.records import CHECKPOINT, RECORDS, REPORT, VERSION
+from assets.resources import Deployment, deployment
 from pipeline.iteration import Iteration
+from pipeline.methods import METHODS
 from pipeline.recipe.overrides import split
 from pipeline.registry.record import ModelVersion, Phase, RolloutState, read_state
-from pipeline.storage import Record, Store
-from pipeline.training.result import TrainingResult
+from pipeline.storage import Store
 
 RUN = "make run"
 ROLLOUT = "dagster job launch -j canary_rollout"
@@ -33,12 +32,12 @@ def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
     store, recipe = settings.store(), settings.recipe()
     ended = outcome(store, iteration)
     if ended is None:
-        missing = [stage for stage in RECORDS if _read(store, iteration, stage) is None]
+        missing = [stage for stage, record in RECORDS.items() if record.find(store, iteration.id) is None]
         stage = missing[0] if missing else "canary"
         return IterationEnding(f"in progress at stage {stage}", command(settings), "goes on where it stands")
     match ended.ending:
         case "not trained":
-            again = command(settings, "selection.method=grpo")
+            again = command(settings, f"selection.method={next(iter(METHODS))}")
             return IterationEnding(f"not now: {ended.detail}", again, f"trains on these traces all the same; {_LATER}")
         case "stopped":
             again = command(settings, f"training.seed={recipe.training.seed + 1}")
@@ -49,8 +48,8 @@ def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
             text = f"refused by the gate{_figures(store, iteration)}: {ended.detail}"
             return IterationEnding(text, again, f"trains another candidate on these traces; {_LATER}")
         case "held":
-            trained = _read(store, iteration, "policy_checkpoint")
-            reasons = why(trained.health) if isinstance(trained, TrainingResult) else ended.detail
+            trained = CHECKPOINT.find(store, iteration.id)
+            reasons = trained.health.why if trained else ended.detail
             tags = shlex.quote(json.dumps({"iteration": iteration.id}))
             launch = f"dagster job launch -j preference_tuning -o canary --tags {tags}"
             accept = command(settings, f'rollout.accept_hold="{iteration.id}"', launch=launch)
@@ -90,8 +89,8 @@ _LATER = f"with newer traces: {RUN}"
 def _rolled_out(settings: Deployment, iteration: Iteration) -> IterationEnding:
     store, again = settings.store(), command(settings)
     state = read_state(store, iteration.model_name)
-    version, figures = _read(store, iteration, "model_version"), _figures(store, iteration)
-    assert isinstance(version, ModelVersion), "a rollout is of a version"
+    version, figures = VERSION.find(store, iteration.id), _figures(store, iteration)
+    assert version is not None, "a rollout is of a version"
     if state.champion is not None and state.champion.iteration == iteration.id:
         return IterationEnding(
             f"promoted version {version.version}{figures}", again, "starts the next iteration from it"
@@ -108,11 +107,6 @@ def _rolled_out(settings: Deployment, iteration: Iteration) -> IterationEnding:
 
 
 def _figures(store: Store, iteration: Iteration) -> str:
-    report = _read(store, iteration, "eval_report")
-    compared = report.measurement.comparison if isinstance(report, EvalReport) else None
+    report = REPORT.find(store, iteration.id)
+    compared = report.measurement.comparison if report else None
     return f", {compared.champion.value:.1%} -> {compared.candidate.value:.1%}" if compared else ""
-
-
-def _read(store: Store, iteration: Iteration, stage: str) -> Record | None:
-    name, kind = RECORDS[stage]
-    return store.read(iteration.path(name), kind)

@@ -5,7 +5,6 @@ it, and `dagster job launch` joins a run that is the same, stands beside one of 
 Everything after that is the coordinator's.
 """
 
-import os
 import shlex
 import sys
 import time
@@ -15,11 +14,11 @@ from typing import Any
 
 import click
 import dagster as dg
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 
-from assets.environment import ITERATION_TAG, chosen
+from assets.environment import ITERATION_TAG, chosen, environment
 from jobs.coordinator import daemon_is_alive, is_launch_command
-from jobs.launcher import reap_dead_runs
+from jobs.dagster_internals import ACTIVE_RUN_STATUSES
+from jobs.launcher import launcher_of, reap_dead_runs
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
@@ -83,7 +82,7 @@ class RecipeInstance(dg.DagsterInstance):
             same = [other for other in others if _is_same(other, run)]
             if same:
                 return same[0]
-            if not os.environ.get(WAIT):
+            if not environment().waits:
                 raise click.ClickException(_refusal(others[0], run))
             print(f"Waiting for run {others[0].run_id} of {others[0].job_name} to end", flush=True)
             while any(other.run_id == others[0].run_id for other in self._others(run)):
@@ -99,7 +98,7 @@ class RecipeInstance(dg.DagsterInstance):
         return [
             other
             for other in self.get_runs(wanted)
-            if self.run_launcher.is_alive(other.run_id) or (queue and other.status is dg.DagsterRunStatus.QUEUED)
+            if launcher_of(self).is_alive(other.run_id) or (queue and other.status is dg.DagsterRunStatus.QUEUED)
         ]
 
 

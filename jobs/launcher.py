@@ -8,16 +8,26 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import dagster as dg
-from dagster._config import StringSource
-from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
-from dagster._grpc.types import ExecuteRunArgs
-from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
+
+from jobs.dagster_internals import (
+    ACTIVE_RUN_STATUSES,
+    CheckRunHealthResult,
+    ConfigurableClass,
+    ConfigurableClassData,
+    ExecuteRunArgs,
+    LaunchRunContext,
+    RunLauncher,
+    StringSource,
+    WorkerStatus,
+    serialize_value,
+)
 
 
 class DetachedRunLauncher(RunLauncher, ConfigurableClass):
@@ -45,7 +55,7 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
         return {"directory": StringSource}
 
     @classmethod
-    def from_config_value(cls, inst_data, config_value):
+    def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]):
         return cls(inst_data=inst_data, **config_value)
 
     def launch_run(self, context: LaunchRunContext) -> None:
@@ -114,6 +124,13 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
         return f"The worker of the run crashed or was killed. Its output: {self.output(run.run_id)}"
 
 
+def launcher_of(instance: dg.DagsterInstance) -> DetachedRunLauncher:
+    """The instance's, which `dagster.yaml` names."""
+    launcher = instance.run_launcher
+    assert isinstance(launcher, DetachedRunLauncher), "dagster.yaml names it, and so does every instance of a test"
+    return launcher
+
+
 def reap_dead_runs(instance: dg.DagsterInstance) -> None:
     """End the runs whose worker is dead, and give back the pool slots of runs that are over or forgotten."""
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE_RUN_STATUSES)):
@@ -123,7 +140,7 @@ def reap_dead_runs(instance: dg.DagsterInstance) -> None:
     for run_id in {step.run_id for pool in pools for step in (*pool.claimed_slots, *pool.pending_steps)}:
         run = instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
-            instance.run_launcher.kill(run_id)
+            launcher_of(instance).kill(run_id)
             log.free_concurrency_slots_for_run(run_id)
 
 

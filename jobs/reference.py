@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from pipeline.recipe import Recipe
-from pipeline.recipe.section import Operational, Section
+from pipeline.section import Operational, Section
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "recipe.md"

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.resources import ITERATION_TAG, RECORDS, Deployment, deployment
+from assets.records import RECORDS, VERSION
+from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.instance import DATA_ROOT_TAG
+from jobs.launcher import DetachedRunLauncher
 from pipeline import audit, layout
 from pipeline.iteration import Iteration
-from pipeline.registry.record import ModelVersion, RolloutState, read_state
+from pipeline.registry.record import RolloutState, read_state
 from pipeline.storage import Store
 from pipeline.traces.erased import exclusive_lock
 
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 def leavings(store: Store, iteration: Iteration, stage: str) -> Iterator[str]:
     """Names in the store of what the stage and all below it left, the last stage first: a kill leaves no gap."""
     for each in reversed(STAGES[STAGES.index(stage) :]):
-        record = [RECORDS[each][0]] if each in RECORDS else []
+        record = [RECORDS[each].name] if each in RECORDS else []
         for name in (*record, *BESIDE.get(each, ())):
             if name == layout.TRAINING:
                 kept = {layout.PLAN, layout.TRAINING_ROWS, layout.HELD_OUT_ROWS, layout.RESULT}
@@ -95,14 +97,16 @@ def _check_idle(settings: Deployment, iteration: Iteration) -> None:
     root = str(settings.store().root)
     with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:
         for run in instance.get_runs(dg.RunsFilter(job_name="preference_tuning", tags={DATA_ROOT_TAG: root})):
-            if not run.is_finished and instance.run_launcher.is_alive(run.run_id):
+            launcher = instance.run_launcher
+            dead = isinstance(launcher, DetachedRunLauncher) and not launcher.is_alive(run.run_id)
+            if not run.is_finished and not dead:
                 raise ValueError(f"run {run.run_id} is at work on this data root. Let it end, or cancel it, and retry.")
 
 
 def _check_rollout(store: Store, iteration: Iteration, stage: str) -> None:
     """Raises ValueError where the iteration's candidate is in the traffic, or was: its records are the reason why."""
     state: RolloutState = read_state(store, iteration.model_name)
-    version = store.read(iteration.path(RECORDS["model_version"][0]), ModelVersion)
+    version = VERSION.find(store, iteration.id)
     if version is None or stage == "canary":
         return
     in_traffic = [state.champion, state.previous, state.proposal.version if state.active and state.proposal else None]

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.resources import Deployment, deployment, read_record
+from assets.records import LABELS
+from assets.resources import Deployment, deployment
 from jobs.preference_tuning import executor
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards import reviews, trust
@@ -100,7 +101,7 @@ def _status(settings: Deployment) -> int:
 
 
 def _labels(settings: Deployment) -> RewardLabels:
-    return read_record(settings.store(), settings.latest().id, "reward_labels")
+    return LABELS.read(settings.store(), settings.latest().id)
 
 
 if __name__ == "__main__":

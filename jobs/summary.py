@@ -12,7 +12,8 @@ from typing import Any
 
 import dagster as dg
 
-from assets.resources import ITERATION_TAG, RECORDS, Deployment, deployment
+from assets.records import RECORDS
+from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
 from pipeline import layout
 from pipeline.iteration import Iteration
@@ -36,8 +37,8 @@ def lines(settings: Deployment) -> Iterator[str]:
     yield f"iteration {iteration.number + 1} ({iteration.id}) {ended.text}"
     yield f"next: {ended.next}"
     yield field("", ended.purpose)
-    for asset, (name, kind) in RECORDS.items():
-        record = store.read(iteration.path(name), kind)
+    for asset, left in RECORDS.items():
+        record = left.find(store, iteration.id)
         if record is not None and asset in TELLERS:
             yield from TELLERS[asset](record)
     yield from _rollout(settings, iteration)

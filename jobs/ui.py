@@ -15,12 +15,13 @@ from pathlib import Path
 from threading import Thread
 from typing import NoReturn
 
+from assets.environment import environment
 from assets.resources import deployment
 from pipeline import layout
 from pipeline.processes import die_with_parent, end_sessions
 
 HOST = "127.0.0.1"
-PORTS = {name: int(os.environ.get(f"{name}_PORT", default)) for name, default in (("DAGSTER", 3000), ("MLFLOW", 5000))}
+PORTS = {name: int(port) for name, port in environment().ports.items()}
 GRACE_S = 20.0
 """What the servers get to end by themselves: Dagster's daemon says in it that it is no longer there to take runs."""
 TAIL = 20

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
-from evals.suites import suite
+from evals.suites import parse
 from pipeline import layout
+from pipeline.demo.suite import suite_text
+from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
@@ -162,13 +164,17 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | No
     yield CheckedLine(
         True, f"models: {', '.join(f'{name} {count:,}' for name, count in list(sample.models.items())[:9])}"
     )
-    checkable = sample.references > 0 or recipe.selection.method != "grpo"
-    hint = "" if checkable else ". selection.method is grpo, which needs them: put expected_answer into the metadata"
+    forced = recipe.selection.method
+    checkable = sample.references > 0 or forced == "auto" or "verifiable" not in METHODS[forced].needs
+    hint = (
+        "" if checkable else f". selection.method is {forced}, which needs them: put expected_answer into the metadata"
+    )
     yield CheckedLine(
         checkable, f"labels: {sample.references:,} with expected_answer, {sample.feedback:,} with feedback{hint}"
     )
-    if tokens is not None and sample.longest_prompt:
-        yield _fits(recipe, "longest prompt", tokens(sample.longest_prompt), recipe.training.grpo.max_completion_tokens)
+    drawn = [m.completion_tokens or 0 for name, m in recipe.training.by_name().items() if forced in ("auto", name)]
+    if tokens is not None and sample.longest_prompt and any(drawn):
+        yield _fits(recipe, "longest prompt", tokens(sample.longest_prompt), max(drawn))
 
 
 def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
@@ -185,15 +191,15 @@ def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
 
 
 def _suite(recipe: Recipe, tokens: Tokens | None) -> Iterator[CheckedLine]:
-    refusals = gate_refusals(recipe, recipe.base_model.uri)
+    section = recipe.evaluation
+    suite = parse(section.suite, suite_text(section.seed, section.items))  # as the run will write it
+    refusals = gate_refusals(recipe, recipe.base_model.uri, suite)
     yield from (CheckedLine(False, f"evaluation: {refusal}") for refusal in refusals)
     if not refusals:
-        yield CheckedLine(
-            True, f"suite: {recipe.evaluation.suite}, {recipe.evaluation.items:,} items, enough for its guards"
-        )
+        yield CheckedLine(True, f"suite: {suite.name}, {len(suite.items):,} items, enough for its guards")
     if tokens is not None:
-        longest = max(map(tokens, (item.messages for item in suite(recipe.evaluation).items)))
-        yield _fits(recipe, "longest question of the suite", longest, recipe.evaluation.max_completion_tokens)
+        longest = max(map(tokens, (item.messages for item in suite.items)))
+        yield _fits(recipe, "longest question of the suite", longest, section.max_completion_tokens)
 
 
 def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> CheckedLine:

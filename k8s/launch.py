@@ -24,11 +24,12 @@ from typing import NoReturn
 from k8s.attempts import GangAttempts
 from k8s.classify import Classification
 from k8s.client import KubernetesClient, Refused
+from k8s.estimate import paid_devices
 from k8s.follow import GangFollower, GangProgress, Hooks
 from k8s.gang import Gang, gang_of
-from k8s.ledger import LaunchAttempt
+from k8s.ledger import LaunchAttempt, Ledger, ledger
 from pipeline import layout
-from pipeline.recipe import Kubernetes
+from pipeline.recipe import Compute, Kubernetes
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
@@ -120,3 +121,11 @@ def _give_up(gang: Gang, verdict: Classification) -> NoReturn:
     if verdict.cause in NO_RETRY:
         raise TrainingRefused(message)
     raise RuntimeError(message)
+
+
+def account_for(store: Store, plan: TrainingPlan, result: TrainingResult, compute: Compute) -> Ledger:
+    """What the training took, over all launches of it; published beside its result."""
+    placed = compute.model_copy(update={"nodes": plan.nodes, "processes": plan.processes})
+    account = ledger(GangAttempts(store, result.iteration).all(), result, placed, paid_devices(placed))
+    store.write(layout.iteration(result.iteration, layout.LEDGER), account)
+    return account

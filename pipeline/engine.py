@@ -45,13 +45,13 @@ class WorkerLost(Exception):
 
 
 @contextmanager
-def open_engine(compute: Compute) -> Generator[Engine]:
-    """The engine that the recipe names, and its workers until the block ends.
+def open_engine(compute: Compute, ray: str = "") -> Generator[Engine]:
+    """The engine that the recipe names, and its workers until the block ends. `ray`: the cluster's address.
 
     Raises ValueError when Ray is asked for and is not installed or no cluster answers.
     """
     if compute.data == "ray":
-        with _cluster():
+        with _cluster(ray):
             yield _InOrder(_RayTasks(), compute.workers)
     elif compute.workers == 1:
         yield _Here()
@@ -182,8 +182,8 @@ class _RayTasks:
 
 
 @contextmanager
-def _cluster() -> Generator[None]:
-    """A connection to the cluster at RAY_ADDRESS; one that stands already is shared."""
+def _cluster(address: str) -> Generator[None]:
+    """A connection to the cluster at this address; one that stands already is shared."""
     try:
         import ray
     except ImportError as error:
@@ -193,8 +193,12 @@ def _cluster() -> Generator[None]:
         ) from error
     mine = not ray.is_initialized()
     if mine:
-        address = _reachable(os.environ.get("RAY_ADDRESS", ""))
-        ray.init(address=address, namespace="preference-tuning", log_to_driver=False, logging_level=logging.WARNING)
+        ray.init(
+            address=_reachable(address),
+            namespace="preference-tuning",
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
     try:
         yield
     finally:

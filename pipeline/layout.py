@@ -9,6 +9,7 @@
     registry/blocks/    models that an erasure keeps out of the traffic
     rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions
     rollout/<model>/    the events of a rollout, in order; the local router's split
+    suites/             what an evaluation asks, a file for each suite and draw
     traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `staging/` is scratch
 
 Owns names, not what is in them. Names that a package keeps to itself below one of these folders stay with it.
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW = "audit", "erasures", "iterations", "lake", "mlflow"
 PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewards", "rollout", "traces"
+SUITES = "suites"
 OWN = frozenset((AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, TRACES))
-"""What the loop keeps below the data root; `production` is raw data, as a user's own source would be."""
+"""What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""
 
 # Below `audit/`.
 AUDIT_LOG, AUDIT_HEAD, AUDIT_LOCK = f"{AUDIT}/log.jsonl", f"{AUDIT}/head.json", f"{AUDIT}/lock"
@@ -59,6 +61,11 @@ OUTCOME = "outcome.json"
 def iteration(id: str, *parts: str) -> str:
     """Name of something that an iteration published; of its folder without parts."""
     return "/".join((ITERATIONS, id, *parts))
+
+
+def suite(name: str, seed: int, items: int) -> str:
+    """The items of one draw of a suite: a JSON line for each."""
+    return f"{SUITES}/{name}-seed-{seed}-items-{items}.jsonl"
 
 
 def day_report(day: str) -> str:

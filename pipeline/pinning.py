@@ -1,7 +1,7 @@
 """The recipe of an iteration: the fields that decide its result are those that it was begun with, whoever asks later.
 
 Owns what is published beside an iteration, and the refusal to mix it with another. Fields marked as operational
-(`pipeline.recipe.section`) are always those of now.
+(`pipeline.section`) are always those of now.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe
-from pipeline.recipe.section import Operational, settings
+from pipeline.section import Operational, settings
 from pipeline.storage import Store
 
 

@@ -1,5 +1,6 @@
 """What a stage works with, over a recipe of which a test says only the sections that it is about."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,12 @@ def recipe_of(**sections: Any) -> Recipe:
 
 
 def stage_context(store: Store, lake: LakeConfig | None = None, log: Log = quiet, **sections: Any) -> StageContext:
-    return StageContext(store, recipe_of(**sections), lake or local_lake(store), log)
+    return StageContext(store, recipe_of(**sections), lake or local_lake(store), log, os.environ.get("RAY_ADDRESS", ""))
 
 
 def context_of(
     store: Store, iteration: Iteration, lake: LakeConfig | None = None, log: Log = quiet, **sections: Any
 ) -> IterationContext:
-    return IterationContext(store, recipe_of(**sections), lake or local_lake(store), log, iteration)
+    return IterationContext(
+        store, recipe_of(**sections), lake or local_lake(store), log, os.environ.get("RAY_ADDRESS", ""), iteration
+    )

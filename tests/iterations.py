@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from assets.registry import advance
 from jobs.retry import leavings, remove
 from pipeline import layout
+from pipeline.registry.advance import advance
 from pipeline.registry.record import Phase
 
 from .fork_server import ForkServer
@@ -64,6 +64,6 @@ class Iterations:
     def _make_second(self, folder: Path) -> None:
         settings = deployment(self.first(folder) / "data")
         with instance(folder / "home") as home:
-            assert advance(settings, 120.0, print).phase is Phase.PROMOTED
+            assert advance(settings.stage(print), settings.tracking_uri(), 120.0).phase is Phase.PROMOTED
             launched = run_loop(settings, home)
         assert launched.success

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from .ports import held_port
@@ -173,6 +173,6 @@ def vllm_server(model: Path, name: str, folder: Path, *arguments: str, **environ
 
 def _is_healthy(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+    except httpx2.TransportError:
         return False

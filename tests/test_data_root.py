@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.manifest import read_manifest_list
 
-from assets.registry import advance
-from assets.resources import RECORDS, Deployment, read_record
+from assets.records import CHECKPOINT, RECORDS, VERDICT
+from assets.resources import Deployment
 from evals.bundle import verify
 from jobs.governance import forget_user, keep_up
 from pipeline import audit
 from pipeline.registry import versions
+from pipeline.registry.advance import advance
 from pipeline.storage import digest_dir
 from pipeline.traces.lake import open_lake
 from pipeline.traces.lake.catalogue import open_table
@@ -95,21 +96,21 @@ def test_the_loop_goes_on_in_a_copy_without_its_original(root: Path, tmp_path: P
 def go_on(settings: Deployment, folder: Path) -> None:
     store, latest = settings.store(), settings.latest()
     for path in sorted(store.path("iterations").glob("*/traces.json")):
-        for asset, (name, _) in RECORDS.items():
-            if (path.parent / name).is_file():
-                read_record(store, path.parent.name, asset)
-    trained = read_record(store, latest.id, "policy_checkpoint").checkpoint
+        for record in RECORDS.values():
+            if (path.parent / record.name).is_file():
+                record.read(store, path.parent.name)
+    trained = CHECKPOINT.read(store, latest.id).checkpoint
     assert Path(trained.model.uri).is_relative_to(store.root)
     assert digest_dir(Path(trained.model.uri)) == trained.model.digest
     assert read(store, settings.lake(), latest.dataset).num_rows == latest.dataset.rows
-    verdict = read_record(store, latest.id, "gate_verdict")
+    verdict = VERDICT.read(store, latest.id)
     bundle = store.path(latest.path("evidence"))
     assert verify(bundle, verdict.bundle_digest) == verdict
     champion = settings.champion()
     assert Path(champion.model.uri).is_relative_to(store.root)
     assert champion.promotions == 1
     served(settings)
-    advance(settings, 120.0, print)
+    advance(settings.stage(print), settings.tracking_uri(), 120.0)
     with instance(folder / "home") as dagster_instance:
         again = run_loop(settings, dagster_instance)
     assert again.success

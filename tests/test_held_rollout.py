@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 from assets.outcome import outcome
-from assets.registry import advance
 from jobs.rollout import main
+from pipeline.registry.advance import advance
 from pipeline.registry.record import Phase, read_state
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
@@ -34,7 +34,9 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
     settings = deployment(root)
     name = settings.recipe().base_model.name
     rollout = open_rollout(settings, tmp_path, time.time())
-    held = advance(settings, 60.0, lines.append)  # nothing is on record that could be replayed
+    held = advance(
+        settings.stage(lines.append), settings.tracking_uri(), 60.0
+    )  # nothing is on record that could be replayed
     assert (held.phase, held.canary_weight) == (Phase.HELD, 50)
 
     with forked(fork_server), instance(tmp_path / "home") as home:
@@ -46,7 +48,9 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
         iteration = settings.latest()
         assert outcome(settings.store(), iteration) is None
 
-        still = advance(settings, 60.0, lines.append)  # there are requests, but none that is new to that candidate
+        still = advance(
+            settings.stage(lines.append), settings.tracking_uri(), 60.0
+        )  # there are requests, but none that is new to that candidate
         assert (still.phase, still.looks, still.canary_weight) == (Phase.HELD, held.looks + 1, 50)
         assert any("was trained on are gone" in line for line in lines)
 
@@ -61,7 +65,7 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
         ended = outcome(settings.store(), iteration)
         assert ended is not None
         assert ended.ending == "rollout"
-        assert advance(settings, 120.0, lines.append).phase is Phase.PROMOTED
+        assert advance(settings.stage(lines.append), settings.tracking_uri(), 120.0).phase is Phase.PROMOTED
     champion = read_state(settings.store(), name).champion
     assert champion is not None
     assert champion.iteration == iteration.id

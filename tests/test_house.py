@@ -78,3 +78,26 @@ def test_imports_keep_to_their_contracts() -> None:
     script = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+MAY_READ_THE_ENVIRONMENT = {
+    "assets/environment.py": "the one place",
+    "pipeline/training/__main__.py": "torchrun's RANK",
+    "pipeline/training/worker.py": "torchrun's RANK and WORLD_SIZE, and accelerate's settings for this process",
+    "pipeline/training/progress.py": "torchrun's RANK, and whether Dagster Pipes listens",
+    "pipeline/training/gang.py": "threads and network of the ranks that it starts",
+    "pipeline/training/nemo/follow.py": "hands its own on",
+    "pipeline/registry/versions.py": "silences MLflow before it is imported",
+    "jobs/ui.py": "hands its own on to the servers",
+}
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    reading = {
+        str(file.relative_to(ROOT))
+        for folder in ("pipeline", "assets", "jobs", "evals", "k8s")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert reading == MAY_READ_THE_ENVIRONMENT.keys()

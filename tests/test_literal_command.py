@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from assets.resources import read_record
+from assets.records import CHECKPOINT
 from pipeline.locations import record_of_iteration
 from pipeline.storage import digest_file
 from pipeline.training.plan import TrainingPlan
@@ -92,7 +92,7 @@ def test_two_kills_change_nothing(
     assert fork_server.attempt(undisturbed / "plan.json").code == 0
     expected = digest_file(undisturbed / "adapter" / "adapter_model.safetensors")
     assert adapter_digest(folder / "data", iteration) == expected
-    result: TrainingResult = read_record(settings.store(), iteration, "policy_checkpoint")
+    result: TrainingResult = CHECKPOINT.read(settings.store(), iteration)
     assert result.resumed_from == (2, 4)
 
     code, said = launch(folder, "-o", "gate_verdict*")

@@ -9,10 +9,11 @@ import dagster as dg
 import pytest
 
 from assets.outcome import outcome
-from assets.registry import advance
-from assets.resources import Deployment, read_record
+from assets.records import CHECKPOINT, PLAN, REPORT, TRACES, VERDICT
+from assets.resources import Deployment
 from evals import __main__ as verify
 from jobs import summary
+from pipeline.registry.advance import advance
 from pipeline.registry.record import Phase, read_state
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
@@ -70,10 +71,10 @@ def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
     assert loop.first.is_success
     assert list(materializations(loop.instance, loop.first)) == STAGES
     store, iteration = loop.settings.store(), loop.settings.latest()
-    traces = read_record(store, iteration.id, "traces")
+    traces = TRACES.read(store, iteration.id)
     assert traces.seen == traces.admitted + sum(traces.rejected.values())
     assert {"consent", "error", "duplicate", "malformed"} <= {str(reason) for reason in traces.rejected}
-    compared = read_record(store, iteration.id, "eval_report").measurement.comparison
+    compared = REPORT.read(store, iteration.id).measurement.comparison
     assert compared.candidate.value > compared.champion.value + 0.05
     assert loop.first.tags["iteration"] == iteration.id
 
@@ -94,7 +95,7 @@ def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, mo
     assert first.startswith(f"iteration 1 ({loop.settings.latest().id}) in rollout, ")
     assert rest[0].endswith("dagster job launch -j canary_rollout")
     told = "\n".join(rest)
-    traces = read_record(loop.settings.store(), loop.settings.latest().id, "traces")
+    traces = TRACES.read(loop.settings.store(), loop.settings.latest().id)
     assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in told
     for words in ("rejected: consent", "coverage", "GRPO", "held-out before", "held-out after", "PASS", "version 1"):
         assert words in told
@@ -102,7 +103,7 @@ def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, mo
 
 def test_the_evidence_supports_the_verdict_offline(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
     iteration = loop.settings.latest().id
-    verdict = read_record(loop.settings.store(), iteration, "gate_verdict")
+    verdict = VERDICT.read(loop.settings.store(), iteration)
     bundle = loop.root / "iterations" / iteration / "evidence"
     assert verify.main(["verify", str(bundle), verdict.bundle_digest]) == 0
     assert "PASS" in capsys.readouterr().out
@@ -131,10 +132,10 @@ def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, 
     assert second.id != first.id
     assert second.number == 1
     assert second.champion.digest == champion.model.digest
-    plan = read_record(store, second.id, "training_plan")
+    plan = PLAN.read(store, second.id)
     assert plan.base == second.champion
-    days = {d.day for d in read_record(store, second.id, "traces").days}
-    assert days.isdisjoint(d.day for d in read_record(store, first.id, "traces").days)
+    days = {d.day for d in TRACES.read(store, second.id).days}
+    assert days.isdisjoint(d.day for d in TRACES.read(store, first.id).days)
     with instance(tmp_path / "home") as home:
         newest, *_ = home.get_runs()
         assert newest.is_success and newest.tags["iteration"] == second.id
@@ -166,7 +167,9 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
         assert ended.ending == "not trained"
         assert "needs >= 100,000" in ended.detail
         assert materialized(run_loop(settings, found)) == []
-    assert advance(settings, 0.0, print).phase is Phase.IDLE, "nobody was proposed, and that is no error"
+    assert advance(settings.stage(print), settings.tracking_uri(), 0.0).phase is Phase.IDLE, (
+        "nobody was proposed, and that is no error"
+    )
     monkeypatch.chdir(tmp_path)
     first, second, *_ = summary.lines(settings)
     assert first.startswith(f"iteration 1 ({settings.latest().id}) not now: ")
@@ -179,8 +182,8 @@ def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> Non
     with instance(tmp_path / "home") as found:
         result = run_loop(settings, found)
     assert result.success
-    trained = read_record(settings.store(), settings.latest().id, "policy_checkpoint")
+    trained = CHECKPOINT.read(settings.store(), settings.latest().id)
     assert trained.checkpoint.step == 16
-    compared = read_record(settings.store(), settings.latest().id, "eval_report").measurement.comparison
+    compared = REPORT.read(settings.store(), settings.latest().id).measurement.comparison
     assert compared.candidate.value > compared.champion.value
     assert adapter_digest(root, settings.latest().id)

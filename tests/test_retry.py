@@ -12,7 +12,8 @@ import pytest
 
 from assets import registry
 from assets.graph import ASSETS
-from assets.resources import RECORDS, Deployment, Records, records
+from assets.records import RECORDS
+from assets.resources import Deployment, Records, records
 from jobs import retry, rollout
 from pipeline import audit
 from pipeline.registry.record import read_events
@@ -139,7 +140,7 @@ def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixtur
     store, iteration = settings.store(), settings.latest()
     assert rollout.main(["abort", "--reason", "a test"]) == 0
     capsys.readouterr()
-    before = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}
+    before = {asset: record.find(store, iteration.id) for asset, record in RECORDS.items()}
     names = list(retry.leavings(store, iteration, stage))
     assert retry.main([stage]) == 1, "nobody was there to ask"
     assert all(store.path(name).exists() for name in names)
@@ -148,7 +149,7 @@ def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixtur
     assert retry.main([stage, "--yes", "--no-launch"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("dagster job launch -j preference_tuning")
     kept = STAGES[: STAGES.index(stage)]
-    left = {asset for asset, (name, _) in RECORDS.items() if store.path(iteration.path(name)).exists()}
+    left = {asset for asset, each in RECORDS.items() if store.path(iteration.path(each.name)).exists()}
     assert left == set(kept)
     assert list(retry.leavings(store, iteration, stage)) == []
     assert not store.path(iteration.path("evidence")).exists() or STAGES.index(stage) > STAGES.index("eval_report")
@@ -157,6 +158,6 @@ def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixtur
     if stage in ("reward_labels", "gate_verdict"):  # again, to the same records: one that is dear and one that is not
         with instance(typed.parent / "home") as each:
             assert job(settings).execute_in_process(op_selection=[f"{stage}*"], instance=each).success
-        after = {name: store.read(iteration.path(name), kind) for name, kind in RECORDS.values()}
+        after = {asset: record.find(store, iteration.id) for asset, record in RECORDS.items()}
         assert after["gate_verdict.json"].candidate == before["gate_verdict.json"].candidate
         assert after["gate_verdict.json"].verdict == before["gate_verdict.json"].verdict

@@ -17,31 +17,19 @@ from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Rewards
-from pipeline.recipe.section import Operational, Section, Share, settings
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
-from pipeline.recipe.training import (
-    DPO,
-    GRPO,
-    Checkpoints,
-    Distribution,
-    DynamicSampling,
-    Lora,
-    Training,
-    Validation,
-)
+from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
+from pipeline.section import Operational, Section, Share, settings
 from pipeline.storage import digest_json, shown_path
 
 __all__ = [
-    "DPO",
-    "GRPO",
     "Accelerator",
     "BaseModelSection",
     "Checkpoints",
     "Compute",
     "Distribution",
-    "DynamicSampling",
     "Evaluation",
     "Kubernetes",
     "Lora",
@@ -52,6 +40,7 @@ __all__ = [
     "Sentinel",
     "Traces",
     "Training",
+    "TrainingSettings",
     "Validation",
     "load",
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.recipe.section import Section
+from pipeline.section import Section
 
 INT32 = 2**31 - 1
 """Kubernetes keeps counts and seconds in 32 bits."""

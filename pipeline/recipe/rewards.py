@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from pipeline.recipe.section import Operational, Section, Share
+from pipeline.section import Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
 
@@ -37,13 +37,13 @@ class Weights(Section):
     judge: Weight = 0.0
     """The judge's score of 1 to 5, as (score - 1) / 4."""
     faithfulness: Weight = 0.0
-    """Ragas: claims that the retrieved contexts support."""
+    """Share of the answer's statements that the retrieved contexts support, by `rag`."""
     answer_relevancy: Weight = 0.0
-    """Ragas: how near the questions that the answer would fit are to the one asked. It needs `rag.embeddings`."""
+    """How near the questions that the answer would fit are to the one asked, by `rag`."""
     context_precision: Weight = 0.0
-    """Ragas: useful contexts are ranked before useless ones."""
+    """Useful contexts are ranked before useless ones, by `rag`."""
     context_recall: Weight = 0.0
-    """Ragas: statements of the reference that the contexts support. It needs a reference answer."""
+    """Share of the reference's statements that the contexts support, by `rag`. It needs a reference answer."""
 
 
 class Verifier(Section):
@@ -143,14 +143,12 @@ class Judge(Section):
 
 
 class Rag(Section):
-    """Ragas metrics for traces that carry their contexts: RAG_URL, RAG_API_KEY (else the judge's)."""
+    """A judge's measures of answers to traces that carry their contexts: RAG_URL, RAG_API_KEY (else the judge's)."""
 
     model: str
     """The name that the endpoint serves the scoring model under."""
     digest: str = ""
     """Digest of its weights or image, as deployed: with it, new weights behind the same name are another judge."""
-    embeddings: str = ""
-    """Embedding model of the same endpoint, for answer relevancy; empty: that metric is left out."""
     contexts_key: str = "contexts"
     """Metadata key of the retrieved passages: a list of texts."""
     concurrency: Annotated[PositiveInt, Operational] = 4
@@ -188,7 +186,7 @@ class Rewards(Section):
     rated: Weights = Weights(judge=0.3, faithfulness=0.25, context_recall=0.2, feedback=0.2, latency=0.05)
     """Without one, but with feedback of users (seed 000)."""
     judged: Weights = Weights(judge=0.4, faithfulness=0.3, answer_relevancy=0.18, context_precision=0.12)
-    """With neither: 0.4 judge + 0.6 ragas (seed 000)."""
+    """With neither: 0.4 judge and 0.6 for the RAG measures (seed 000)."""
     min_weight: Share = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5
@@ -204,6 +202,6 @@ class Rewards(Section):
     judge: Judge | None = None
     """A model that scores completions; null: none is asked."""
     rag: Rag | None = None
-    """Ragas metrics for traces with retrieved contexts; null: none are computed."""
+    """Measures of answers to traces with retrieved contexts; null: none are taken."""
     review: Annotated[Review, Operational] = Review()
     """The weekly sample that people score."""

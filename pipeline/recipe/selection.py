@@ -6,11 +6,12 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from pipeline.recipe.section import Section, Share
+from pipeline.methods import MethodName
+from pipeline.section import Section, Share
 
 
 class Selection(Section):
-    method: Literal["auto", "grpo", "dpo"] = "auto"
+    method: Literal["auto", MethodName] = "auto"
     """`auto` decides from evidence; a forced method is recorded as forced."""
     chosen_min: Share = 0.7
     """Least reward of the chosen completion of a pair (seed 002)."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from pipeline.recipe.section import Operational, Section, Share
+from pipeline.section import Operational, Section, Share
 
 
 class DemoSource(Section):

@@ -20,6 +20,7 @@ from pipeline.registry.record import (
     read_state,
 )
 from pipeline.storage import ModelRef, Record, Store, digest_json
+from pipeline.training.result import Health
 
 
 class ChampionState(Record):
@@ -94,6 +95,20 @@ def propose(
         )
         event = RolloutEvent(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)
         append(store, name, state, event)
+
+
+def on_hold(health: Health, iteration: str, accepted: str) -> str:
+    """Why the candidate of a training on HOLD is not rolled out, and how it would be; empty when it may be."""
+    if health.verdict == "STOP":
+        return f"The training stopped itself: {health.why}. Its candidate is not rolled out. Start a new iteration."
+    if health.verdict == "PASS" or accepted == iteration:
+        return ""
+    return (
+        f"The training is on {health.verdict}: {health.why}. Look at its plots and completions; to roll the "
+        f"candidate out all the same, set rollout.accept_hold to {iteration!r} in the recipe, which starts no other "
+        'iteration, and run: dagster job launch -j preference_tuning -o canary --tags \'{"iteration": '
+        f'"{iteration}"}}\''
+    )
 
 
 def _refusal(state: RolloutState, rollout: str, iteration: Iteration, verdict: str, digest: str) -> str:

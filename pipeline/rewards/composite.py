@@ -7,8 +7,8 @@ apply, so a trace without contexts is not punished for having none. A component 
 carry less than `min_weight` of the applying weight, the reward is null with the reason of the heaviest silent one.
 A label that failed is never 0. The same function scores logged traces and fresh GRPO completions.
 
-Weights are of the seeds (shaped mathematics, judge with Ragas, and the mix with feedback); profiles are this project's
-way to keep an opinion out of a reward that can be verified.
+Weights are of the seeds (shaped mathematics, judge with RAG measures, and the mix with feedback); profiles are this
+project's way to keep an opinion out of a reward that can be verified.
 """
 
 from __future__ import annotations

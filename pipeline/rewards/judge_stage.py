@@ -1,8 +1,8 @@
 """Asking the paid judges: every question that has no answer yet, from one process, within one budget.
 
-Owns who is asked about which trace (a judge where its weight counts and nothing better is known, Ragas where a trace
-has contexts), the admission of the judge before its first question, and the journal that each answer is written to as
-it comes. Refuses to score: labels are composed from the journal.
+Owns who is asked about which trace (a judge where its weight counts and nothing better is known, the RAG measures where
+a trace has contexts), the admission of the judge before its first question, and the journal that each answer is written
+to as it comes. Refuses to score: labels are composed from the journal.
 
 The key of an answer in the journal holds all that decides it: who judges by what, and what is judged.
 """
@@ -33,7 +33,7 @@ from pipeline.rewards.judge import (
     open_judge,
 )
 from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
+from pipeline.rewards.rag import AGAIN, METRICS, RagFinding, Retrieved, open_rag
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.storage import Record, Store
 from pipeline.traces.context import IterationContext
@@ -124,7 +124,7 @@ class JudgeStage:
         if settings.rag is not None:
             self._rag_budget = _budget(settings.rag, store, days, iteration, ("rag",))
             at = _needed(endpoints.rag or endpoints.judge, "rewards.rag", "RAG_URL or JUDGE_URL")
-            self._rag = stack.enter_context(open_rag(at.url, at.api_key, settings.rag, self._rag_budget, log))
+            self._rag = stack.enter_context(open_rag(at, settings.rag, self._rag_budget, log))
 
     def new_day(self) -> None:
         """Answers are compared within a day: the journal of a day speaks of its own traces."""
@@ -147,9 +147,10 @@ class JudgeStage:
             retrieved = [sample for sample in batch if wants_rag(sample, self._settings)]
             todo = self._todo({rag_key(self._rag.id, sample): sample for sample in retrieved}, answered)
             if todo:
+                before = {key: answered.get(key) for key in todo}
                 self._rag.score(
-                    [Retrieved(_question(s), s.contexts, s.completion, s.reference) for s in todo.values()],
-                    lambda place, finding: self._note_rag(list(todo.items())[place], finding, writer),
+                    [_retrieved(sample, before[key]) for key, sample in todo.items()],
+                    lambda place, finding: self._note_rag(list(todo.items())[place], finding, before, writer),
                 )
 
     def report(self) -> JudgeStageResult:
@@ -253,13 +254,28 @@ class JudgeStage:
             return
         writer.add(line)
 
-    def _note_rag(self, item: tuple[str, RewardSample], finding: RagFinding, writer: FindingJournal) -> None:
+    def _note_rag(
+        self,
+        item: tuple[str, RewardSample],
+        finding: RagFinding,
+        before: dict[str, JournalLine | None],
+        writer: FindingJournal,
+    ) -> None:
+        """The measures that were asked for, beside those that an earlier line of the same key has for good."""
         key, sample = item
-        writer.add(
-            line_of(
-                key, "rag", self._iteration.id, sample, finding.values, finding.missing, finding.tokens, finding.usd
-            )
-        )
+        earlier = before[key]
+        values = {**(earlier.values if earlier else {}), **finding.values}
+        missing = {**(earlier.missing if earlier else {}), **finding.missing}
+        missing = {name: reason for name, reason in missing.items() if name not in values}
+        tokens, usd = finding.tokens, finding.usd
+        writer.add(line_of(key, "rag", self._iteration.id, sample, values, missing, tokens, usd))
+
+
+def _retrieved(sample: RewardSample, before: JournalLine | None) -> Retrieved:
+    """What is asked about a sample: of the measures, those that no earlier answer has for good."""
+    final = {*before.values, *(name for name, why in before.missing.items() if why not in AGAIN)} if before else set()
+    metrics = tuple(name for name in METRICS if name not in final)
+    return Retrieved(_question(sample), sample.contexts, sample.completion, sample.reference, metrics)
 
 
 def _question(sample: RewardSample) -> str:
@@ -289,9 +305,6 @@ def _budget(
     )
 
 
-RAG = ("faithfulness", "answer_relevancy", "context_precision", "context_recall")
-
-
 def judge_key(judge_id: str, sample: RewardSample) -> str:
     return key_of("judge", judge_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "")
 
@@ -311,16 +324,12 @@ def wants_judge(sample: RewardSample, settings: Rewards) -> bool:
 
 def wants_rag(sample: RewardSample, settings: Rewards) -> bool:
     weights = weights_of(sample.profile, settings)
-    return settings.rag is not None and bool(sample.contexts) and any(getattr(weights, name) > 0 for name in RAG)
+    return settings.rag is not None and bool(sample.contexts) and any(getattr(weights, name) > 0 for name in METRICS)
 
 
 def audits(sample: RewardSample, settings: Rewards) -> bool:
     """Whether the judge may be asked about a verified completion, only to hold its word against the verifier's."""
     return settings.judge is not None and settings.judge.audits > 0 and sample.profile == "verified"
-
-
-AGAIN = frozenset({"rag_error", "rag_timeout", "rag_budget"})
-"""Reasons of Ragas that another attempt may get past; a judgement says by itself whether it is final."""
 
 
 def line_of(

@@ -21,13 +21,11 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.engine import open_engine
-from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.feedback import count_set_aside, settle_window
 from pipeline.rewards.findings import JournalLine, journal, key_of, known
 from pipeline.rewards.judge_stage import (
-    RAG,
     Endpoints,
     JudgeStageResult,
     audits,
@@ -37,6 +35,7 @@ from pipeline.rewards.judge_stage import (
     wants_judge,
     wants_rag,
 )
+from pipeline.rewards.rag import METRICS
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
@@ -117,7 +116,7 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
                 for uri in lake.files([day], window.snapshot)
                 for number in range(row_groups(context.lake, uri))
             ]
-            done = _label_all(parts, context.recipe.compute, context.log)
+            done = _label_all(parts, context)
             if not parts:  # a table without rows is a table too
                 pq.write_table(LABELS.empty_table(), staging / "empty.parquet")
             complete(iteration.dataset, sum(part.rows for part in done))
@@ -134,12 +133,12 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
         return store.once(iteration.path(layout.LABELS), RewardLabels, make)
 
 
-def _label_all(parts: Sequence[LabelTask], compute: Compute, log: Log) -> list[LabelCounts]:
+def _label_all(parts: Sequence[LabelTask], context: IterationContext) -> list[LabelCounts]:
     done: list[LabelCounts] = []
-    with open_engine(compute) as engine:
-        for labelled in engine.map(label_part, parts, log):
+    with open_engine(context.recipe.compute, context.ray) as engine:
+        for labelled in engine.map(label_part, parts, context.log):
             done.append(labelled)
-            log(f"labelled {sum(part.rows for part in done):,} traces, {len(done)} of {len(parts)} parts")
+            context.log(f"labelled {sum(part.rows for part in done):,} traces, {len(done)} of {len(parts)} parts")
     return done
 
 
@@ -261,7 +260,7 @@ def _missing_judges(source: str, panel: JudgeStageResult) -> dict[str, Finding]:
     return (
         {"judge": Finding(None, panel.unasked)}
         if source == "judge"
-        else dict.fromkeys(RAG, Finding(None, "rag_unasked"))
+        else dict.fromkeys(METRICS, Finding(None, "rag_unasked"))
     )
 
 

@@ -64,8 +64,8 @@ LABELS = pa.schema(
         ("missing", pa.string()),  # JSON: component to reason, of those that should have spoken
         ("verifier_version", pa.string()),
         ("judge_id", pa.string()),  # digest of judge, rubric and prompt; null where it did not speak
-        ("rag_id", pa.string()),  # the same of Ragas and its model
-        ("tokens", pa.int64()),  # of judge and ragas, over all that was asked for this label
+        ("rag_id", pa.string()),  # the same of the RAG measures
+        ("tokens", pa.int64()),  # of all judges, over all that was asked for this label
         ("usd", pa.float64()),
     ]
 )

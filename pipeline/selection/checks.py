@@ -8,20 +8,21 @@ from __future__ import annotations
 from typing import Literal
 
 from pipeline.estimate import Estimate
+from pipeline.methods import METHODS, MethodName
+from pipeline.methods.method import EvidenceKey
 from pipeline.recipe import Selection
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.evidence import Evidence
 from pipeline.storage import Record
 
-Key = Literal["coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise"]
 Sign = Literal[">=", "<="]
 
 
 class EvidenceCheck(Record):
     """One piece of evidence against its threshold."""
 
-    key: Key
-    needed_by: tuple[Literal["grpo", "dpo"], ...]
+    key: EvidenceKey
+    needed_by: tuple[MethodName, ...]
     name: str
     estimate: Estimate
     """A census has no width: its three values are one."""
@@ -64,12 +65,13 @@ def percentages(share: Estimate) -> str:
 
 
 def checks(
-    evidence: Evidence, thresholds: Selection, min_coverage: float, grpo: MethodCost | None = None
+    evidence: Evidence, thresholds: Selection, min_coverage: float, groups_cost: MethodCost | None = None
 ) -> tuple[EvidenceCheck, ...]:
     """Every check of the rule. Zero variance is of the groups that will be drawn, where somebody has estimated that."""
     flat, groups = evidence.zero_variance_share, "zero-variance share of the logged groups"
-    if grpo is not None:
-        flat, groups = grpo.zero_variance_share, f"expected zero-variance share of groups of {grpo.num_generations}"
+    if groups_cost is not None:
+        flat = groups_cost.zero_variance_share
+        groups = f"expected zero-variance share of groups of {groups_cost.num_generations}"
     verifiable, noise = evidence.verifiable_share, evidence.label_noise
     return (
         _check("coverage", "label coverage", _exact(evidence.coverage), ">=", min_coverage),
@@ -88,8 +90,8 @@ def _exact(figure: float) -> Estimate:
     return Estimate(value=figure, low=figure, high=figure, n=0)
 
 
-def _check(key: Key, name: str, estimate: Estimate, sign: Sign, threshold: float) -> EvidenceCheck:
-    needed_by = ("grpo", "dpo") if key == "coverage" else ("dpo",) if key in ("pairs", "noise") else ("grpo",)
+def _check(key: EvidenceKey, name: str, estimate: Estimate, sign: Sign, threshold: float) -> EvidenceCheck:
+    needed_by: tuple[MethodName, ...] = tuple(name for name, method in METHODS.items() if key in method.needs)
     bound = estimate.low if sign == ">=" else estimate.high
     holds = bound is not None and (bound >= threshold if sign == ">=" else bound <= threshold)
     return EvidenceCheck(

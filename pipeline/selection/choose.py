@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pipeline.estimate import share
+from pipeline.methods import METHODS, MethodName, titles
 from pipeline.recipe import Selection
 from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.cost import MethodCost, zero_variance
@@ -30,9 +31,7 @@ from pipeline.selection.evidence import Evidence
 from pipeline.selection.noise import ENOUGH_REVIEWS
 from pipeline.storage import Record
 
-Method = Literal["grpo", "dpo", "none"]
-METHODS: tuple[Literal["grpo", "dpo"], ...] = ("grpo", "dpo")
-"""In the order of preference where both qualify."""
+Choice = Literal[MethodName, "none"]
 MAX_GENERATIONS = 64
 """The largest group that is proposed against zero variance."""
 NARROWER = 10
@@ -42,37 +41,44 @@ NARROWER = 10
 class MethodDecision(Record):
     """The method and the grounds for it. `lacks` names, for each method not qualified, what it lacked."""
 
-    method: Method
+    method: Choice
     forced: bool
     reasons: tuple[str, ...]
-    lacks: dict[str, tuple[str, ...]]
+    lacks: dict[MethodName, tuple[str, ...]]
     checks: tuple[EvidenceCheck, ...]
     evidence: Evidence
     thresholds: Selection
-    expected: dict[str, MethodCost]
+    expected: dict[MethodName, MethodCost]
     """By method; empty if nobody has estimated."""
     would_change: tuple[str, ...]
     """What would have to change for another decision, in numbers."""
 
 
 def choose(
-    evidence: Evidence, thresholds: Selection, min_coverage: float, expected: Mapping[str, MethodCost] | None = None
+    evidence: Evidence,
+    thresholds: Selection,
+    min_coverage: float,
+    expected: Mapping[MethodName, MethodCost] | None = None,
 ) -> MethodDecision:
     """Apply the rule. Every reason carries the observed value and the threshold that it was held against."""
     expected = dict(expected or {})
-    held = checks(evidence, thresholds, min_coverage, expected.get("grpo"))
-    failed = {name: [check for check in held if name in check.needed_by and not check.holds] for name in METHODS}
+    groups = next((cost for cost in expected.values() if cost.num_generations), None)
+    held = checks(evidence, thresholds, min_coverage, groups)
+    failed: dict[MethodName, list[EvidenceCheck]] = {
+        name: [check for check in held if name in check.needed_by and not check.holds] for name in METHODS
+    }
+    lacks: dict[MethodName, tuple[str, ...]] = {name: tuple(map(str, why)) for name, why in failed.items() if why}
     method, reasons = _decide(evidence, thresholds, held, failed)
     return MethodDecision(
         method=method,
         forced=thresholds.method != "auto",
         reasons=reasons,
-        lacks={name: tuple(map(str, why)) for name, why in failed.items() if why},
+        lacks=lacks,
         checks=held,
         evidence=evidence,
         thresholds=thresholds,
         expected=expected,
-        would_change=tuple(_would_change(evidence, held, method, expected.get("grpo"))),
+        would_change=tuple(_would_change(evidence, held, method, groups)),
     )
 
 
@@ -80,35 +86,37 @@ def _decide(
     evidence: Evidence,
     thresholds: Selection,
     held: tuple[EvidenceCheck, ...],
-    failed: Mapping[str, list[EvidenceCheck]],
-) -> tuple[Method, tuple[str, ...]]:
+    failed: Mapping[MethodName, list[EvidenceCheck]],
+) -> tuple[Choice, tuple[str, ...]]:
     if thresholds.method != "auto":
-        material = evidence.frontier_prompts if thresholds.method == "grpo" else evidence.pairs
-        if material == 0:
-            what = "prompts on the frontier" if thresholds.method == "grpo" else "preference pairs"
-            return "none", (f"the recipe forces {thresholds.method.upper()}, but there are no {what} at all",)
+        forced = METHODS[thresholds.method]
+        if getattr(evidence, forced.material) == 0:
+            return "none", (f"the recipe forces {forced.title}, but there are no {forced.material_name} at all",)
         blind = [check for check in held if check.key == "coverage" and not check.holds]
         if blind:
-            return "none", tuple(f"the recipe forces {thresholds.method.upper()}, but {check}" for check in blind)
+            return "none", tuple(f"the recipe forces {forced.title}, but {check}" for check in blind)
         return thresholds.method, (f"forced by the recipe (selection.method: {thresholds.method})",)
     for method in METHODS:
         if not failed[method]:
             return method, tuple(str(check) for check in held if method in check.needed_by)
-    return "none", tuple(f"{name.upper()} lacks {check}" for name, why in failed.items() for check in why)
+    return "none", tuple(f"{METHODS[name].title} lacks {check}" for name, why in failed.items() for check in why)
 
 
 def _would_change(
-    evidence: Evidence, held: Sequence[EvidenceCheck], method: Method, grpo: MethodCost | None
+    evidence: Evidence, held: Sequence[EvidenceCheck], method: Choice, groups: MethodCost | None
 ) -> Iterator[str]:
     for check in held:
         if not check.holds:
-            yield f"{' and '.join(name.upper() for name in check.needed_by)}: {_remedy(check, evidence, grpo)}"
-    if method == "grpo" and all(check.holds for check in held if "dpo" in check.needed_by):
-        yield "to DPO: it qualifies as well and gives way; selection.method: dpo forces it"
+            yield f"{titles(check.needed_by)}: {_remedy(check, evidence, groups)}"
     if method != "none":
+        names = list(METHODS)
+        for other in names[names.index(method) + 1 :]:
+            if all(check.holds for check in held if other in check.needed_by):
+                title = METHODS[other].title
+                yield f"to {title}: it qualifies as well and gives way; selection.method: {other} forces it"
         near = min((c for c in held if c.holds and method in c.needed_by), key=_slack, default=None)
         if near is not None:
-            yield f"away from {method.upper()}: its closest call is {near}"
+            yield f"away from {METHODS[method].title}: its closest call is {near}"
 
 
 def _slack(check: EvidenceCheck) -> float:
@@ -118,7 +126,7 @@ def _slack(check: EvidenceCheck) -> float:
     return over / under if under else math.inf
 
 
-def _remedy(check: EvidenceCheck, evidence: Evidence, grpo: MethodCost | None) -> str:
+def _remedy(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None) -> str:
     """What would make a check hold, as a number of something that people can go and get."""
     match check.key:
         case "coverage":
@@ -135,7 +143,7 @@ def _remedy(check: EvidenceCheck, evidence: Evidence, grpo: MethodCost | None) -
         case "pairs":
             return _more(check, evidence, evidence.pairs, "pairs")
         case "zero_variance":
-            return _larger_groups(check, evidence, grpo)
+            return _larger_groups(check, evidence, groups)
         case "noise":
             return _cleaner(check, evidence)
 
@@ -157,8 +165,8 @@ def _references(threshold: float, evidence: Evidence) -> int | None:
     return None
 
 
-def _larger_groups(check: EvidenceCheck, evidence: Evidence, grpo: MethodCost | None) -> str:
-    generations = (grpo.num_generations or 1) * 2 if grpo else MAX_GENERATIONS + 1
+def _larger_groups(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None) -> str:
+    generations = (groups.num_generations or 1) * 2 if groups else MAX_GENERATIONS + 1
     while generations <= MAX_GENERATIONS:
         flat = zero_variance(evidence, generations)
         if flat.high is not None and flat.high <= check.threshold:

@@ -13,17 +13,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipeline.estimate import UNKNOWN, Estimate, share
-from pipeline.recipe import DPO, GRPO, Accelerator, Training
+from pipeline.methods import AnyMethod, MethodName
+from pipeline.recipe import Accelerator, Training
 from pipeline.selection.evidence import Evidence, PromptAttempts
 from pipeline.storage import Record
 
 CHARS_PER_TOKEN = 4.0
 """Of English prose under a large vocabulary."""
-GENERATION = 0.1
-"""Utilisation while generating, as a share of that while training."""
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library itself."""
 
@@ -35,15 +34,15 @@ MIN_TRIED_TWICE = 20
 class MethodCost(Record):
     """What one method would take on this evidence."""
 
-    method: Literal["grpo", "dpo"]
+    method: MethodName
     steps: int
     samples: int
-    """Completions (GRPO) or pairs (DPO) over all steps."""
+    """Completions or pairs over all steps."""
     passes: float | None
     """Over the prompts on the frontier, or the pairs; None without any."""
     num_generations: int | None
     zero_variance_share: Estimate
-    """GRPO: share of groups of `num_generations` without a gradient; unknown for DPO, which has no groups."""
+    """Share of groups of `num_generations` without a gradient; unknown for a method without groups."""
     generated_tokens: int
     trained_tokens: int
     hours: float
@@ -61,56 +60,46 @@ def expect(
     accelerator: Accelerator,
     parameters: int,
     devices: int = 1,
-    measured_step_s: Mapping[str, float] | None = None,
-) -> dict[str, MethodCost]:
-    """What GRPO and DPO would take on `devices` of that accelerator.
+    measured_step_s: Mapping[MethodName, float] | None = None,
+) -> dict[MethodName, MethodCost]:
+    """What each method would take on `devices` of that accelerator.
 
     `measured_step_s`: seconds a step of an earlier training on as many of them, by method.
     """
     prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
     measured = measured_step_s or {}
 
-    def expected(settings: GRPO | DPO) -> MethodCost:
-        if isinstance(settings, GRPO):
-            groups = settings.batches * settings.prompts_per_step
-            samples = groups * settings.num_generations
-            generated = samples * min(completion, settings.max_completion_tokens)
-            drawn, scored = generated + samples * prompt, 4 if settings.beta else 2
-            trained = drawn * settings.num_iterations
-            flops = (2 * generated / GENERATION + scored * drawn + 6 * trained) * parameters
-            seen, material = groups, evidence.frontier_prompts
-        else:
-            samples = settings.steps * settings.batch_size
-            generated, trained = 0.0, 2 * samples * (prompt + completion)
-            flops = 8 * trained * parameters
-            seen, material = samples, evidence.pairs
+    def expected(method: AnyMethod) -> MethodCost:
+        work = method.work(prompt, completion)
+        flops = work.flops_per_parameter * parameters
+        material: int = getattr(evidence, method.material)
         device_hours = flops / (accelerator.peak_tflops * 1e12 * accelerator.utilisation) / 3600
         basis = (
             f"estimated: {parameters:,} parameters, {accelerator.utilisation:.0%} of {accelerator.peak_tflops:g} "
             f"TFLOPS training and a tenth of that generating, {CHARS_PER_TOKEN:.0f} characters a token"
         )
-        if settings.kind in measured:
-            device_hours = settings.steps * measured[settings.kind] / 3600 * devices
-            basis = f"measured: {measured[settings.kind]:.2f} s a step in an earlier iteration"
-        generations = settings.num_generations if isinstance(settings, GRPO) else None
+        if method.kind in measured:
+            device_hours = method.steps * measured[method.kind] / 3600 * devices
+            basis = f"measured: {measured[method.kind]:.2f} s a step in an earlier iteration"
+        groups = method.group_size
         return MethodCost(
-            method=settings.kind,
-            steps=settings.steps,
-            samples=samples,
-            passes=seen / material if material else None,
-            num_generations=generations,
-            zero_variance_share=zero_variance(evidence, generations) if generations else UNKNOWN,
-            generated_tokens=round(generated),
-            trained_tokens=round(trained),
+            method=method.kind,
+            steps=method.steps,
+            samples=work.samples,
+            passes=work.rows / material if material else None,
+            num_generations=groups,
+            zero_variance_share=zero_variance(evidence, groups) if groups else UNKNOWN,
+            generated_tokens=round(work.generated),
+            trained_tokens=round(work.trained),
             hours=device_hours / devices,
             device_hours=device_hours,
             usd=device_hours * accelerator.usd_per_hour,
             device=f"{devices} x {accelerator.name}",
             basis=basis,
-            measured=settings.kind in measured,
+            measured=method.kind in measured,
         )
 
-    return {settings.kind: expected(settings) for settings in (training.grpo, training.dpo)}
+    return {name: expected(method) for name, method in training.by_name().items()}
 
 
 def expect_for(
@@ -119,8 +108,8 @@ def expect_for(
     training: Training,
     accelerator: Accelerator,
     devices: int,
-    measured_step_s: Mapping[str, float],
-) -> dict[str, MethodCost]:
+    measured_step_s: Mapping[MethodName, float],
+) -> dict[MethodName, MethodCost]:
     """`expect` for a model directory; nothing where its weights cannot be counted: an estimate stops no training."""
     try:
         size = parameters(model)

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeline.methods import METHODS, titles
 from pipeline.selection.checks import percentages
 from pipeline.selection.choose import MethodDecision
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.noise import ENOUGH_REVIEWS
 
-_TITLES = {"grpo": "Train with GRPO", "dpo": "Train with DPO", "none": "Do not train now"}
-
 
 def memo(decision: MethodDecision) -> str:
     """The whole memo; every number that decided is in it."""
     evidence = decision.evidence
+    title = "Do not train now" if decision.method == "none" else f"Train with {METHODS[decision.method].title}"
     summary = (
         f"{evidence.traces:,} traces of {evidence.prompts:,} prompts; {evidence.labelled:,} labelled; "
         f"{evidence.groups:,} prompts with several labelled completions."
     )
     explained = not decision.lacks or (decision.method == "none" and not decision.forced)
     parts = [
-        [f"## {_TITLES[decision.method]}{' (forced by the recipe)' if decision.forced else ''}", "", summary],
+        [f"## {title}{' (forced by the recipe)' if decision.forced else ''}", "", summary],
         ["**Because**", "", *(f"- {reason}" for reason in decision.reasons)],
         ["**Evidence**", "", *_evidence(decision)],
         [] if explained else [f"**What {_names(decision)} lacked**", "", *_lacks(decision)],
@@ -36,13 +36,13 @@ def memo(decision: MethodDecision) -> str:
 
 
 def _names(decision: MethodDecision) -> str:
-    return " and ".join(name.upper() for name in decision.lacks)
+    return titles(tuple(decision.lacks))
 
 
 def _lacks(decision: MethodDecision) -> Iterator[str]:
     for name, why in decision.lacks.items():
         for what in why:
-            yield f"- {name.upper()}: {what}"
+            yield f"- {METHODS[name].title}: {what}"
 
 
 def _evidence(decision: MethodDecision) -> Iterator[str]:
@@ -51,8 +51,7 @@ def _evidence(decision: MethodDecision) -> Iterator[str]:
     for check in decision.checks:
         bound = "" if check.exact else "lower bound " if check.sign == ">=" else "upper bound "
         against = f"{bound}{check.sign} {check.figure(check.threshold)}"
-        for_whom = " and ".join(check.needed_by).upper().replace("AND", "and")
-        yield f"| {check.name} | {check.interval()} | {against} | {for_whom} | {_yes(check.holds)} |"
+        yield f"| {check.name} | {check.interval()} | {against} | {titles(check.needed_by)} | {_yes(check.holds)} |"
     evidence = decision.evidence
     for name, value in (
         ("zero-variance share of the logged groups", percentages(evidence.zero_variance_share)),
@@ -74,7 +73,7 @@ def _cost(decision: MethodDecision) -> Iterator[str]:
     for expected in decision.expected.values():
         passes = "no data" if expected.passes is None else f"{expected.passes:,.1f}"
         yield (
-            f"| {expected.method.upper()} | {expected.steps:,} | {passes} | {expected.generated_tokens:,} | "
+            f"| {METHODS[expected.method].title} | {expected.steps:,} | {passes} | {expected.generated_tokens:,} | "
             f"{expected.trained_tokens:,} | {_amount(expected.device_hours)} | {_amount(expected.usd)} |"
         )
     yield ""
@@ -85,7 +84,7 @@ def _bases(decision: MethodDecision) -> str:
     by_basis: dict[str, list[MethodCost]] = {}
     for expected in decision.expected.values():
         by_basis.setdefault(expected.basis, []).append(expected)
-    return " ".join(f"{' and '.join(e.method.upper() for e in es)}: {basis}." for basis, es in by_basis.items())
+    return " ".join(f"{titles(tuple(e.method for e in es))}: {basis}." for basis, es in by_basis.items())
 
 
 def _amount(value: float) -> str:

@@ -23,6 +23,7 @@ from statistics import fmean
 
 from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Selection
+from pipeline.rewards.records import RewardLabels
 from pipeline.selection import pairing
 from pipeline.selection.pairing import LabelledRow, Pair
 from pipeline.storage import Record
@@ -53,6 +54,16 @@ class NoiseSource(Record):
     noise: Estimate
     """Expected share of pairs the wrong way round, if they rested on this source alone."""
     known_from: str
+
+
+def trust_in(labels: RewardLabels) -> Trust:
+    """What the reward stage knows of the noise in its labels."""
+    if labels.judge is None:
+        return Trust(human=labels.humans.noise)
+    disagree = [_complement(a.agree) for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
+    return Trust(
+        human=labels.humans.noise, judge_order=labels.judge.order, verifier_judge=disagree[0] if disagree else UNKNOWN
+    )
 
 
 def noise_sources(
@@ -132,3 +143,9 @@ def _of_pairs(labels: Estimate, comparable: int, sides: int) -> Estimate:
     assert labels.value is not None and labels.high is not None, "reviewed, so known"
     high = min(1.0, labels.high * max(1.0, comparable / sides))
     return labels.model_copy(update={"high": high})
+
+
+def _complement(share: Estimate) -> Estimate:
+    if share.value is None or share.low is None or share.high is None:
+        return share
+    return Estimate(value=1 - share.value, low=1 - share.high, high=1 - share.low, n=share.n)

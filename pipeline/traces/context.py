@@ -26,6 +26,8 @@ class StageContext:
     lake: LakeConfig
     """How to reach the governed table; stages open it themselves."""
     log: Log
+    ray: str
+    """The address of the Ray cluster; "" without one."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ stages, must not import what reads rows.
 
 from __future__ import annotations
 
-import os
 from pathlib import PurePath
 from typing import Literal, Self
 
@@ -30,7 +29,7 @@ class LakeConfig(Record):
 
     catalogue: Literal["sqlite", "postgres", "rest", "glue"]
     uri: str = Field(default="", repr=False)
-    """SQLAlchemy URL or the REST endpoint; Glue needs none."""
+    """SQLAlchemy URL or the REST endpoint; Glue needs none, and neither does a stage that reads no table."""
     warehouse: str
     """`file:///directory` or `s3://bucket/prefix`."""
     properties: dict[str, str] = Field(default={}, repr=False)
@@ -43,9 +42,14 @@ class LakeConfig(Record):
         if set("#?") & set(self.warehouse):  # PyIceberg takes what follows for a part of a URL and drops it
             raise ValueError(f"the warehouse {self.warehouse!r} has a # or ? in it; choose a path without.")
         wanted = URIS.get(self.catalogue)
-        if wanted and not self.uri.startswith(wanted):
+        if wanted and self.uri and not self.uri.startswith(wanted):
             raise ValueError(f"the uri of a {self.catalogue} catalogue starts with {' or '.join(wanted)}; set it so.")
         return self
+
+    def check_address(self) -> None:
+        """Raise ValueError when the catalogue's address is not known."""
+        if self.catalogue in URIS and not self.uri:
+            raise ValueError(f"The lake's catalogue is {self.catalogue}: set LAKE_CATALOGUE_URI to its address.")
 
     @property
     def location(self) -> str:
@@ -63,12 +67,8 @@ class LakeConfig(Record):
     @property
     def options(self) -> dict[str, str]:
         """The properties of the catalogue and of every reader and writer of files."""
-        # PyArrow takes the keys from the environment but not the endpoint; without a region it asks AWS for one.
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         return {
-            **({"s3.endpoint": endpoint} if endpoint else {}),
-            "s3.region": region,
+            "s3.region": "us-east-1",  # without one PyArrow asks AWS
             "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
             **({"py-io-impl": FOLDER_IO, names.FOLDER: self.location} if self.movable else {}),
             **self.properties,

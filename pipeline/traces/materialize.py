@@ -68,7 +68,7 @@ def materialize(
             log(f"traces: {source.label} lists {len(parts)} parts, {listed / 1e6:,.1f} MB; {new} are new")
             erased = {user.mark: user for user in forgotten.users}
             session = Session(store, lake, address, settings, now, erased, log)
-            with session.staging() as folder, open_engine(compute) as engine:
+            with session.staging() as folder, open_engine(compute, context.ray) as engine:
                 reading = Reading(session, engine, folder, watermark, parts)
                 days = reading.read(changes, stale)
                 after = reading.watermark(changes, source.label, {})

@@ -61,8 +61,7 @@ class ProgressCallback(TrainerCallback):
         self._plan, self._keeper, self._journal, self._clock = plan, keeper, journal, clock
         self._validator, self._completions = validator, completions
         self._cadence = SaveSchedule(plan.training.checkpoints)
-        algorithm = plan.algorithm
-        self._block = algorithm.updates_per_batch if algorithm.kind == "grpo" else 1
+        self._block = plan.trained_by().updates_per_batch
         self.health = Health()
         self._watch = sentinel.HealthMonitor(plan.training.sentinel)
         self.leaving = self.stopped = self.solved = False

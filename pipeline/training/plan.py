@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from pipeline import layout
 from pipeline.iteration import Iteration
-from pipeline.recipe import DPO, GRPO, Compute, Rewards, Training
-from pipeline.recipe.section import Observer, Operational, joined, settings
+from pipeline.methods import AnyMethod, MethodName
+from pipeline.recipe import Compute, Rewards, Training, TrainingSettings
+from pipeline.section import Observer, Operational, joined, settings
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.preferences import PreferenceDataset
@@ -22,7 +23,7 @@ from pipeline.training.schedule import held_out_rows, schedule
 
 
 class TrainingPlan(Record):
-    """Everything that the trainer knows. `data` is None when the decision is not to train."""
+    """Everything that the trainer knows. `data` and `method` are None when the decision is not to train."""
 
     iteration: str
     decision: MethodDecision
@@ -33,7 +34,9 @@ class TrainingPlan(Record):
     """Prompts with references that are not trained on, for `training.validation`; None without any."""
     without_consent: int
     """Rows of the dataset that were left out because consent was withdrawn since it was built."""
-    training: Training
+    method: AnyMethod | None
+    """The chosen method's settings."""
+    training: TrainingSettings
     rewards: Rewards
     nodes: int
     processes: int
@@ -41,12 +44,11 @@ class TrainingPlan(Record):
     peak_tflops: float
     """Dense bf16, of one device."""
 
-    @property
-    def algorithm(self) -> GRPO | DPO:
-        """The chosen method's settings. Raises ValueError when the decision is not to train."""
-        if self.decision.method == "none":
+    def trained_by(self) -> AnyMethod:
+        """`method`. Raises ValueError when the decision is not to train."""
+        if self.method is None:
             raise ValueError("The plan's decision is 'none': there is nothing to train.")
-        return self.training.grpo if self.decision.method == "grpo" else self.training.dpo
+        return self.method
 
     @property
     def world_size(self) -> int:
@@ -61,7 +63,7 @@ class TrainingPlan(Record):
         return digest_json(
             {
                 **settings(self.training, Operational, Observer),
-                **{"grpo": None, "dpo": None, "algorithm": settings(self.algorithm, Operational, Observer)},
+                "method": settings(self.trained_by(), Operational, Observer),
                 "rewards": settings(self.rewards, Operational),
                 "base": self.base.digest,
                 "data": self.data.digest,
@@ -73,7 +75,7 @@ class TrainingPlan(Record):
 def plan_training(
     context: IterationContext,
     dataset: PreferenceDataset,
-    expected: Mapping[str, MethodCost],
+    expected: Mapping[MethodName, MethodCost],
     governed: Callable[[], Collection[tuple[str, str]]],
 ) -> TrainingPlan:
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
@@ -88,12 +90,12 @@ def plan_training(
 
     def make() -> TrainingPlan:
         decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, expected)
-        data, held_out, dropped = None, None, 0
+        method, data, held_out, dropped = None, None, None, 0
         if decision.method != "none":
-            algorithm = training.grpo if decision.method == "grpo" else training.dpo
+            method = training.method(decision.method)
             agreed = frozenset(trace for trace, _ in governed())
-            data, dropped = schedule(store, iteration, dataset, algorithm, training.seed, agreed)
-            held_out = held_out_rows(store, iteration, dataset, training.validation, agreed)
+            data, dropped = schedule(context, dataset, method, agreed)
+            held_out = held_out_rows(context, dataset, agreed)
         return TrainingPlan(
             iteration=iteration.id,
             decision=decision,
@@ -101,7 +103,8 @@ def plan_training(
             data=data,
             held_out=held_out,
             without_consent=dropped,
-            training=training,
+            method=method,
+            training=training.without_methods(),
             rewards=rewards,
             nodes=compute.nodes,
             processes=compute.processes,
@@ -123,7 +126,10 @@ def _placed(
 
     The number of processes stays once there is a checkpoint: another one could not resume from it.
     """
-    now = plan.model_copy(update={"training": joined(plan.training, training)})
+    update: dict[str, object] = {"training": joined(plan.training, training.without_methods())}
+    if plan.method is not None:
+        update["method"] = joined(plan.method, training.method(plan.method.kind))
+    now = plan.model_copy(update=update)
     if any(store.path(iteration.path(layout.CHECKPOINTS)).glob("step-*")):
         return now
     where = {"nodes": compute.nodes, "processes": compute.processes, "peak_tflops": compute.accelerator.peak_tflops}

@@ -1,7 +1,6 @@
 """What the running trainer's steps take: seconds by name, and tokens and operations for `throughput.step_rates`.
 
-Spans of a step's time never overlap, because an inner one pauses the outer one. Ranks do the same number of
-completions each, so the first rank counts its own and multiplies.
+Spans of a step's time never overlap, because an inner one pauses the outer one.
 """
 
 from __future__ import annotations
@@ -22,35 +21,20 @@ class Rates:
     """Called once a step with its metrics and its seconds by name."""
 
     def __init__(self, plan: TrainingPlan, trainer: Trainer) -> None:
-        self._plan, self._trainer = plan, trainer
+        self._plan = plan
         self._shape = shape_of(trainer.accelerator.unwrap_model(trainer.model))
         self._peak = None
         if torch.cuda.is_available():
             self._peak = peak_tflops(torch.cuda.get_device_name()) or plan.peak_tflops
-        self._seen: float | None = None
+        self._counter = plan.trained_by().token_counter(trainer, plan.world_size)
 
     def __call__(self, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
-        tokens = self._of_groups() if self._plan.algorithm.kind == "grpo" else self._of_pairs(metrics)
-        if tokens is None:
+        counted = self._counter(metrics)
+        if counted is None:
             return {}
+        length = counted.pop("length")
+        tokens = Tokens(**{name: round(count) for name, count in counted.items()}, length=length)
         return step_rates(tokens, seconds, self._shape, self._plan.world_size, self._peak)
-
-    def _of_groups(self) -> Tokens:
-        """What the GroupTrainer counted on this rank, over all ranks."""
-        counted: dict[str, float] = self._trainer.take_counted()  # type: ignore[attr-defined]
-        everywhere = {name: round(value * self._plan.world_size) for name, value in counted.items() if name != "length"}
-        return Tokens(**everywhere, length=counted["length"])
-
-    def _of_pairs(self, metrics: Mapping[str, float]) -> Tokens | None:
-        """TRL's count of both sides of all pairs, gathered; the reference's pass scores each of them once."""
-        now, before = metrics.get("num_tokens", 0.0), self._seen
-        self._seen = now
-        if before is None and metrics.get("step") != 1.0:
-            return None  # resumed: what this step saw is not known
-        new = now - (before or 0.0)
-        algorithm = self._plan.algorithm
-        assert algorithm.kind == "dpo"
-        return Tokens(generated=0, trained=round(new), scored=round(new), length=new / (2 * algorithm.batch_size))
 
 
 def shape_of(model: Any) -> Shape:

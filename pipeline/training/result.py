@@ -31,6 +31,12 @@ class Health(Record):
     findings: tuple[HealthFinding, ...] = ()
 
     @property
+    def why(self) -> str:
+        """The reasons for the verdict, in one line; for PASS its notes."""
+        notes = [finding for finding in self.findings if (finding.verdict == "PASS") == (self.verdict == "PASS")]
+        return "; ".join(f"{finding.reason} (step {finding.step})" for finding in notes)
+
+    @property
     def solved(self) -> HealthFinding | None:
         """The note that the task was solved, if it was."""
         return next((finding for finding in self.findings if finding.rule == "solved"), None)

@@ -31,6 +31,13 @@ class RewardFunction:
         self.last: list[float | None] = []
         """The rewards of the last batch that was asked for."""
 
+    def rewards(self, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Of one completion for each row of the plan; None where the check could not tell."""
+        tasks = [
+            VerifierTask(text, row["reference"], row["verifier"]) for text, row in zip(completions, rows, strict=True)
+        ]
+        return [reward.final_reward for reward in self.score(tasks)]
+
     def score(self, checks: Sequence[VerifierTask]) -> list[Reward]:
         """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
         new = [check for check in dict.fromkeys(checks) if check not in self._known]

@@ -14,61 +14,50 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
-from pipeline.iteration import Iteration
-from pipeline.recipe import DPO, GRPO, Validation
+from pipeline.methods import Method
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.storage import DatasetRef, Store, digest_file
+from pipeline.traces.context import IterationContext
 
 Row = dict[str, Any]
 
 
 def schedule(
-    store: Store,
-    iteration: Iteration,
-    dataset: PreferenceDataset,
-    algorithm: GRPO | DPO,
-    seed: int,
-    agreed: Collection[str],
+    context: IterationContext, dataset: PreferenceDataset, method: Method, agreed: Collection[str]
 ) -> tuple[DatasetRef, int]:
     """Write the rows of every step in order; returns them, and how many were left out for want of consent.
 
-    Prompts come with the most instructive first: GRPO takes as many of these as its steps ask for. Raises ValueError
-    when no row is left.
+    `agreed`: ids of the traces that may be trained on now. Raises ValueError when no row is left.
     """
-    grpo = isinstance(algorithm, GRPO)
-    source, schema = (dataset.prompts, PROMPTS) if grpo else (dataset.pairs, PAIRS)
-    wanted = (
-        algorithm.batches * algorithm.prompts_per_step
-        if isinstance(algorithm, GRPO)
-        else algorithm.steps * algorithm.batch_size
-    )
+    tables = {"prompts": (dataset.prompts, PROMPTS), "pairs": (dataset.pairs, PAIRS)}
+    source, schema = tables[method.table]
+    wanted = method.scheduled_rows
     built: list[Row] = pq.read_table(source.uri).to_pylist()
     assert built, "choose() never picks a method without material"
     rows = [row for row in built if _may_be_used(row, agreed)]
     if not rows:
         raise ValueError(
             f"Consent to all {len(built)} rows was withdrawn since they were selected. Make the "
-            f"preference dataset anew: python -m jobs.retry preference_dataset --iteration {iteration.id}"
+            f"preference dataset anew: python -m jobs.retry preference_dataset --iteration {context.iteration.id}"
         )
     dropped = len(built) - len(rows)
-    dice = random.Random(seed)
-    rows = rows[:wanted] if grpo else rows
+    dice = random.Random(context.recipe.training.seed)
+    rows = list(method.usable(rows))
     dice.shuffle(rows)
     order: list[Row] = []
     while len(order) < wanted:
         order += dice.sample(rows, len(rows))
-    return _write(store, iteration.path(layout.TRAINING_ROWS), order[:wanted], schema), dropped
+    return _write(context.store, context.iteration.path(layout.TRAINING_ROWS), order[:wanted], schema), dropped
 
 
-def held_out_rows(
-    store: Store, iteration: Iteration, dataset: PreferenceDataset, validation: Validation, agreed: Collection[str]
-) -> DatasetRef | None:
+def held_out_rows(context: IterationContext, dataset: PreferenceDataset, agreed: Collection[str]) -> DatasetRef | None:
     """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most."""
+    validation = context.recipe.training.validation
     if not validation.every_steps:
         return None
     rows: list[Row] = pq.read_table(dataset.held_out_prompts.uri).to_pylist()
     rows = [row for row in rows if _may_be_used(row, agreed)][: validation.prompts]
-    return _write(store, iteration.path(layout.HELD_OUT_ROWS), rows, PROMPTS) if rows else None
+    return _write(context.store, context.iteration.path(layout.HELD_OUT_ROWS), rows, PROMPTS) if rows else None
 
 
 def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> DatasetRef:

@@ -14,10 +14,9 @@ from transformers.utils import logging
 
 from pipeline import layout
 from pipeline.locations import record_of_iteration
-from pipeline.recipe import GRPO
 from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import to_json, write_atomically
-from pipeline.training import dpo, fit, grpo
+from pipeline.training import fit
 from pipeline.training.checkpoints import FencingToken, only_writer
 from pipeline.training.checkpoints.writer import check as check_turn
 from pipeline.training.distribution import check_world, environment
@@ -25,6 +24,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.result import InvalidPlan
 from pipeline.training.reward_function import RewardFunction
+from pipeline.training.setup import PlanSetup, load_tokenizer
 
 
 def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken | None = None) -> None:
@@ -44,22 +44,20 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
     logging.disable_progress_bar()
     python_logging.getLogger("trl").setLevel(python_logging.ERROR)  # its warnings quote prompts and completions
     torch.set_num_threads(plan.training.threads)
-    algorithm = plan.algorithm
+    method = plan.trained_by()
     writer = only_writer(folder, turn) if os.environ.get("RANK", "0") == "0" else nullcontext()
     with writer, closing(grader_of(plan.rewards.verifier)) as check:
         try:
             check_world(plan, os.environ)
             os.environ.update(environment(plan.training.distribution, on_gpu=torch.cuda.is_available()))
-            fit.load_tokenizer(plan)
-            if isinstance(algorithm, GRPO):
-                build = grpo.builder(plan, algorithm, folder, RewardFunction(plan.rewards, check))
-            else:
-                build = dpo.builder(plan, algorithm, folder)
-            fit.check_held_out(plan)
+            load_tokenizer(plan)
+            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check))
+            arguments = method.arguments(setup)
+            setup.check_prompts()
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
             raise InvalidPlan(f"{type(error).__name__}: {error}") from error
-        emit(f"{algorithm.kind.upper()} of {plan.base.uri}, {algorithm.steps} steps, {plan.world_size} process(es)")
-        result = fit.run(plan, folder, build, check, started_at, fence)
+        emit(f"{method.title} of {plan.base.uri}, {method.steps} steps, {plan.world_size} process(es)")
+        result = fit.run(setup, arguments, check, started_at, fence)
         if result is not None:
             fence()
             document = record_of_iteration(folder / layout.RESULT_FILE)

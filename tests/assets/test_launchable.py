@@ -3,15 +3,17 @@
 import shutil
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from assets.cluster import launchable
 from pipeline.demo import MODEL_DIR
-from pipeline.recipe import load
+from pipeline.recipe import Recipe, load
 from pipeline.storage import ModelRef, model_ref
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
+from tests.suites import embedded_suite
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 SPOT = RECIPES / "spot_h200_dpo.yaml"
@@ -22,6 +24,10 @@ PLAN_PATH = Path("/checkpoints/preference-tuning/iterations/x/training/plan.json
 def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
     _, made = make_plan(tmp_path_factory.mktemp("plan"), processes=8)
     return made.model_copy(update={"nodes": 3})
+
+
+def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResult:
+    return launchable(recipe, plan, path, lambda: embedded_suite(recipe.evaluation))
 
 
 @pytest.mark.parametrize(
@@ -40,18 +46,18 @@ def test_a_launch_that_cannot_go_well_is_refused_before_it_costs(
 ) -> None:
     recipe = load(SPOT, overrides)
     path = Path(recipe.data_root) / "iterations" / "x" / "training" / "plan.json"
-    check = launchable(recipe, plan, path)
+    check = checked(recipe, plan, path)
     assert check.passed is (not words), check.description
     assert words in str(check.description)
     assert "USD" in str(check.metadata["bill"])
 
 
 def test_a_machine_of_its_own_has_nothing_to_lint(plan: TrainingPlan) -> None:
-    assert launchable(load(RECIPES / "embedded.yaml"), plan, PLAN_PATH).passed
+    assert checked(load(RECIPES / "embedded.yaml"), plan, PLAN_PATH).passed
 
 
 def test_a_plan_that_is_not_to_train_has_nothing_to_launch(plan: TrainingPlan) -> None:
-    assert launchable(load(SPOT), plan.model_copy(update={"data": None}), PLAN_PATH).passed
+    assert checked(load(SPOT), plan.model_copy(update={"data": None}), PLAN_PATH).passed
 
 
 @pytest.fixture
@@ -67,18 +73,18 @@ def own_model(tmp_path: Path) -> Path:
 def test_the_demo_suite_under_another_model_is_refused(plan: TrainingPlan, own_model: Path) -> None:
     recipe = load(RECIPES / "embedded.yaml", [f"base_model.uri={own_model}"])
     own = plan.model_copy(update={"base": model_ref(own_model)})
-    check = launchable(recipe, own, PLAN_PATH)
+    check = checked(recipe, own, PLAN_PATH)
     assert not check.passed
     assert "the gate's suite, arithmetic, asks what the embedded model was made for" in str(check.description)
     assert "accept_demo_suite: true" in str(check.description)
-    assert launchable(recipe.model_copy(update={"accept_demo_suite": True}), own, PLAN_PATH).passed
+    assert checked(recipe.model_copy(update={"accept_demo_suite": True}), own, PLAN_PATH).passed
 
 
 def test_the_demo_model_under_another_name_is_the_demo_model(plan: TrainingPlan, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(MODEL_DIR, tmp_path / "copy"))
     recipe = load(RECIPES / "embedded.yaml", [f"base_model.uri={copy}"])
     promoted = plan.model_copy(update={"base": ModelRef(uri=str(tmp_path / "promoted"), digest="p")})
-    assert launchable(recipe, promoted, PLAN_PATH).passed
+    assert checked(recipe, promoted, PLAN_PATH).passed
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,6 @@ def test_the_demo_model_under_another_name_is_the_demo_model(plan: TrainingPlan,
     ],
 )
 def test_a_suite_too_small_for_its_guards_is_refused(plan: TrainingPlan, override: str, words: str) -> None:
-    check = launchable(load(RECIPES / "embedded.yaml", [override]), plan, PLAN_PATH)
+    check = checked(load(RECIPES / "embedded.yaml", [override]), plan, PLAN_PATH)
     assert not check.passed
     assert words in str(check.description)

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from assets.outcome import IterationOutcome
-from assets.resources import RECORDS, Deployment, deployment, read_record
+from assets.records import RECORDS, REPORT
+from assets.resources import Deployment, deployment
 from pipeline.layout import OUTCOME
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
@@ -45,14 +46,14 @@ def test_a_base_model_without_a_tokenizer_is_refused_before_anything_runs(tmp_pa
 def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
     store, launch = Store(tmp_path), "dagster job launch -j preference_tuning"
     with pytest.raises(ValueError, match=f"the first stage that is missing: {launch}$"):
-        read_record(store, "abc", "eval_report")
-    for name, _ in list(RECORDS.values())[:4]:
-        store.write(f"iterations/abc/{name}", IterationOutcome(ending="refused", detail=""))
+        REPORT.read(store, "abc")
+    for record in list(RECORDS.values())[:4]:
+        store.write(f"iterations/abc/{record.name}", IterationOutcome(ending="refused", detail=""))
     with pytest.raises(ValueError, match=rf"{launch} -o 'policy_checkpoint\*' --tags '{{\"iteration\": \"abc\"}}'$"):
-        read_record(store, "abc", "eval_report")
+        REPORT.read(store, "abc")
     store.write(f"iterations/abc/{OUTCOME}", IterationOutcome(ending="not trained", detail="too few prompts"))
     with pytest.raises(ValueError, match=r"it ended before it .not trained: too few prompts.* python -m jobs.retry"):
-        read_record(store, "abc", "eval_report")
+        REPORT.read(store, "abc")
     with pytest.raises(ValueError, match="no iteration yet"):
         Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]).latest()
 
@@ -64,7 +65,7 @@ def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkey
     settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
     monkeypatch.delenv("LAKE_CATALOGUE_URI", raising=False)
     with pytest.raises(ValueError, match="set LAKE_CATALOGUE_URI"):
-        settings.lake()
+        settings.lake().check_address()
     monkeypatch.setenv("LAKE_CATALOGUE_URI", "postgresql://me:secret@host/catalogue")
     found = settings.lake()
     assert (found.catalogue, found.warehouse) == ("postgres", "s3://bucket/lake")

@@ -10,8 +10,9 @@ import pytest
 from assets.card import IterationRecords
 from assets.graph import ASSETS
 from assets.outcome import outcome
+from assets.records import CHECKPOINT, LABELS, PLAN, TRACES
 from assets.registry import on_record
-from assets.resources import Deployment, read_record
+from assets.resources import Deployment
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
 from jobs.summary import TELLERS
@@ -20,7 +21,7 @@ from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
 from pipeline.pinning import pin
-from pipeline.recipe import Rewards, Training
+from pipeline.recipe import Rewards, Training, TrainingSettings
 from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion, read_state
 from pipeline.rewards.records import RewardLabels
@@ -93,8 +94,9 @@ def records(store: Store, iteration: Iteration, health: Health, method: str) -> 
     )  # fmt: skip
     decision = decide().model_copy(update={"method": method, "reasons": ("because",)})
     plan = TrainingPlan(
-        iteration=ID, decision=decision, base=iteration.champion, data=NOWHERE, held_out=None, without_consent=0,
-        training=Training(), rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
+        iteration=ID, decision=decision, base=iteration.champion, held_out=None, without_consent=0,
+        data=None if method == "none" else NOWHERE, method=None if method == "none" else Training().method(method),
+        training=TrainingSettings(), rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
     )  # fmt: skip
     laid = {
         "traces.json": GovernedTraces(iteration=iteration, source="s", days=(day,), seen=0, admitted=0, rejected={}),
@@ -198,10 +200,8 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     with pytest.raises(dg.Failure, match=r"begun with another recipe .training.seed: 1, now 9.*a stage cannot mix"):
         run(edited, "policy_checkpoint")
     store, iteration = settings.store(), settings.latest()
-    stages = ("traces", "reward_labels", "training_plan", "policy_checkpoint")
-    logged = on_record(
-        edited, iteration, IterationRecords(*(read_record(store, iteration.id, name) for name in stages))
-    )
+    left = (each.read(store, iteration.id) for each in (TRACES, LABELS, PLAN, CHECKPOINT))
+    logged = on_record(edited, iteration, IterationRecords(*left))
     client = versions._client(settings.tracking_uri())
     assert client.get_run(logged.run_id).data.params["training.seed"] == "1"
 

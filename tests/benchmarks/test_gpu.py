@@ -48,7 +48,7 @@ def test_a_plan_has_rows_for_every_step(tmp_path: Path, method: str) -> None:
     settings = case.settings[method]
     path = write_plan(tmp_path, MODEL_DIR, settings, case.accelerator, case.rewards, 8, Checkpoints())
     plan = TrainingPlan.model_validate_json(path.read_text(), context=Document(path))
-    assert plan.algorithm == settings
+    assert plan.method == settings
     assert plan.peak_tflops == 989.0
     assert plan.data is not None
     rows = pq.read_table(plan.data.uri).to_pylist()

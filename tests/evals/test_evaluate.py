@@ -18,7 +18,7 @@ from evals.evaluate import decide, evaluate
 from evals.gate import Verdict
 from evals.report import picture, table
 from evals.runner import run, sampling, template_digest
-from evals.suites import suite
+from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Grade, grade
@@ -26,6 +26,7 @@ from pipeline.serving.sample import Completion, Messages, Sampling, SamplingResp
 from pipeline.storage import DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of
+from tests.suites import embedded_suite
 
 from .conftest import DECODING
 
@@ -38,7 +39,7 @@ class StandIn:
 
     def __init__(self, skills: dict[str, float]) -> None:
         self.skills, self.calls = skills, 0
-        self.answers = {item.messages[0]["content"]: item.reference for item in suite(SECTION).items}
+        self.answers = {item.messages[0]["content"]: item.reference for item in embedded_suite(SECTION).items}
 
     def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
         self.calls += 1
@@ -59,6 +60,7 @@ def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
 
 def context(store: Store, id: str = "it", champion: ModelRef = OLD) -> IterationContext:
     iteration = identify(0, "m", champion, DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
+    ensure_suite(store, SECTION)
     return context_of(store, iteration, evaluation=SECTION)
 
 
@@ -100,7 +102,7 @@ def test_a_failed_server_publishes_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="serving failed"):
         evaluate(context(Store(tmp_path)), NEW, fail, check)
-    assert not list(tmp_path.rglob("*"))
+    assert [path.parent.name for path in tmp_path.rglob("*") if path.is_file()] == ["suites"]
 
 
 def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, published: tuple[Store, Any]) -> None:
@@ -184,9 +186,9 @@ def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) 
 
 
 def test_the_suite_is_held_out_fixed_and_clustered() -> None:
-    first = suite(SECTION)
-    assert first == suite(SECTION)
-    assert first.digest() != suite(SECTION.model_copy(update={"seed": 12})).digest()
+    first = embedded_suite(SECTION)
+    assert first == embedded_suite(SECTION)
+    assert first.digest() != embedded_suite(SECTION.model_copy(update={"seed": 12})).digest()
     assert len({item.id for item in first.items}) == len(first.items) == SECTION.items
     assert 30 < len({item.cluster for item in first.items}) < SECTION.items
     changed = first.model_copy(update={"items": (first.items[0].model_copy(update={"reference": "1"}),)})
@@ -200,7 +202,7 @@ def test_both_arms_are_sampled_as_the_recipe_says() -> None:
 
 
 def test_the_runner_refuses_answers_that_it_cannot_assign() -> None:
-    items, plan, whole = suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
+    items, plan, whole = embedded_suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
 
     def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
         return whole(model, prompts[1:], plan)

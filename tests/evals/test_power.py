@@ -10,8 +10,8 @@ import pytest
 from evals.gate import Verdict
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, Variance, plan, shortfalls
 from evals.statistics import mean_and_standard_error, reach
-from evals.suites import suite
 from pipeline.recipe import Evaluation
+from tests.suites import embedded_suite
 
 
 @pytest.mark.parametrize("clusters", [29, 30, 58, 59, 97, 98, 99, 150])
@@ -37,13 +37,13 @@ def test_a_refusal_says_what_would_do(kit: Any) -> None:
 @pytest.mark.parametrize("changes", [{"guard_margin": 0.0}, {"alpha": 0.0}, {"alpha": 1.0}, {"items": 1}])
 def test_limits_that_nothing_can_keep_are_refused(changes: dict[str, Any]) -> None:
     section = Evaluation(**changes)
-    assert shortfalls(suite(section), section, UNKNOWN_MODEL)
+    assert shortfalls(embedded_suite(section), section, UNKNOWN_MODEL)
 
 
 def test_the_defaults_have_power_enough() -> None:
     section = Evaluation()
-    assert shortfalls(suite(section), section, UNKNOWN_MODEL) == []
-    assert plan(suite(section), section, UNKNOWN_MODEL).gain == pytest.approx(0.0465, abs=5e-4)
+    assert shortfalls(embedded_suite(section), section, UNKNOWN_MODEL) == []
+    assert plan(embedded_suite(section), section, UNKNOWN_MODEL).gain == pytest.approx(0.0465, abs=5e-4)
 
 
 @pytest.mark.parametrize(("variance", "k"), [(UNKNOWN_MODEL, 4), (EMBEDDED_MODEL, 2), (Variance(0.2, 0.1), 1)])

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.recipe import DPO, GRPO, Recipe, load
+from pipeline.methods import DPO, GRPO
+from pipeline.recipe import Recipe, load
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Evidence
 from pipeline.storage import Store
@@ -57,7 +58,8 @@ def plan(name: str, demo: dict[str, tuple[Store, TrainingPlan]]) -> TrainingPlan
     _, plan = demo[method(name).kind]
     return plan.model_copy(
         update={
-            "training": chosen.training,
+            "method": method(name),
+            "training": chosen.training.without_methods(),
             "rewards": chosen.rewards,
             "nodes": chosen.compute.nodes,
             "processes": chosen.compute.processes,
@@ -204,12 +206,11 @@ def test_a_step_splits_over_the_devices(name: str) -> None:
 )  # fmt: skip
 @pytest.mark.usefixtures("one_rank")
 def test_trl_takes_it(name: str, figures: dict[str, Any], plan: TrainingPlan, tmp_path: Path) -> None:
-    from pipeline.training import dpo, grpo
+    from pipeline.training.reward_function import RewardFunction
+    from pipeline.training.setup import PlanSetup
 
-    settings = method(name)
-    built: Any = (
-        grpo.config(plan, settings, tmp_path) if isinstance(settings, GRPO) else dpo.config(plan, settings, tmp_path)
-    )
+    setup = PlanSetup(plan, tmp_path, RewardFunction(plan.rewards, check=lambda tasks: []))
+    built: Any = method(name).arguments(setup)
     assert {key: getattr(built, key) for key in figures} == figures
 
 
@@ -311,5 +312,5 @@ def test_our_estimates_are_those_of_the_cost_model(
     compute = chosen.compute
     found = expect(evidence, chosen.training, compute.accelerator, round(billions * 1e9), compute.devices)
     hours = found[settings.kind].hours
-    batches = settings.batches if isinstance(settings, GRPO) else settings.steps
+    batches = settings.batches_in(settings.steps)
     assert says.format(hours=hours, step_s=3600 * hours / batches) in head(name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from k8s.client import KubernetesClient, connect
@@ -114,7 +114,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             made.driver.node(f"{name}-{number}", ROOM)
         if server is not None:  # a real one makes it by itself, a moment later
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
-            with suppress(httpx.HTTPStatusError, KeyError):
+            with suppress(httpx2.HTTPStatusError, KeyError):
                 api.create(account)
         claim(made)
         queue(made, ROOM)
@@ -156,14 +156,14 @@ def queue(cluster: Cluster, quota: dict[str, str]) -> None:
 
 def _remove(api: Api, name: str) -> None:
     """Pods by force: no kubelet will ever say that they have ended."""
-    with suppress(httpx.HTTPError):
+    with suppress(httpx2.HTTPError):
         for pod in api.list("Pod", name)[0]:
             api.delete("Pod", name, pod["metadata"]["name"], grace_s=0)
     for kind in ("ClusterQueue", "ResourceFlavor", "Namespace", "PersistentVolume"):
-        with suppress(httpx.HTTPError):
+        with suppress(httpx2.HTTPError):
             api.delete(kind, "", name)
     for number in range(NODES):
-        with suppress(httpx.HTTPError):
+        with suppress(httpx2.HTTPError):
             api.delete("Node", "", f"{name}-{number}")
 
 
@@ -273,7 +273,7 @@ class Robot(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.05):
-            with suppress(httpx.HTTPError):  # a pod that went meanwhile
+            with suppress(httpx2.HTTPError):  # a pod that went meanwhile
                 self._look()
 
     def _look(self) -> None:

@@ -154,6 +154,10 @@ def requirements(image: str) -> set[str]:
     return {line for line in lines if line and not line.startswith("#")}
 
 
+NEVER_CALLED = {"pipeline.training.nemo": {"trl"}}
+"""Imported inside functions that this entry does not call: NeMo RL trains without a method's TRL trainer."""
+
+
 @pytest.mark.parametrize(("image", "entry"), [
     ("trainer", "pipeline.training"), ("nemo-rl", "pipeline.training.nemo"),
 ])  # fmt: skip
@@ -172,6 +176,7 @@ def test_a_trainer_has_what_it_imports_and_no_dagster(image: str, entry: str) ->
             todo += [*graph.find_modules_directly_imported_by(module), module.rpartition(".")[0] or "pipeline"]
     external = {module for module in reached if module.split(".")[0] != "pipeline"} - set(sys.stdlib_module_names)
     assert external
+    external -= NEVER_CALLED.get(entry, set())
     assert {DISTRIBUTIONS.get(name, name) for name in external - BROUGHT} <= requirements(image)
     assert "dagster" not in requirements(image) | external
 

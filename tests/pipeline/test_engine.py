@@ -49,14 +49,14 @@ def note_and_wait(folder: str) -> None:
 
 @pytest.mark.slow
 def test_results_come_in_the_order_of_the_tasks(compute: Compute) -> None:
-    with open_engine(compute) as engine:
+    with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:
         assert list(engine.map(square, range(9), print)) == [n * n for n in range(9)]
         assert list(engine.map(square, [], print)) == []
 
 
 @pytest.mark.slow
 def test_what_a_task_raises_is_raised_here(compute: Compute) -> None:
-    with open_engine(compute) as engine:
+    with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:
         with pytest.raises(ValueError, match=r"^Three is one too many\. Take it out\.$"):
             list(engine.map(refuse_three, range(5), print))
         assert list(engine.map(square, [2, 3], print)) == [4, 9]
@@ -67,7 +67,7 @@ def test_the_task_of_a_killed_worker_is_run_again(compute: Compute, tmp_path: Pa
     markers, said = [str(tmp_path / str(n)) for n in range(4)], list[str]()
     for marker in markers[::2]:
         Path(marker).touch()
-    with open_engine(compute) as engine:
+    with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:
         assert list(engine.map(killed_once, markers, said.append)) == markers
     assert len(said) == 2 and all("was lost" in line for line in said)
 
@@ -75,7 +75,7 @@ def test_the_task_of_a_killed_worker_is_run_again(compute: Compute, tmp_path: Pa
 @pytest.mark.slow
 def test_a_task_that_always_loses_its_worker_fails_the_stage(compute: Compute) -> None:
     with (
-        open_engine(compute) as engine,
+        open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine,
         pytest.raises(ValueError, match=rf"task 2 of 4 was lost {RUNS} times .* lower compute\.workers"),
     ):
         list(engine.map(killed_always, range(4), print))
@@ -112,10 +112,9 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("address", ["", "ray-head", "127.0.0.1:1"])
-def test_ray_without_a_cluster_says_what_to_set(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_without_a_cluster_says_what_to_set(address: str) -> None:
     pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ValueError, match=r"RAY_ADDRESS='.*' .* or set compute.data=local"), open_engine(RAY):
+    with pytest.raises(ValueError, match=r"RAY_ADDRESS='.*' .* or set compute.data=local"), open_engine(RAY, address):
         pass
 
 
@@ -133,5 +132,5 @@ def node_of(folder: str) -> str:
 
 @pytest.mark.slow
 def test_ray_spreads_tasks_over_its_nodes(cluster: None, tmp_path: Path) -> None:
-    with open_engine(RAY) as engine:
+    with open_engine(RAY, os.environ["RAY_ADDRESS"]) as engine:
         assert len(set(engine.map(node_of, [str(tmp_path)] * 2, print))) == 2

@@ -12,7 +12,7 @@ RECORDS = {
     name for value in vars(layout).values() if isinstance(value, str) for name in [value.rpartition("/")[2]]
     if name.endswith((".json", ".jsonl", ".parquet", ".lock", ".db"))
 }  # fmt: skip
-PLACES = re.compile(rf"(?:{'|'.join(sorted({*layout.OWN, layout.PRODUCTION}))})/")
+PLACES = re.compile(rf"(?:{'|'.join(sorted({*layout.OWN, layout.PRODUCTION, layout.SUITES}))})/")
 ALLOWED = {
     # TRL's names of metrics, which only look like a place below `rewards/`.
     *("rewards/accuracies", "rewards/margins"),

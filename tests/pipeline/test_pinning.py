@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.iteration import identify
 from pipeline.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.section import joined
+from pipeline.section import joined
 from pipeline.storage import DatasetRef, ModelRef, Store
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe import Recipe, Training
-from pipeline.recipe.section import Length, Observer, Operational, Section, fields, joined, settings
+from pipeline.section import Length, Observer, Operational, Section, fields, joined, settings
 
 
 class Inner(Section):

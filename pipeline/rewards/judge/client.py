@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, NamedTuple, Self
 
-import httpx
+import httpx2
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import JudgeReason, Messages
@@ -65,10 +65,10 @@ class JudgeClient:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Content-Type": "application/json"}
         if endpoint.api_key:
             headers["Authorization"] = f"Bearer {endpoint.api_key}"
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             headers=headers,
-            timeout=httpx.Timeout(None, connect=min(CONNECT_S, settings.timeout_s)),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=settings.concurrency),
+            timeout=httpx2.Timeout(None, connect=min(CONNECT_S, settings.timeout_s)),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.concurrency),
             verify=_certificates(),
             follow_redirects=False,
             trust_env=False,
@@ -159,12 +159,12 @@ class JudgeClient:
                 return await self._received(response)
         except TimeoutError:
             return _Exchange(None, JudgeReason.TIMEOUT, None)
-        except (httpx.ConnectError, httpx.ConnectTimeout):
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
             return _Exchange(None, JudgeReason.UNREACHABLE)
-        except httpx.TransportError:  # it broke under way
+        except httpx2.TransportError:  # it broke under way
             return _Exchange(None, JudgeReason.UNREACHABLE, None)
 
-    async def _received(self, response: httpx.Response) -> _Exchange:
+    async def _received(self, response: httpx2.Response) -> _Exchange:
         status = response.status_code
         if 300 <= status < 400:
             return _Exchange(None, JudgeReason.REDIRECT, status=status)
@@ -196,7 +196,7 @@ class JudgeClient:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """The system's, not httpx's own: a cluster's own authority is among them."""
+    """The system's, not httpx2's own: a cluster's own authority is among them."""
     return ssl.create_default_context()
 
 

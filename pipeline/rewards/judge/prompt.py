@@ -98,10 +98,17 @@ def _role(role: str) -> str:
 
 
 def _prompt(system: str, parts: list[tuple[str, str]], rubric: str, form: str, **more: str) -> Messages:
+    return fenced_chat(system, parts, _AGAIN, rubric=rubric.strip(), form=form, **more)
+
+
+def fenced_chat(system: str, parts: list[tuple[str, str]], again: str, **more: str) -> Messages:
+    """Instructions, the named texts as data, and `again` after them. `system` has a place for `data_rule`.
+
+    The texts have to be `visible` already.
+    """
     mark = mark_for(text for _, text in parts)
-    instructions = system.format(rubric=rubric.strip(), data_rule=_DATA_RULE.format(mark=mark), form=form, **more)
     data = "\n\n".join(fenced(mark, name, text) for name, text in parts)
     return [
-        {"role": "system", "content": instructions},
-        {"role": "user", "content": f"{data}\n\n{_AGAIN.format(form=form)}"},
+        {"role": "system", "content": system.format(data_rule=_DATA_RULE.format(mark=mark), **more)},
+        {"role": "user", "content": f"{data}\n\n{again.format(**more)}"},
     ]

@@ -29,7 +29,7 @@ class Reply(NamedTuple):
 def read_reply(body: bytes, model: str) -> Reply:
     """A chat completion of `model`, with exactly one choice that was finished."""
     try:
-        reply = _strict_json(body.decode())
+        reply = strict_json(body.decode())
     except ValueError:
         return Reply(None, JudgeReason.MALFORMED, None)
     if not isinstance(reply, dict):
@@ -72,7 +72,7 @@ def _content(message: dict[str, Any], finish: str) -> tuple[str | None, JudgeRea
 def _answer(content: str, key: str) -> object:
     """The value under `key`; None where the text is not the form."""
     try:
-        answer = _strict_json(content)
+        answer = strict_json(content)
     except ValueError:
         return None
     if not isinstance(answer, dict) or answer.keys() != {"rationale", key}:
@@ -94,7 +94,7 @@ def _usage(usage: object) -> TokenUsage | None:
             return None
 
 
-def _strict_json(text: str) -> Any:
+def strict_json(text: str) -> Any:
     """The value of a JSON text as RFC 8259 has it. Raises ValueError."""
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)

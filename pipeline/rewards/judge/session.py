@@ -1,18 +1,9 @@
-"""A judge that is open: questions in, judgements out, in the order they were asked, each reported once it is known.
-
-Owns the event loop, which runs in a thread of its own, so that a caller may be anywhere, inside of another loop too.
-`done` is called in the caller's thread: what it writes is written before the next answer is taken.
-"""
+"""A judge that is open: questions in, judgements out, in the order they were asked, each reported once it is known."""
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import (
@@ -26,28 +17,17 @@ from pipeline.rewards.judge.answers import (
 )
 from pipeline.rewards.judge.budget import Budget
 from pipeline.rewards.judge.endpoint import Endpoint, check_endpoint
+from pipeline.rewards.judge.loop import JudgeLoop, open_loop
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
 from pipeline.rewards.judge.replies import Winner, read_score, read_winner
 from pipeline.storage import digest_json
-
-if TYPE_CHECKING:
-    from pipeline.rewards.judge.client import JudgeClient
-
-Q = TypeVar("Q", JudgeRequest, PairComparison)
-A = TypeVar("A", Judgement, Preferred)
-
-
-class _Running(NamedTuple):
-    loop: asyncio.AbstractEventLoop
-    client: JudgeClient
-    closing: asyncio.Event
 
 
 class JudgeSession:
     """One judge behind one endpoint. `id` stands for model, rubric and prompt: equal ids, comparable answers."""
 
-    def __init__(self, settings: Judge, running: _Running) -> None:
-        self._settings, self._running = settings, running
+    def __init__(self, settings: Judge, loop: JudgeLoop) -> None:
+        self._settings, self._loop = settings, loop
         self.id = judge_id(settings)
 
     def admit(self, lineage: Collection[str]) -> Admission:
@@ -63,18 +43,18 @@ class JudgeSession:
         self, asked: Sequence[JudgeRequest], done: Callable[[int, Judgement], None] | None = None
     ) -> list[Judgement]:
         """One judgement each, in their order. `done(place, judgement)` is called as soon as one is known."""
-        return self._all(asked, self._score, done)
+        return self._loop.all(asked, self._score, done)
 
     def compare(
         self, asked: Sequence[PairComparison], done: Callable[[int, Preferred], None] | None = None
     ) -> list[Preferred]:
         """The better of each two, asked in both orders against position bias (MT-Bench, arXiv 2306.05685)."""
-        return self._all(asked, self._compare, done)
+        return self._loop.all(asked, self._compare, done)
 
     async def _score(self, asked: JudgeRequest) -> Judgement:
         if self._too_long(asked.messages, asked.completion, asked.reference or ""):
             return Judgement(score=None, reason=JudgeReason.TOO_LONG)
-        answer = await self._running.client.ask(score_prompt(asked, self._settings.rubric), SCORE)
+        answer = await self._loop.client.ask(score_prompt(asked, self._settings.rubric), SCORE)
         read = answer.reason if answer.content is None else read_score(answer.content)
         if isinstance(read, int):
             return Judgement(score=(read - 1) / 4, tokens=answer.tokens, usd=answer.usd)
@@ -86,7 +66,7 @@ class JudgeSession:
         winners: list[Winner] = []
         tokens, usd = 0, 0.0
         for order in (asked, PairComparison(asked.messages, asked.second, asked.first)):
-            answer = await self._running.client.ask(compare_prompt(order, self._settings.rubric), WINNER)
+            answer = await self._loop.client.ask(compare_prompt(order, self._settings.rubric), WINNER)
             tokens, usd = tokens + answer.tokens, usd + answer.usd
             read = answer.reason if answer.content is None else read_winner(answer.content)
             if read is None or isinstance(read, JudgeReason):  # the other order could not save it
@@ -101,38 +81,6 @@ class JudgeSession:
     def _too_long(self, messages: Sequence[dict[str, str]], *texts: str) -> bool:
         most = self._settings.max_text_chars
         return sum(len(turn.get("content", "")) for turn in messages) > most or any(len(t) > most for t in texts)
-
-    def _all(
-        self, asked: Sequence[Q], answer: Callable[[Q], Awaitable[A]], done: Callable[[int, A], None] | None
-    ) -> list[A]:
-        """Every answer. A `done` that raises ends the asking; no request that waits is then made."""
-        known: queue.SimpleQueue[tuple[int, A] | None] = queue.SimpleQueue()
-
-        async def work(places: Iterator[int]) -> None:
-            for place in places:
-                known.put((place, await answer(asked[place])))
-
-        async def ask() -> None:
-            places = iter(range(len(asked)))
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(len(asked), self._settings.concurrency)):
-                        group.create_task(work(places))
-            finally:
-                known.put(None)
-
-        asking = asyncio.run_coroutine_threadsafe(ask(), self._running.loop)
-        answers: dict[int, A] = {}
-        try:
-            while (item := known.get()) is not None:
-                answers[item[0]] = item[1]
-                if done is not None:
-                    done(*item)
-        except BaseException:  # whatever ended the caller ends the asking
-            asking.cancel()
-            raise
-        asking.result()
-        return [answers[place] for place in range(len(asked))]
 
 
 @contextmanager
@@ -154,32 +102,8 @@ def open_judge(
             "rewards.judge.digest is empty, so nobody could say which weights a label came from. "
             "Set it to the digest of the judge's weights or image, as deployed."
         )
-    started: Future[_Running] = Future()
-
-    async def run() -> None:
-        from pipeline.rewards.judge.client import JudgeClient  # httpx takes half a second to import
-
-        async with JudgeClient(endpoint, settings, budget, log, backoff_s) as client:
-            closing = asyncio.Event()
-            started.set_result(_Running(asyncio.get_running_loop(), client, closing))
-            await closing.wait()
-
-    def serve() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:  # the boundary of the thread: whoever opens the judge hears of it
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    thread = threading.Thread(target=serve, name="judge", daemon=True)
-    thread.start()
-    running = started.result()
-    try:
-        yield JudgeSession(settings, running)
-    finally:
-        running.loop.call_soon_threadsafe(running.closing.set)
-        thread.join()
+    with open_loop(endpoint, settings, budget, log, backoff_s) as loop:
+        yield JudgeSession(settings, loop)
 
 
 def judge_id(settings: Judge) -> str:

@@ -50,7 +50,11 @@ def open_table(config: LakeConfig) -> Generator[Table]:
 
 
 def load_catalogue(config: LakeConfig) -> Catalog:
-    """Connect. REST asks its server for the configuration; Glue asks nothing yet."""
+    """Connect. REST asks its server for the configuration; Glue asks nothing yet.
+
+    Raises ValueError for a catalogue whose address is not known.
+    """
+    config.check_address()
     options: dict[str, Any] = {**config.options, "warehouse": config.warehouse}
     if config.catalogue == "rest":
         from pyiceberg.catalog.rest import RestCatalog

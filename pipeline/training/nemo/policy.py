@@ -7,20 +7,18 @@ both engines train the same thing from the same recipe.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from pipeline.recipe import GRPO
-from pipeline.training.nemo.limits import batches
+from pipeline.training.nemo.rendering import Tree, rendering
 from pipeline.training.plan import TrainingPlan
 
-Tree = dict[str, Any]
 MICRO_BATCH = 4
 """Sequences (DPO: pairs) of a device's forward pass, where trainer_args say nothing: the example's."""
 
 
 def section(plan: TrainingPlan, max_tokens: int) -> Tree:
     """`max_tokens`: of the longest sequence, prompt and completion."""
-    algorithm, extra = plan.algorithm, plan.algorithm.trainer_args
+    method = plan.trained_by()
+    extra = method.trainer_args
     dtensor: Tree = {
         "_v2": True,  # the first one ignores lora_cfg, trains every weight and says nothing
         "enabled": True,
@@ -31,34 +29,19 @@ def section(plan: TrainingPlan, max_tokens: int) -> Tree:
         "model_name": plan.base.uri,
         "tokenizer": {"name": plan.base.uri},
         "precision": "bfloat16",
-        "train_global_batch_size": update_size(plan),
+        "train_global_batch_size": method.examples_per_update,
         "max_total_sequence_length": max_tokens,
         "dtensor_cfg": dtensor,
         "max_grad_norm": 1.0,
         "optimizer": {
             "name": "torch.optim.AdamW",
-            "kwargs": {"lr": algorithm.learning_rate, "weight_decay": 0.0, "betas": [0.9, 0.999], "eps": 1e-8},
+            "kwargs": {"lr": method.learning_rate, "weight_decay": 0.0, "betas": [0.9, 0.999], "eps": 1e-8},
         },
-        "scheduler": _scheduler(batches(algorithm.steps, algorithm)),
+        "scheduler": _scheduler(method.batches_in(method.steps)),
     }
     if "policy.train_micro_batch_size" not in extra:
-        tree["train_micro_batch_size"] = math.gcd(update_size(plan) // plan.world_size, MICRO_BATCH)
-    if isinstance(algorithm, GRPO):
-        tree["generation"] = {
-            "backend": "vllm",
-            "max_new_tokens": algorithm.max_completion_tokens,
-            "temperature": algorithm.temperature,
-            "colocated": {"enabled": algorithm.generation == "vllm_colocate"},
-        }
-    return tree
-
-
-def update_size(plan: TrainingPlan) -> int:
-    """Completions, or pairs, of one optimizer step."""
-    algorithm = plan.algorithm
-    if isinstance(algorithm, GRPO):
-        return algorithm.prompts_per_step * algorithm.num_generations // algorithm.num_minibatches
-    return algorithm.batch_size
+        tree["train_micro_batch_size"] = math.gcd(method.examples_per_update // plan.world_size, MICRO_BATCH)
+    return tree | rendering(plan).policy()
 
 
 def _lora(plan: TrainingPlan, tensor_parallel: int) -> Tree:

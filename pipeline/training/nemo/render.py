@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from pipeline.recipe import DPO, GRPO
 from pipeline.training.nemo import data, policy
-from pipeline.training.nemo.limits import LOSSES, batches, refuse
+from pipeline.training.nemo.dpo import DPORendering
+from pipeline.training.nemo.grpo import GRPORendering
+from pipeline.training.nemo.limits import refuse
+from pipeline.training.nemo.rendering import Tree, rendering
 from pipeline.training.plan import TrainingPlan
 
-Tree = dict[str, Any]
 PYTHON = ("uv", "run", "python", "-u")
 """NeMo RL's environments are uv's; unbuffered, because its output is followed."""
-EXAMPLES = {"grpo": "grpo_math_1B.yaml", "dpo": "dpo.yaml"}
+EXAMPLES = (GRPORendering.example, DPORendering.example)
 FREE = ("data.train", "data.validation", "data.default")
 """Sections whose keys depend on the data set: an example shows those of its own, and others in comments."""
 METRIC = "val:accuracy"
@@ -36,9 +37,9 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
     Raises ValueError for what NeMo RL cannot express, and for trainer_args that contradict the plan.
     """
     refuse(plan)
-    algorithm = plan.algorithm
+    method = rendering(plan)
     tree: Tree = {
-        "defaults": str(PurePath(checkout) / "examples" / "configs" / EXAMPLES[algorithm.kind]),
+        "defaults": str(PurePath(checkout) / "examples" / "configs" / method.example),
         "policy": policy.section(plan, max_tokens),
         "checkpointing": _checkpointing(plan, folder),
         "data": data.section(plan, workspace(plan, folder)),
@@ -53,15 +54,15 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
         },
         "cluster": {"num_nodes": plan.nodes, "gpus_per_node": plan.processes},
     }
-    tree |= _grpo(plan, algorithm) if isinstance(algorithm, GRPO) else _dpo(plan, algorithm)
-    for key, value in algorithm.trainer_args.items():
+    tree |= method.sections()
+    for key, value in plan.trained_by().trainer_args.items():
         _set(tree, key, value)
     return tree
 
 
 def command(plan: TrainingPlan, config_path: str, python: Sequence[str] = PYTHON) -> list[str]:
     """The training, run in the checkout."""
-    return [*python, f"examples/run_{plan.algorithm.kind}.py", "--config", config_path]
+    return [*python, f"examples/{rendering(plan).script}", "--config", config_path]
 
 
 def conversion(plan: TrainingPlan, step_folder: str, out: str, python: Sequence[str] = PYTHON) -> list[str]:
@@ -83,59 +84,6 @@ def unknown_keys(tree: Mapping[str, Any], examples: Sequence[Mapping[str, Any]])
     return [key for key in ours if key not in known]
 
 
-def _grpo(plan: TrainingPlan, grpo: GRPO) -> Tree:
-    rounds = grpo.dynamic_sampling.max_batches if grpo.dynamic_sampling else None
-    looks = plan.held_out is not None
-    settings: Tree = {
-        "num_prompts_per_step": grpo.prompts_per_step,
-        "num_generations_per_prompt": grpo.num_generations,
-        "max_num_steps": grpo.batches,
-        "max_num_epochs": rounds or 1,  # the rows are in the order of the steps; more rounds want more of them
-        "normalize_rewards": grpo.scale_rewards == "group",
-        "use_leave_one_out_baseline": grpo.baseline == "leave_one_out",
-        "overlong_filtering": grpo.mask_truncated_completions,
-        "use_dynamic_sampling": rounds is not None,
-        "val_period": batches(plan.training.validation.every_steps, grpo) if looks else 0,
-        "val_at_start": looks,  # what the base model can do
-        "val_at_end": looks,
-        "seed": plan.training.seed,
-    }
-    if rounds is not None:
-        settings["dynamic_sampling_max_gen_batches"] = rounds
-    if plan.held_out is not None:
-        # NeMo RL asks max_val_samples // val_batch_size batches: with a larger batch it asks none and reports 0.
-        settings |= {"max_val_samples": plan.held_out.rows, "val_batch_size": plan.held_out.rows}
-        settings["val_num_generations_per_prompt"] = plan.training.validation.samples
-    loss = {
-        "reference_policy_kl_penalty": grpo.beta,
-        "reference_policy_kl_type": "k3",
-        "ratio_clip_min": grpo.epsilon,
-        "ratio_clip_max": grpo.epsilon if grpo.epsilon_high is None else grpo.epsilon_high,
-        "token_level_loss": LOSSES[grpo.loss_type],
-    }
-    math = {"math_verify_impl": "hf_math_verify", "num_workers": plan.rewards.verifier.workers}
-    return {"grpo": settings, "loss_fn": loss, "env": {"math": math}}
-
-
-def _dpo(plan: TrainingPlan, dpo: DPO) -> Tree:
-    weights = dict(zip(dpo.loss_type, dpo.loss_weights, strict=True))
-    return {
-        "dpo": {
-            "max_num_steps": dpo.steps,
-            "max_num_epochs": 1,
-            "val_period": 0,
-            "val_at_start": False,
-            "val_at_end": False,
-            "seed": plan.training.seed,
-            "reference_policy_kl_penalty": dpo.beta,
-            "preference_average_log_probs": False,
-            "sft_average_log_probs": True,  # summed, a long completion would drown the preference
-            "preference_loss_weight": weights["sigmoid"],
-            "sft_loss_weight": weights.get("sft", 0.0),
-        }
-    }
-
-
 def _checkpointing(plan: TrainingPlan, folder: str) -> Tree:
     """By accuracy NeMo RL keeps the best and the newest one; without it, the newest ones."""
     settings, looks = plan.training.checkpoints, plan.held_out is not None
@@ -145,7 +93,7 @@ def _checkpointing(plan: TrainingPlan, folder: str) -> Tree:
         "metric_name": METRIC if looks else None,
         "higher_is_better": True,
         "keep_top_k": settings.keep_last + settings.keep_best - 1 if looks else settings.keep_last,
-        "save_period": batches(settings.every_steps, plan.algorithm),
+        "save_period": plan.trained_by().batches_in(settings.every_steps),
         "checkpoint_must_save_by": None,
         "model_save_format": "torch_save" if plan.training.lora is None else "safetensors",
         "save_consolidated": False,

@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from pipeline.recipe import GRPO
 from pipeline.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.goodput import account, interruptions
@@ -25,7 +24,7 @@ from pipeline.training.journal import TrainingJournal, read_journal
 from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
 from pipeline.training.nemo.follow import Process
-from pipeline.training.nemo.limits import batches
+from pipeline.training.nemo.limits import refuse
 from pipeline.training.nemo.output import Output, Row, begins
 from pipeline.training.nemo.read import SavedCheckpoint, Say, best, set_aside, whole
 from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, unknown_keys, workspace
@@ -75,7 +74,8 @@ def run(plan: TrainingPlan, folder: Path, checkout: Path, say: Say, python: Sequ
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
     """Write configuration and data; returns the configuration's path. Raises ValueError for what will never run."""
-    examples = [_example(checkout, name) for name in EXAMPLES.values()]
+    examples = [_example(checkout, name) for name in EXAMPLES]
+    refuse(plan)
     space = Path(workspace(plan, str(folder)))
     tree = configuration(plan, str(folder), str(checkout), max_tokens=data.write(plan, space))
     if unknown := unknown_keys(tree, examples):
@@ -103,7 +103,8 @@ class _Attempt:
         space = Path(workspace(plan, str(folder)))
         self._root, self._metrics = space / "checkpoints", space / "metrics.jsonl"
         self._lora = plan.training.lora is not None
-        self._steps = batches(plan.algorithm.steps, plan.algorithm)
+        self._method = plan.trained_by()
+        self._steps = self._method.batches_in(self._method.steps)
         set_aside(self._root, self._lora, say)
         self._saved = whole(self._root, self._lora, say)
         self.reached = self._saved[0].step if self._saved else 0
@@ -129,8 +130,7 @@ class _Attempt:
 
     def ours(self, step: int) -> int:
         """A step of NeMo RL in optimizer steps."""
-        algorithm = self._plan.algorithm
-        return step * (algorithm.updates_per_batch if isinstance(algorithm, GRPO) else 1)
+        return step * self._method.updates_per_batch
 
     def train(self, line: Sequence[str], checkout: Path) -> None:
         """Run NeMo RL to its end, or to ours."""
@@ -191,7 +191,7 @@ class _Attempt:
         with self._metrics.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
         self._say(
-            f"step {step}/{self._plan.algorithm.steps}  "
+            f"step {step}/{self._method.steps}  "
             + "  ".join(f"{name} {row[key]:.3f}" for key, name in SHOWN.items() if key in row)
         )
         findings = self._watch.add(row)

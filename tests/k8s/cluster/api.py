@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 import yaml
 
 from .kinds import KINDS, Object, kind_of
@@ -21,12 +21,12 @@ TIMEOUT_S = 30.0
 
 
 class Api:
-    """One API server. Methods raise httpx.HTTPStatusError for an answer of 400 or more, unless they say otherwise."""
+    """One API server. Methods raise httpx2.HTTPStatusError for an answer of 400 or more, unless they say otherwise."""
 
     def __init__(self, url: str, token: str = "", tls: ssl.SSLContext | bool = True) -> None:
         headers = {"User-Agent": "tests"} | ({"Authorization": f"Bearer {token}"} if token else {})
         verify = tls if url.startswith("https") else False  # no certificates to load
-        self._client = httpx.Client(base_url=url, headers=headers, verify=verify, timeout=TIMEOUT_S, trust_env=False)
+        self._client = httpx2.Client(base_url=url, headers=headers, verify=verify, timeout=TIMEOUT_S, trust_env=False)
 
     @classmethod
     def from_kubeconfig(cls, path: Path) -> Self:
@@ -122,9 +122,9 @@ def _path(kind: str, namespace: str = "", name: str = "", subresource: str = "")
     return "/".join([*parts, of.plural, *([name] if name else []), *([subresource] if subresource else [])])
 
 
-def _read(answer: httpx.Response) -> Any:
+def _read(answer: httpx2.Response) -> Any:
     if answer.is_error:
-        raise httpx.HTTPStatusError(
+        raise httpx2.HTTPStatusError(
             f"{answer.request.method} {answer.url}: {answer.text}", request=answer.request, response=answer
         )
     return answer.json()

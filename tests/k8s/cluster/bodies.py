@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 
 from .server import Server
 
@@ -46,14 +46,16 @@ def pod(server: Server, name: str = "rank-0", phase: str = "Running", **metadata
     return server.storage.merge("Pod", "lab", name, {"status": {"phase": phase, "conditions": [ready]}}, "status")
 
 
-def applied(http: httpx.Client, path: str, body: dict[str, Any], manager: str = "ours", **query: str) -> httpx.Response:
+def applied(
+    http: httpx2.Client, path: str, body: dict[str, Any], manager: str = "ours", **query: str
+) -> httpx2.Response:
     name = body["metadata"]["name"]
     return http.patch(
         f"{path}/{name}", params={"fieldManager": manager, **query}, content=json.dumps(body), headers=APPLY
     )
 
 
-def reason(response: httpx.Response) -> tuple[int, str]:
+def reason(response: httpx2.Response) -> tuple[int, str]:
     """Code and reason of a refusal."""
     body = response.json()
     assert body["kind"] == "Status" and body["code"] == response.status_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from .gangs import cluster
@@ -22,10 +22,10 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def http(server: Server) -> Iterator[httpx.Client]:
+def http(server: Server) -> Iterator[httpx2.Client]:
     headers = {"Authorization": f"Bearer {server.token}"}
     # No certificates to load: there is no TLS here.
-    with httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False, verify=False) as client:
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False, verify=False) as client:
         yield client
 
 

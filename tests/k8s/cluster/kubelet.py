@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import httpx
+import httpx2
 
 from ...ports import LOOPBACK
 from .api import STRATEGIC, Api
@@ -132,7 +132,7 @@ class Kubelet:
                         self._forget(pod["metadata"]["uid"])
                     elif type_ != "BOOKMARK":
                         self._see(pod)
-            except httpx.HTTPError:  # a server that is away or slow: the list after it tells everything
+            except httpx2.HTTPError:  # a server that is away or slow: the list after it tells everything
                 self._stop.wait(RETRY_S)
 
     def _beat(self) -> None:
@@ -270,10 +270,10 @@ class Kubelet:
         while not self._stop.is_set():
             try:
                 return call()
-            except httpx.HTTPStatusError as error:
+            except httpx2.HTTPStatusError as error:
                 if error.response.status_code in (404, 409, 422):
                     return None
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 pass  # the server is away
             self._stop.wait(RETRY_S)
         return None

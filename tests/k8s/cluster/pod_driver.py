@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-import httpx
+import httpx2
 
 from .api import STRATEGIC, Api
 from .kinds import Object
@@ -88,7 +88,7 @@ class PodDriver:
         """What a scheduler does; nothing where one has done it."""
         found = self.api.find("Pod", *place(pod))
         if found and not found["spec"].get("nodeName"):
-            with suppress(httpx.HTTPStatusError):  # 409: the scheduler was faster
+            with suppress(httpx2.HTTPStatusError):  # 409: the scheduler was faster
                 self.api.bind(*place(pod), node or self.home)
 
     def run(self, pod: Object, node: str = "") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 
 from .bodies import APPLY, JOBS, JOBSETS, MAPS, applied, config, job, jobset, reason
@@ -23,7 +23,7 @@ def env(jobset: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.shared
 @pytest.mark.parametrize("validation", ["Strict", "Warn", "Ignore", ""])
 def test_what_the_schema_cannot_tell_is_500_by_the_keys_of_lists(
-    shared_data: Path, http: httpx.Client, validation: str
+    shared_data: Path, http: httpx2.Client, validation: str
 ) -> None:
     twice, deep, wrong = jobset(), jobset(), jobset()
     env(twice)["env"] = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
@@ -46,14 +46,14 @@ def test_what_the_schema_cannot_tell_is_500_by_the_keys_of_lists(
 
 
 @pytest.mark.shared
-def test_a_null_is_dropped_at_a_creation_and_refused_at_an_apply(shared_data: Path, http: httpx.Client) -> None:
+def test_a_null_is_dropped_at_a_creation_and_refused_at_an_apply(shared_data: Path, http: httpx2.Client) -> None:
     body = jobset()
     body["spec"]["ttlSecondsAfterFinished"] = None
     assert reason(applied(http, JOBSETS, body)) == (422, "Invalid")
     assert "ttlSecondsAfterFinished" not in http.post(JOBSETS, json=body).json()["spec"]
 
 
-def test_a_key_that_is_there_twice(http: httpx.Client) -> None:
+def test_a_key_that_is_there_twice(http: httpx2.Client) -> None:
     body = json.dumps(config(a="1"))[:-1] + ', "data": {"a": "2"}}'
     strict = {"fieldManager": "ours", "fieldValidation": "Strict"}
     refused = http.patch(f"{MAPS}/notes", params=strict, content=body, headers=APPLY)
@@ -67,7 +67,7 @@ def test_a_key_that_is_there_twice(http: httpx.Client) -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize("validation, told", [("Warn", True), ("", True), ("Ignore", False)])
 def test_a_dropped_field_is_told_unless_it_is_to_be_ignored(
-    shared_data: Path, http: httpx.Client, validation: str, told: bool
+    shared_data: Path, http: httpx2.Client, validation: str, told: bool
 ) -> None:
     answer = http.post(JOBSETS, json=jobset() | {"extra": 1}, params={"fieldValidation": validation})
     assert answer.status_code == 201 and ("Warning" in answer.headers) is told
@@ -82,14 +82,14 @@ def test_a_dropped_field_is_told_unless_it_is_to_be_ignored(
         ({"fieldManager": "a\nb"}, "invalid character"),
     ],
 )
-def test_an_option_that_no_write_has(http: httpx.Client, query: dict[str, str], words: str) -> None:
+def test_an_option_that_no_write_has(http: httpx2.Client, query: dict[str, str], words: str) -> None:
     refused = http.post(MAPS, json=config(), params=query)
     assert reason(refused) == (422, "Invalid") and words in refused.json()["message"]
     assert reason(http.patch(f"{MAPS}/x", json={}, params={"force": "true"}, headers=MERGE)) == (422, "Invalid")
 
 
-def test_an_apply_says_the_name_and_no_uid_of_what_is_not_there(http: httpx.Client) -> None:
-    def send(**metadata: Any) -> httpx.Response:
+def test_an_apply_says_the_name_and_no_uid_of_what_is_not_there(http: httpx2.Client) -> None:
+    def send(**metadata: Any) -> httpx2.Response:
         body = json.dumps(jobset() | {"metadata": metadata})
         return http.patch(f"{JOBSETS}/train", content=body, params={"fieldManager": "ours"}, headers=APPLY)
 
@@ -100,7 +100,7 @@ def test_an_apply_says_the_name_and_no_uid_of_what_is_not_there(http: httpx.Clie
     assert send(name="train", resourceVersion="5").status_code == 201
 
 
-def test_a_custom_resource_says_its_kind_and_keeps_it(http: httpx.Client) -> None:
+def test_a_custom_resource_says_its_kind_and_keeps_it(http: httpx2.Client) -> None:
     body = jobset()
     assert reason(http.post(JOBSETS, json={k: v for k, v in body.items() if k != "kind"})) == (400, "BadRequest")
     assert reason(http.post(JOBSETS, json=body | {"kind": "Job"})) == (422, "Invalid")
@@ -111,13 +111,13 @@ def test_a_custom_resource_says_its_kind_and_keeps_it(http: httpx.Client) -> Non
     assert reason(http.patch(f"{JOBSETS}/train", json=moved, headers=MERGE)) == (400, "BadRequest")
 
 
-def test_a_rule_on_the_old_value_lets_it_go(http: httpx.Client) -> None:
+def test_a_rule_on_the_old_value_lets_it_go(http: httpx2.Client) -> None:
     http.post(JOBSETS, json=jobset())
     gone = http.patch(f"{JOBSETS}/train", json={"spec": {"failurePolicy": None}}, headers=MERGE)
     assert gone.status_code == 200 and "failurePolicy" not in gone.json()["spec"]
 
 
-def test_conflicts_with_several_managers_and_with_a_status(http: httpx.Client) -> None:
+def test_conflicts_with_several_managers_and_with_a_status(http: httpx2.Client) -> None:
     for manager in ("theirs", "ours"):
         applied(http, JOBSETS, jobset(), manager)
     refused = applied(http, JOBSETS, jobset(suspend=True), "third").json()["message"]
@@ -133,7 +133,7 @@ def test_conflicts_with_several_managers_and_with_a_status(http: httpx.Client) -
 
 
 @pytest.mark.shared
-def test_a_status_is_validated_too(shared_data: Path, http: httpx.Client) -> None:
+def test_a_status_is_validated_too(shared_data: Path, http: httpx2.Client) -> None:
     http.post(JOBSETS, json=jobset())
     path, strict = f"{JOBSETS}/train/status", {"fieldValidation": "Strict"}
     assert reason(http.patch(path, json={"status": {"restarts": "x"}}, headers=MERGE)) == (422, "Invalid")
@@ -143,7 +143,7 @@ def test_a_status_is_validated_too(shared_data: Path, http: httpx.Client) -> Non
     assert reason(applied(http, path.removesuffix("/train/status"), jobset() | {"status": {"foo": 4}})) == (500, "")
 
 
-def test_a_wrong_content_type_is_told_before_what_is_missing(http: httpx.Client) -> None:
+def test_a_wrong_content_type_is_told_before_what_is_missing(http: httpx2.Client) -> None:
     assert reason(http.patch(f"{JOBSETS}/never", json={})) == (415, "UnsupportedMediaType")
     kind = {"Content-Type": "application/json-patch+json"}
     http.post(MAPS, json=config())
@@ -151,18 +151,18 @@ def test_a_wrong_content_type_is_told_before_what_is_missing(http: httpx.Client)
         assert reason(http.patch(f"{MAPS}/notes", content=json.dumps(patch), headers=kind)) == (400, "BadRequest")
 
 
-def test_a_name_may_come_encoded(http: httpx.Client) -> None:
+def test_a_name_may_come_encoded(http: httpx2.Client) -> None:
     missing = http.get(f"{MAPS}/{quote('two' + chr(10) + 'lines')}")
     assert reason(missing) == (404, "NotFound") and missing.json()["details"]["name"] == "two\nlines"
 
 
 @pytest.mark.parametrize("selector", ["a=1,", ", ", "a=1,,b=2", "a=-x", "a=b c", "a/b/c=1", "a=" + "x" * 64, "a>x"])
-def test_a_selector_that_selects_nothing_that_can_be(http: httpx.Client, selector: str) -> None:
+def test_a_selector_that_selects_nothing_that_can_be(http: httpx2.Client, selector: str) -> None:
     for query in ({}, {"watch": "1"}):
         assert reason(http.get(MAPS, params={"labelSelector": selector} | query)) == (400, "BadRequest")
 
 
-def test_a_selector_by_order_and_a_version_that_is_not_yet(http: httpx.Client) -> None:
+def test_a_selector_by_order_and_a_version_that_is_not_yet(http: httpx2.Client) -> None:
     for number in (1, 5):
         body = config(f"m{number}")
         body["metadata"]["labels"] = {"n": str(number)}
@@ -177,5 +177,5 @@ def test_a_selector_by_order_and_a_version_that_is_not_yet(http: httpx.Client) -
 
 
 @pytest.mark.parametrize("metadata", [{"finalizers": ["bad one"]}, {"annotations": {"a": "x" * (256 * 1024)}}])
-def test_metadata_that_no_object_may_have(http: httpx.Client, metadata: dict[str, Any]) -> None:
+def test_metadata_that_no_object_may_have(http: httpx2.Client, metadata: dict[str, Any]) -> None:
     assert reason(http.post(MAPS, json=config() | {"metadata": {"name": "a"} | metadata})) == (422, "Invalid")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from .bodies import APPLY, JOBS, JOBSETS, MAPS, PODS, applied, config, job, jobset, reason, template
@@ -16,7 +16,7 @@ OURS = {"fieldManager": "ours", "fieldValidation": "Strict"}
 
 @pytest.mark.parametrize("path, body, at", [(JOBS, job(), "spec.foo"), (JOBSETS, jobset(), "spec.foo")])
 @pytest.mark.shared
-def test_an_unknown_field(shared_data: Path, http: httpx.Client, path: str, body: dict[str, Any], at: str) -> None:
+def test_an_unknown_field(shared_data: Path, http: httpx2.Client, path: str, body: dict[str, Any], at: str) -> None:
     wrong = body | {"spec": body["spec"] | {"foo": 1}}
     strict = http.post(path, json=wrong, params={"fieldValidation": "Strict"})
     assert reason(strict) == (400, "BadRequest")
@@ -30,14 +30,14 @@ def test_an_unknown_field(shared_data: Path, http: httpx.Client, path: str, body
 
 
 @pytest.mark.shared
-def test_a_value_of_the_wrong_kind(shared_data: Path, http: httpx.Client) -> None:
+def test_a_value_of_the_wrong_kind(shared_data: Path, http: httpx2.Client) -> None:
     assert reason(http.post(JOBS, json=job(parallelism="many"))) == (400, "BadRequest")
     assert reason(http.post(JOBSETS, json=jobset() | {"spec": {"replicatedJobs": [{"name": "x"}]}})) == (422, "Invalid")
     assert reason(applied(http, JOBS, job(parallelism="many"))) == (500, "")
     assert reason(http.post(JOBS, json=jobset())) == (400, "BadRequest")
 
 
-def test_apply_creates_keeps_and_removes_fields(http: httpx.Client) -> None:
+def test_apply_creates_keeps_and_removes_fields(http: httpx2.Client) -> None:
     first = applied(http, MAPS, config(a="1", b="2"))
     assert first.status_code == 201
     again = applied(http, MAPS, config(a="1", b="2"))
@@ -50,7 +50,7 @@ def test_apply_creates_keeps_and_removes_fields(http: httpx.Client) -> None:
     ]
 
 
-def test_another_managers_field_is_a_conflict_unless_forced(http: httpx.Client) -> None:
+def test_another_managers_field_is_a_conflict_unless_forced(http: httpx2.Client) -> None:
     applied(http, MAPS, config(a="1", b="2"))
     refused = applied(http, MAPS, config(a="9"), manager="theirs")
     assert reason(refused) == (409, "Conflict")
@@ -62,24 +62,24 @@ def test_another_managers_field_is_a_conflict_unless_forced(http: httpx.Client) 
     assert applied(http, MAPS, config(b="3"), manager="theirs", force="true").json()["data"] == {"b": "3"}
     assert owners(http) == {"theirs": {"f:b"}}
     http.patch(f"{MAPS}/notes", json={"data": {"b": "4"}}, headers={"Content-Type": "application/merge-patch+json"})
-    assert owners(http) == {"python-httpx": {"f:b"}}  # the User-Agent, for want of a manager
+    assert owners(http) == {"python-httpx2": {"f:b"}}  # the User-Agent, for want of a manager
     refused = applied(http, MAPS, config(b="3"), manager="theirs")
-    assert 'conflict with "python-httpx" using v1: .data.b' in refused.json()["message"]
+    assert 'conflict with "python-httpx2" using v1: .data.b' in refused.json()["message"]
 
 
-def owners(http: httpx.Client) -> dict[str, set[str]]:
+def owners(http: httpx2.Client) -> dict[str, set[str]]:
     """Who holds which key of the map."""
     entries = http.get(f"{MAPS}/notes").json()["metadata"]["managedFields"]
     return {entry["manager"]: set(entry["fieldsV1"]["f:data"]) for entry in entries}
 
 
-def test_apply_merges_containers_and_environment_by_name(http: httpx.Client) -> None:
+def test_apply_merges_containers_and_environment_by_name(http: httpx2.Client) -> None:
     def with_env(*names: str) -> dict[str, Any]:
         body = job(suspend=True)
         body["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": n, "value": "1"} for n in names]
         return body
 
-    def env(response: httpx.Response) -> list[str]:
+    def env(response: httpx2.Response) -> list[str]:
         assert response.status_code in (200, 201), response.text
         return [e["name"] for e in response.json()["spec"]["template"]["spec"]["containers"][0]["env"]]
 
@@ -96,7 +96,7 @@ def test_apply_merges_containers_and_environment_by_name(http: httpx.Client) -> 
     assert '{"containerPort":29500,"protocol":"TCP"}' in "".join(container["f:ports"]) and "." in container
 
 
-def test_what_an_apply_must_say(http: httpx.Client) -> None:
+def test_what_an_apply_must_say(http: httpx2.Client) -> None:
     body = json.dumps(config(a="1"))
     assert reason(http.patch(f"{MAPS}/notes", content=body, headers=APPLY)) == (422, "Invalid")  # no manager
     yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata: {a: '1'}\n"

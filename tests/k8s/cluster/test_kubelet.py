@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from .api import Api
@@ -71,7 +71,7 @@ class Here:
     def log(self, pod: Object, **query: str) -> str:
         path = f"/api/v1/namespaces/{place(pod)[0]}/pods/{place(pod)[1]}/log"
         headers = {"Authorization": f"Bearer {self.server.token}"}
-        return httpx.get(self.server.url + path, params=query, headers=headers, verify=False).text
+        return httpx2.get(self.server.url + path, params=query, headers=headers, verify=False).text
 
     def up(self, pod: Object) -> Object:
         """Running, and past its first line."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from .bodies import PODS, pod, reason
 from .server import Server
 
 
-def test_a_running_pod_has_its_grace_period(http: httpx.Client, server: Server) -> None:
+def test_a_running_pod_has_its_grace_period(http: httpx2.Client, server: Server) -> None:
     pod(server)
     going = http.delete(f"{PODS}/rank-0").json()["metadata"]
     assert going["deletionGracePeriodSeconds"] == 30 and going["deletionTimestamp"] > going["creationTimestamp"]
@@ -30,7 +30,7 @@ def test_a_running_pod_has_its_grace_period(http: httpx.Client, server: Server) 
 LINES = [f"2026-01-01T00:00:0{n}.00000000{n}Z step {n}" for n in range(5)]
 
 
-def test_a_log_by_its_parameters(http: httpx.Client, server: Server, tmp_path: Path) -> None:
+def test_a_log_by_its_parameters(http: httpx2.Client, server: Server, tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_text("\n".join(LINES) + "\n")
     server.logs = lambda namespace, name: file if name == "rank-0" else None
@@ -58,7 +58,7 @@ def test_a_log_by_its_parameters(http: httpx.Client, server: Server, tmp_path: P
     assert reason(http.get(f"{PODS}/rank-1/log")) == (500, "InternalError")  # no kubelet there
 
 
-def test_a_followed_log_ends_with_its_pod(http: httpx.Client, server: Server, tmp_path: Path) -> None:
+def test_a_followed_log_ends_with_its_pod(http: httpx2.Client, server: Server, tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_text("")
     server.logs = lambda namespace, name: file
@@ -73,12 +73,12 @@ def test_a_followed_log_ends_with_its_pod(http: httpx.Client, server: Server, tm
         assert list(lines) == ["bye"]
 
 
-def evict(http: httpx.Client, name: str) -> httpx.Response:
+def evict(http: httpx2.Client, name: str) -> httpx2.Response:
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "lab"}}
     return http.post(f"{PODS}/{name}/eviction", json=body)
 
 
-def test_an_eviction_marks_the_pod_and_leaves_it_its_grace(http: httpx.Client, server: Server) -> None:
+def test_an_eviction_marks_the_pod_and_leaves_it_its_grace(http: httpx2.Client, server: Server) -> None:
     pod(server)
     assert evict(http, "rank-0").status_code == 201
     evicted = http.get(f"{PODS}/rank-0").json()
@@ -101,7 +101,7 @@ def test_an_eviction_marks_the_pod_and_leaves_it_its_grace(http: httpx.Client, s
         ({"maxUnavailable": 0, "selector": None}, 3),
     ],
 )
-def test_a_budget_forbids_evictions(http: httpx.Client, server: Server, budget: dict[str, Any], allowed: int) -> None:
+def test_a_budget_forbids_evictions(http: httpx2.Client, server: Server, budget: dict[str, Any], allowed: int) -> None:
     for rank in range(3):
         pod(server, f"rank-{rank}", labels={"app": "trainer"})
     spec = {"selector": {"matchLabels": {"app": "trainer"}}} | budget
@@ -113,7 +113,7 @@ def test_a_budget_forbids_evictions(http: httpx.Client, server: Server, budget: 
         assert refused.json()["details"]["causes"][0]["reason"] == "DisruptionBudget"
 
 
-def test_a_pod_is_bound_once(http: httpx.Client, server: Server) -> None:
+def test_a_pod_is_bound_once(http: httpx2.Client, server: Server) -> None:
     server.storage.create("Pod", "lab", {"metadata": {"name": "p"}, "spec": {}})
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
     assert http.post(f"{PODS}/p/binding", json=body).status_code == 201

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from .bodies import JOBS, JOBSETS, MAPS, PODS, applied, job, jobset, pod, reason
 from .server import Server
 
 
-def test_an_object_is_created_once_found_and_deleted(http: httpx.Client) -> None:
+def test_an_object_is_created_once_found_and_deleted(http: httpx2.Client) -> None:
     made = http.post(JOBS, json=job())
     assert made.status_code == 201
     meta = made.json()["metadata"]
@@ -25,7 +25,7 @@ def test_an_object_is_created_once_found_and_deleted(http: httpx.Client) -> None
     assert reason(missing) == (404, "NotFound") and missing.json()["message"] == 'jobs.batch "train" not found'
 
 
-def test_list_is_selected_and_its_items_name_no_kind(http: httpx.Client, server: Server) -> None:
+def test_list_is_selected_and_its_items_name_no_kind(http: httpx2.Client, server: Server) -> None:
     for name, labels in (("a", {"run": "1"}), ("b", {"run": "2", "odd": ""}), ("c", {})):
         pod(server, name, labels=labels)
     server.storage.merge("Pod", "lab", "c", {"status": {"phase": "Failed"}}, "status")
@@ -43,7 +43,7 @@ def test_list_is_selected_and_its_items_name_no_kind(http: httpx.Client, server:
     assert body["kind"] == "PodList" and all("kind" not in item for item in body["items"])
 
 
-def test_a_long_list_comes_in_pages_and_an_old_page_has_expired(http: httpx.Client, server: Server) -> None:
+def test_a_long_list_comes_in_pages_and_an_old_page_has_expired(http: httpx2.Client, server: Server) -> None:
     for number in range(5):
         server.storage.create("ConfigMap", "lab", {"metadata": {"name": f"m{number}"}})
     first = http.get(MAPS, params={"limit": 2}).json()
@@ -58,7 +58,7 @@ def test_a_long_list_comes_in_pages_and_an_old_page_has_expired(http: httpx.Clie
     assert reason(http.get(MAPS, params={"continue": token})) == (410, "Expired")
 
 
-def test_spec_and_status_are_apart_and_stale_writes_refused(http: httpx.Client) -> None:
+def test_spec_and_status_are_apart_and_stale_writes_refused(http: httpx2.Client) -> None:
     old = http.post(JOBS, json=job() | {"status": {"active": 7}}).json()
     assert "status" not in old
     new = http.put(f"{JOBS}/train/status", json=old | {"status": {"active": 1}, "spec": {}}).json()
@@ -72,7 +72,7 @@ def test_spec_and_status_are_apart_and_stale_writes_refused(http: httpx.Client) 
     assert again["metadata"]["resourceVersion"] == newer["metadata"]["resourceVersion"]
 
 
-def test_a_custom_resource_is_not_replaced_without_its_version(http: httpx.Client) -> None:
+def test_a_custom_resource_is_not_replaced_without_its_version(http: httpx2.Client) -> None:
     assert http.post(JOBSETS, json=jobset()).status_code == 201
     refused = http.put(f"{JOBSETS}/train", json=jobset())
     assert reason(refused) == (422, "Invalid") and "must be specified for an update" in refused.json()["message"]
@@ -90,14 +90,14 @@ def test_a_custom_resource_is_not_replaced_without_its_version(http: httpx.Clien
         ),
     ],
 )
-def test_patches_by_their_content_type(http: httpx.Client, type_: str, patch: Any, suspend: bool) -> None:
+def test_patches_by_their_content_type(http: httpx2.Client, type_: str, patch: Any, suspend: bool) -> None:
     http.post(JOBS, json=job())
     kind = {"Content-Type": f"application/{type_}+json"}
     new = http.patch(f"{JOBS}/train", content=json.dumps(patch), headers=kind).json()
     assert new["spec"]["suspend"] is suspend and not new["metadata"].get("labels")
 
 
-def test_strategic_patch_merges_conditions_of_built_in_kinds(http: httpx.Client, server: Server) -> None:
+def test_strategic_patch_merges_conditions_of_built_in_kinds(http: httpx2.Client, server: Server) -> None:
     pod(server)
     kind = {"Content-Type": "application/strategic-merge-patch+json"}
     patch = {"status": {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Other", "status": "True"}]}}
@@ -114,12 +114,12 @@ NAMES = ["a" * 300, "two\nlines", "a: ---", "Upper", "-x", "x_y", "", "..", "ü"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_no_object_may_have(http: httpx.Client, name: str) -> None:
+def test_a_name_that_no_object_may_have(http: httpx2.Client, name: str) -> None:
     assert reason(http.post(JOBS, json=job(name))) == (422, "Invalid")
 
 
 @pytest.mark.parametrize("value", ["a" * 64, "two\nlines", "---", "a b", "x/y"])
-def test_a_label_that_no_object_may_have(http: httpx.Client, value: str) -> None:
+def test_a_label_that_no_object_may_have(http: httpx2.Client, value: str) -> None:
     body = job()
     body["metadata"]["labels"] = {"run": value}
     assert reason(http.post(JOBS, json=body)) == (422, "Invalid")
@@ -128,12 +128,12 @@ def test_a_label_that_no_object_may_have(http: httpx.Client, value: str) -> None
     assert reason(http.post(JOBS, json=job() | {"metadata": {"name": "a", "labels": {"run": 7}}}))[0] in (400, 422)
 
 
-def test_a_namespace_that_is_not_there(http: httpx.Client) -> None:
+def test_a_namespace_that_is_not_there(http: httpx2.Client) -> None:
     refused = http.post(JOBS.replace("lab", "nowhere"), json=job())
     assert reason(refused) == (404, "NotFound") and 'namespaces "nowhere" not found' in refused.json()["message"]
 
 
-def test_a_job_keeps_its_template_unless_it_is_suspended(http: httpx.Client) -> None:
+def test_a_job_keeps_its_template_unless_it_is_suspended(http: httpx2.Client) -> None:
     made = http.post(JOBS, json=job()).json()
     made["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "spot"}
     refused = http.put(f"{JOBS}/train", json=made)
@@ -145,7 +145,7 @@ def test_a_job_keeps_its_template_unless_it_is_suspended(http: httpx.Client) -> 
     assert http.put(f"{JOBS}/train", json=made).status_code == 200
 
 
-def test_a_jobset_keeps_its_jobs_and_says_so_through_its_webhook(http: httpx.Client) -> None:
+def test_a_jobset_keeps_its_jobs_and_says_so_through_its_webhook(http: httpx2.Client) -> None:
     http.post(JOBSETS, json=jobset())
     refused = applied(http, JOBSETS, jobset("trainer:2"), force="true")
     assert reason(refused) == (403, "Forbidden") and "vjobset" in refused.json()["message"]
@@ -154,7 +154,7 @@ def test_a_jobset_keeps_its_jobs_and_says_so_through_its_webhook(http: httpx.Cli
     assert reason(applied(http, JOBSETS, body, force="true")) == (422, "Invalid")
 
 
-def test_finalizers_and_preconditions_hold_a_deletion(http: httpx.Client) -> None:
+def test_finalizers_and_preconditions_hold_a_deletion(http: httpx2.Client) -> None:
     uid = http.post(JOBS, json=job()).json()["metadata"]["uid"]
     wrong = {"preconditions": {"uid": "someone-else"}}
     assert reason(http.request("DELETE", f"{JOBS}/train", json=wrong)) == (409, "Conflict")
@@ -170,7 +170,7 @@ def test_finalizers_and_preconditions_hold_a_deletion(http: httpx.Client) -> Non
     assert http.get(f"{JOBS}/train").status_code == 404
 
 
-def test_a_namespace_goes_after_what_is_in_it(http: httpx.Client, server: Server) -> None:
+def test_a_namespace_goes_after_what_is_in_it(http: httpx2.Client, server: Server) -> None:
     pod(server, finalizers=["x.io/y"])
     http.post(JOBS, json=job())
     assert http.delete("/api/v1/namespaces/lab").json()["status"]["phase"] == "Terminating"
@@ -200,7 +200,7 @@ def test_a_namespace_goes_after_what_is_in_it(http: httpx.Client, server: Server
         ("GET", f"{JOBS}?watch=1&timeoutSeconds=x", None),
     ],
 )
-def test_what_cannot_be_read_is_a_bad_request(http: httpx.Client, method: str, path: str, body: Any) -> None:
+def test_what_cannot_be_read_is_a_bad_request(http: httpx2.Client, method: str, path: str, body: Any) -> None:
     http.post(JOBS, json=job())
     kind = {"Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json"}
     assert reason(http.request(method, path, json=body, headers=kind)) == (400, "BadRequest")

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.iteration import Iteration, identify
-from pipeline.recipe import DPO, Compute, Rollout, Selection, Training
+from pipeline.methods import DPO
+from pipeline.recipe import Compute, Rollout, Selection, Training
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import ModelVersion

@@ -1,26 +1,18 @@
-"""An OpenAI-compatible endpoint on 127.0.0.1 that answers Ragas' prompts by counting shared words, and misbehaves."""
+"""A judge on 127.0.0.1 that answers the questions about passages by counting shared words, or as a test says."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import threading
-import zlib
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import pytest
-
 from pipeline.recipe.rewards import Rag
+from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge.budget import Budget
 from pipeline.rewards.rag import RagFinding, Retrieved, open_rag
 
-needs_ragas = pytest.mark.skipif(
-    importlib.util.find_spec("ragas") is None, reason="Ragas is not installed: pip install 'preference-tuning[rag]'"
-)
+from .judge.endpoint import Answer, Request, Said, Server, completion, parts
+
 GOOD = "Einstein developed the theory of relativity in Bern."
 BAD = "Chocolate volcanoes dance under purple moons."
 ROW = Retrieved(
@@ -29,48 +21,64 @@ ROW = Retrieved(
     completion=GOOD,
     reference="Einstein developed relativity in Bern.",
 )
-
-CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
-TOKENS = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-STOPWORDS = frozenset({"the", "a", "an", "of", "is", "was", "in", "and", "to", "what", "it", "by"})
-Fault = Callable[["Server", "_Handler", str, dict[str, Any]], bool]
-"""Answers a request in its own way, or returns False."""
+GRADER = "grader"
+STOPWORDS = frozenset({"the", "a", "an", "of", "is", "was", "in", "and", "to", "what", "it", "by", "who"})
 
 
-class Server:
-    """What it was asked, and how it is to fail. A fault may wait for `release`, which is set in the end."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.keys: set[str | None] = set()
-        self.fault: Fault = lambda server, handler, path, body: False
-        self.release = threading.Event()
-        self.most_at_once = 0
-        self.now = 0
-        self.lock = threading.Lock()
+def form_of(request: Request) -> str:
+    return str(request.body["response_format"]["json_schema"]["name"])
 
 
-def answer(body: dict[str, Any]) -> Any:
+def said(value: Any, **more: Any) -> Said:
+    """The grader's answer; 110 tokens each."""
+    content = value if isinstance(value, str) else json.dumps(value)
+    return completion(content, **{"model": GRADER, "usage": (100, 10), **more})
+
+
+def marks(*values: Any) -> dict[str, Any]:
+    return {"verdicts": [{"number": n, "reason": "words", "mark": mark} for n, mark in enumerate(values, start=1)]}
+
+
+def reader(server: Server, request: Request, place: int) -> Said:
     """What a careful reader would say who knows no more than words: a claim is supported where its words stand."""
-    prompt = body["messages"][-1]["content"]
-    given = json.loads(prompt.rpartition("\ninput: ")[2].rpartition("\nOutput:")[0])
-    match body["response_format"]["json_schema"]["name"]:
-        case "StatementGeneratorOutput":
-            return {"statements": sentences(given["answer"])}
-        case "NLIStatementOutput":
-            verdicts = [(claim, supported(claim, given["context"])) for claim in given["statements"]]
-            return {"statements": [{"statement": c, "reason": "words", "verdict": v} for c, v in verdicts]}
-        case "AnswerRelevanceOutput":
-            evasive = int("don't know" in given["response"])
-            return {"question": f"What is {given['response']}", "noncommittal": evasive}
-        case "ContextPrecisionOutput":
-            return {"reason": "words", "verdict": supported(given["answer"], given["context"])}
-        case "ContextRecallOutput":
-            verdicts = [(claim, supported(claim, given["context"])) for claim in sentences(given["answer"])]
-            return {"classifications": [{"statement": c, "reason": "words", "attributed": v} for c, v in verdicts]}
+    data = parts(request)
+    passages = " ".join(text for name, text in data.items() if name.startswith("passage"))
+    match form_of(request):
+        case "statements":
+            return said({"statements": sentences(data["text"])})
+        case "support":
+            return said(marks(*(supported(data[name], passages) for name in numbered(data, "statement"))))
+        case "guesses":
+            guesses = [
+                f"{start} {data['answer']}?" for start in ("What is it that", "Is it true that", "Who says that")
+            ]
+            return said({"evasive": int("don't know" in data["answer"]), "questions": guesses})
+        case "likeness":
+            question = data["question of the user"]
+            return said(marks(*(1 + 4 * supported(question, data[name]) for name in numbered(data, "guess"))))
+        case "usefulness":
+            return said({"reason": "words", "mark": supported(data["answer"], passages)})
         case other:
             raise AssertionError(other)
+
+
+def scripted(**answers: list[Any]) -> Answer:
+    """For each form its answers, one after the other; the last one stays. Other forms are the reader's."""
+    places = dict.fromkeys(answers, 0)
+
+    def answer(server: Server, request: Request, place: int) -> Said:
+        form = form_of(request)
+        if form not in answers:
+            return reader(server, request, place)
+        chosen = answers[form][min(places[form], len(answers[form]) - 1)]
+        places[form] += 1
+        return chosen if isinstance(chosen, Said) else said(chosen)
+
+    return answer
+
+
+def numbered(data: dict[str, str], name: str) -> list[str]:
+    return [part for part in data if re.fullmatch(rf"{name} \d+", part)]
 
 
 def sentences(text: str) -> list[str]:
@@ -85,108 +93,13 @@ def supported(claim: str, context: str) -> int:
     return int(len(words(claim) & words(context)) >= 0.6 * len(words(claim)))
 
 
-def embed(text: str) -> list[float]:
-    vector = [0.0] * 512
-    for word in words(text):
-        vector[zlib.crc32(word.encode()) % 512] += 1.0
-    return vector
-
-
-def chat(content: str, model: str = "grader", **changes: Any) -> dict[str, Any]:
-    message = {"role": "assistant", "content": content}
-    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-    return {"model": model, "choices": choices, "usage": TOKENS} | changes
-
-
-def instead(path: str, status: int, body: Any, **headers: str) -> Fault:
-    """The endpoint's only answer to what is asked at `path`."""
-
-    def fault(server: Server, handler: _Handler, asked: str, request: dict[str, Any]) -> bool:
-        if asked == path:
-            handler.reply(status, body, **headers)
-        return asked == path
-
-    return fault
-
-
-def saying(content: str, form: str | None = None, **changes: Any) -> Fault:
-    """What the model always says, or says where an answer of this form is asked for."""
-
-    def fault(server: Server, handler: _Handler, path: str, body: dict[str, Any]) -> bool:
-        meant = path == CHAT and form in (None, body["response_format"]["json_schema"]["name"])
-        if meant:
-            handler.reply(200, chat(content, **changes))
-        return meant
-
-    return fault
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    owner: Server
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        server = self.owner
-        with server.lock:
-            server.requests.append((self.path, body))
-            server.keys.add(self.headers.get("Authorization"))
-            server.now += 1
-            server.most_at_once = max(server.most_at_once, server.now)
-        try:
-            if not server.fault(server, self, self.path, body):
-                self.reply(200, self.sensible(body))
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the client went away, as some tests want
-        finally:
-            with server.lock:
-                server.now -= 1
-
-    def sensible(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self.path == CHAT:
-            return chat(json.dumps(answer(body)), body["model"])
-        vectors = [{"index": at, "embedding": embed(text)} for at, text in enumerate(body["input"])]
-        return {"model": body["model"], "data": vectors, "usage": {"prompt_tokens": 7, "total_tokens": 7}}
-
-    def reply(self, status: int, body: Any, **headers: str) -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        """Where a redirected POST would arrive."""
-        self.owner.requests.append((self.path, {}))
-        self.reply(200, {})
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@contextmanager
-def serve() -> Generator[Server]:
-    server = Server()
-    http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"owner": server}))
-    http.daemon_threads = True
-    server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
-    threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.release.set()
-        http.shutdown()
-        http.server_close()
-
-
 def unlimited() -> Budget:
     """Dollars are counted and nothing is limited."""
     return Budget(None, None, 1.0, 2.0)
 
 
-def scored(server: Server, *rows: Retrieved, budget: Budget | None = None, **settings: Any) -> list[RagFinding]:
+def findings_of(server: Server, *rows: Retrieved, budget: Budget | None = None, **settings: Any) -> list[RagFinding]:
     """The rows' findings by a session of its own."""
-    asked = Rag(model="grader", **{"embeddings": "embedder", **settings})
-    with open_rag(server.url, "secret", asked, budget or unlimited(), lambda line: None) as rag:
+    asked = Rag(model=GRADER, **settings)
+    with open_rag(Endpoint(server.url, "secret"), asked, budget or unlimited(), lambda line: None) as rag:
         return rag.score(rows)

@@ -37,12 +37,12 @@ def test_which_weights_a_trace_is_scored_by(reference: str | None, rated: bool, 
 
 
 def test_the_seeds_weights_are_the_defaults() -> None:
-    """Seed 001's shaped reward, and seed 000's two mixes of judge and Ragas: 0.6 * ragas + 0.4 * judge among them."""
+    """Seed 001's shaped reward, and seed 000's two mixes of judge and RAG: 0.6 * rag + 0.4 * judge among them."""
     shaped = compose(said(correct=1.0, format=1.0, length=0.0), "verified", SETTINGS)
     assert shaped.final_reward == approx((1.0 + 0.1) / 1.15)
-    ragas = 0.5 * 0.9 + 0.3 * 0.8 + 0.2 * 0.5
+    rag = 0.5 * 0.9 + 0.3 * 0.8 + 0.2 * 0.5
     whole = said(judge=0.25, faithfulness=0.9, answer_relevancy=0.8, context_precision=0.5)
-    assert compose(whole, "judged", SETTINGS).final_reward == approx(0.6 * ragas + 0.4 * 0.25)
+    assert compose(whole, "judged", SETTINGS).final_reward == approx(0.6 * rag + 0.4 * 0.25)
     mixed = said(judge=0.5, faithfulness=0.9, context_recall=0.7, feedback=0.75, latency=1.0)
     expected = 0.3 * 0.5 + 0.25 * 0.9 + 0.2 * 0.7 + 0.2 * 0.75 + 0.05
     assert compose(mixed, "rated", SETTINGS).final_reward == approx(expected)

@@ -22,8 +22,7 @@ from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
 from .judge.endpoint import MODEL, Request, Said, Server, completion, parts, preferring, scored, serving
-from .rag_server import BAD, GOOD, ROW, needs_ragas
-from .rag_server import serve as rag_endpoint
+from .rag_server import BAD, GOOD, GRADER, ROW, form_of, reader
 
 RIGHT = {control.right for control in CONTROLS}
 JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1, "order_checks": 0, "audits": 0}
@@ -221,7 +220,7 @@ from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.judge import Endpoint
 from tests.pipeline.rewards import conftest
 places = conftest.Store({store!r}), Path({export!r})
-conftest.labeller(*places)(endpoints=Endpoints(judge=Endpoint({url!r}, "key")), judge={judge!r})
+conftest.labeller(*places)(endpoints=Endpoints(judge=Endpoint({url!r}, "key")), **{sections!r})
 """
 
 
@@ -238,7 +237,9 @@ def test_a_kill_between_two_answers_pays_for_none_of_them_again(export: Path, st
         return fair(server, request, place)
 
     with serving(deadly) as server:
-        code = KILLED.format(path=sys.path, store=str(store.root), export=str(export), url=server.url, judge=judge)
+        code = KILLED.format(
+            path=sys.path, store=str(store.root), export=str(export), url=server.url, sections={"judge": judge}
+        )
         victim.append(subprocess.Popen([sys.executable, "-c", code]))
         assert victim[0].wait(120) == -signal.SIGKILL
         labels = label(endpoints=at(server), judge=judge)
@@ -249,19 +250,18 @@ def test_a_kill_between_two_answers_pays_for_none_of_them_again(export: Path, st
     assert len(findings.settled(store, DAY)) == 13, "twelve answers, and what the admission cost"
 
 
-@needs_ragas
 def test_a_trace_with_contexts_is_held_against_them(export: Path, label: Label) -> None:
     contexts = {"contexts": json.dumps(ROW.contexts)}
     question = json.dumps([{"role": "user", "content": ROW.question}])
     rows = [call(n, text, input=question, metadata=contexts) for n, text in enumerate((GOOD, BAD))]
     day_file(export, 5, [*rows, call(2, GOOD, input=question)])
-    rag = {"model": "grader", "embeddings": "embedder"}
-    with rag_endpoint() as server:
+    rag = {"model": GRADER}
+    with serving(reader) as server:
         endpoints = Endpoints(rag=Endpoint(server.url, "key"))
         first = label(endpoints=endpoints, rag=rag)
         asked = len(server.requests)
         second = label(digest="again", endpoints=endpoints, rag=rag)
-    assert len(server.requests) == asked, "what Ragas said is remembered"
+    assert len(server.requests) == asked, "what was measured is remembered"
     found = rows_of(first)
     good, bad, bare = (found[f"t{n}"] for n in range(3))
     assert good["faithfulness"] == 1.0 and bad["faithfulness"] == 0.0
@@ -272,3 +272,57 @@ def test_a_trace_with_contexts_is_held_against_them(export: Path, label: Label) 
     assert (bare["final_reward"], bare["reason"]) == (None, "no_signal")
     assert good["tokens"] > 0 and first.tokens > 0
     assert rows_of(second) == found
+
+
+def with_contexts(*completions: str) -> list[dict[str, Any]]:
+    question = json.dumps([{"role": "user", "content": ROW.question}])
+    contexts = {"contexts": json.dumps(ROW.contexts)}
+    return [call(n, text, input=question, metadata=contexts) for n, text in enumerate(completions)]
+
+
+ASKED_OF_A_ROW = 5
+"""Requests about a row without a reference: two for its statements, two for its guesses, one for each passage."""
+
+
+@pytest.mark.slow
+def test_a_kill_between_two_measured_rows_pays_for_none_again(export: Path, store: Store, label: Label) -> None:
+    day_file(export, 5, with_contexts(*(f"{GOOD} {n}" for n in range(4))))
+    rag: dict[str, Any] = {"model": GRADER, "concurrency": 1}
+    victim: list[subprocess.Popen[bytes]] = []
+
+    def deadly(server: Server, request: Request, place: int) -> Said:
+        if len(server.requests) == 2 * ASKED_OF_A_ROW + 3 and victim[0].poll() is None:
+            os.kill(victim[0].pid, signal.SIGKILL)
+            victim[0].wait()
+        return reader(server, request, place)
+
+    with serving(deadly) as server:
+        code = KILLED.format(
+            path=sys.path, store=str(store.root), export=str(export), url=server.url, sections={"rag": rag}
+        )
+        victim.append(subprocess.Popen([sys.executable, "-c", code]))
+        assert victim[0].wait(120) == -signal.SIGKILL
+        labels = label(endpoints=at(server), rag=rag)
+    assert labels.labelled == 4
+    assert len(server.requests) == 4 * ASKED_OF_A_ROW + 3, "the row in flight was lost, and no other"
+    assert labels.tokens == 110 * 4 * ASKED_OF_A_ROW
+
+
+def test_only_the_measure_that_failed_is_asked_for_again(export: Path, store: Store, label: Label) -> None:
+    day_file(export, 5, with_contexts(GOOD))
+    broken = True
+
+    def flaky(server: Server, request: Request, place: int) -> Said:
+        failing = broken and form_of(request) == "likeness"
+        return Said(400, b"") if failing else reader(server, request, place)
+
+    with serving(flaky) as server:
+        first = label(endpoints=at(server), rag={"model": GRADER})
+        assert json.loads(rows_of(first)["t0"]["missing"]) == {"answer_relevancy": "rag_error"}
+        broken, asked = False, len(server.requests)
+        second = label(digest="again", endpoints=at(server), rag={"model": GRADER})
+    assert [form_of(request) for request in server.requests[asked:]] == ["guesses", "likeness"]
+    row = rows_of(second)["t0"]
+    assert (row["answer_relevancy"], row["faithfulness"], row["context_precision"]) == (1.0, 1.0, 1.0)
+    (line,) = [line for line in findings.settled(store, DAY).values() if not line.again]
+    assert line.values.keys() == {"faithfulness", "answer_relevancy", "context_precision"}

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.estimate import share
-from pipeline.recipe import DPO, GRPO, Accelerator, Training
+from pipeline.methods import DPO, GRPO
+from pipeline.recipe import Accelerator, Training
 from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, difficulty, expect, parameters, zero_variance
 from pipeline.selection.evidence import Evidence, PromptAttempts, measure
 from pipeline.selection.noise import Trust

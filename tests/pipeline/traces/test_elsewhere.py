@@ -11,6 +11,7 @@ import boto3
 import psycopg
 import pytest
 
+from assets.environment import environment
 from pipeline.recipe.traces import LangfuseExportSource, LangfusePostgresSource
 from pipeline.storage import Store
 from pipeline.traces import days as stage
@@ -31,7 +32,9 @@ def lake(bucket: str, postgres_url: str) -> LakeConfig:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for table in ("iceberg_tables", "iceberg_namespace_properties"):
             connection.execute(f"drop table if exists {table}")
-    return LakeConfig(catalogue="postgres", uri=postgres_url, warehouse=f"s3://{bucket}/lake")
+    return LakeConfig(
+        catalogue="postgres", uri=postgres_url, warehouse=f"s3://{bucket}/lake", properties=environment().s3
+    )
 
 
 def ids(store: Store, lake: LakeConfig, governed: GovernedTraces) -> list[str]:

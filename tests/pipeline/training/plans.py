@@ -9,17 +9,8 @@ import pyarrow.parquet as pq
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.iteration import identify
-from pipeline.recipe import (
-    DPO,
-    GRPO,
-    Checkpoints,
-    Compute,
-    DynamicSampling,
-    Rewards,
-    Selection,
-    Training,
-    Validation,
-)
+from pipeline.methods import DPO, GRPO, DynamicSampling
+from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt

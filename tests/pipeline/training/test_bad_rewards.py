@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.recipe import GRPO
+from pipeline.methods import GRPO
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow
@@ -17,8 +17,9 @@ import json, math, sys
 from pathlib import Path
 from pipeline.locations import record_of_iteration
 from pipeline.rewards.verifiers import grader_of
-from pipeline.training import fit, grpo
+from pipeline.training import fit
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.setup import PlanSetup
 
 def breaks(completions, **_):
     raise KeyError("no such column")
@@ -35,9 +36,9 @@ for name, path in zip(BAD, sys.argv[1:], strict=True):
     path = Path(path)
     plan, folder = TrainingPlan.model_validate_json(path.read_bytes(), context=record_of_iteration(path)), path.parent
     BAD[name].__name__ = "bad"
-    build = grpo.builder(plan, plan.algorithm, folder, BAD[name])
+    setup = PlanSetup(plan, folder, BAD[name])
     try:
-        result = fit.run(plan, folder, build, grader_of(plan.rewards.verifier))
+        result = fit.run(setup, plan.method.arguments(setup), grader_of(plan.rewards.verifier))
         found[name] = [result.health.verdict, result.health.findings[0].step, result.health.findings[0].reason]
     except Exception as error:  # the boundary to the broken reward: what it raised is what is looked at
         found[name] = [type(error).__name__, str(error)]

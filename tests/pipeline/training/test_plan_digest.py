@@ -13,7 +13,7 @@ Update = dict[str, Any]
 
 
 def changed(plan: TrainingPlan, section: str, update: Update) -> TrainingPlan:
-    """The plan with some fields of a section (`training.grpo` is one below) replaced."""
+    """The plan with some fields of a section (`training.lora` is one below) replaced."""
     outer, _, inner = section.partition(".")
     whole = getattr(plan, outer)
     if inner:
@@ -29,7 +29,6 @@ def changed(plan: TrainingPlan, section: str, update: Update) -> TrainingPlan:
         ("training.checkpoints", {"every_steps": 3}),
         ("training.sentinel", {"window": 9}),
         ("training.validation", {"every_steps": 3}),
-        ("training.dpo", {"beta": 0.7}),
         ("rewards.verifier", {"workers": 9}),
         ("rewards", {"max_drift": 0.9}),
     ],
@@ -46,8 +45,8 @@ def test_what_only_runs_or_watches_a_training_is_no_part_of_it(section: str, upd
         ("training", {"seed": 99}),
         ("training", {"threads": 2}),
         ("training", {"lora": None}),
-        ("training.grpo", {"learning_rate": 0.5}),
-        ("training.grpo", {"steps": 60}),
+        ("method", {"learning_rate": 0.5}),
+        ("method", {"steps": 60}),
         ("training.distribution", {"strategy": "fsdp2"}),
         ("rewards.verifier", {"timeout_s": 99.0}),
         ("rewards.verified", {"correct": 0.123}),

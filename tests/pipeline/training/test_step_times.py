@@ -8,11 +8,13 @@ import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.iteration import Iteration
-from pipeline.recipe import DPO, GRPO, Accelerator, Compute, Lora, Rewards, Training
+from pipeline.methods import DPO, GRPO, MethodName
+from pipeline.recipe import Accelerator, Compute, Lora, Rewards, Training, TrainingSettings
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Goodput, Health, TrainingResult
 from pipeline.training.step_times import measured_step_s
+from tests.contexts import context_of
 from tests.pipeline.selection.test_choose import decide
 
 BASE = ModelRef(uri=str(MODEL_DIR), digest="b")
@@ -21,11 +23,12 @@ NOW = Iteration(id="now", number=0, model_name="m", champion=BASE, dataset=DATA,
 TRAINING, COMPUTE = Training(), Compute(nodes=2, processes=8)
 
 
-def leave(store: Store, id: str, step_s: float, method: str = "grpo", at: int = 0, **change: Any) -> Path:
+def leave(store: Store, id: str, step_s: float, by: MethodName = "grpo", at: int = 0, **change: Any) -> Path:
     """The records of a training whose steps took `step_s`, but for a slow first one."""
     plan = TrainingPlan(
-        iteration=id, decision=decide().model_copy(update={"method": method}), base=BASE, data=DATA, held_out=None,
-        without_consent=0, training=TRAINING, rewards=Rewards(), nodes=2, processes=8, peak_tflops=989.0,
+        iteration=id, decision=decide().model_copy(update={"method": by}), base=BASE, data=DATA, held_out=None,
+        without_consent=0, method=TRAINING.method(by), training=TRAINING.without_methods(),
+        rewards=Rewards(), nodes=2, processes=8, peak_tflops=989.0,
     ).model_copy(update=change)  # fmt: skip
     model = CheckpointRef(adapter=BASE, model=BASE, step=3)
     result = TrainingResult(
@@ -39,15 +42,19 @@ def leave(store: Store, id: str, step_s: float, method: str = "grpo", at: int = 
     return path
 
 
+def measured(store: Store, training: Training = TRAINING, compute: Compute = COMPUTE) -> dict[MethodName, float]:
+    return measured_step_s(context_of(store, NOW, training=training, compute=compute))
+
+
 def test_the_newest_of_each_method_counts(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert measured_step_s(store, NOW, TRAINING, COMPUTE) == {}
+    assert measured(store) == {}
     leave(store, "a", 40.0, at=1)
     leave(store, "b", 50.0, at=3)
     leave(store, "c", 60.0, at=2)
-    leave(store, "d", 7.0, method="dpo", at=1)
+    leave(store, "d", 7.0, by="dpo", at=1)
     leave(store, "now", 99.0, at=9)
-    assert measured_step_s(store, NOW, TRAINING, COMPUTE) == {"grpo": 50.0, "dpo": 7.0}
+    assert measured(store) == {"grpo": 50.0, "dpo": 7.0}
 
 
 @pytest.mark.parametrize(
@@ -55,23 +62,23 @@ def test_the_newest_of_each_method_counts(tmp_path: Path) -> None:
     [
         {"processes": 4},
         {"peak_tflops": 312.0},
-        {"training": Training(lora=Lora(r=64))},
-        {"training": Training(grpo=GRPO(num_generations=16))},
+        {"training": TrainingSettings(lora=Lora(r=64))},
+        {"method": GRPO(num_generations=16)},
         {"base": ModelRef(uri="gone", digest="g")},
-        {"method": "none"},
+        {"method": None},
     ],
     ids=str,
 )
 def test_other_work_on_other_devices_says_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
     leave(Store(tmp_path), "a", 40.0, **change)
-    assert measured_step_s(Store(tmp_path), NOW, TRAINING, COMPUTE) == {}
+    assert measured(Store(tmp_path)) == {}
 
 
 def test_steps_and_rates_that_change_no_work_do_not_matter(tmp_path: Path) -> None:
     leave(Store(tmp_path), "a", 40.0)
     other = Training(grpo=GRPO(steps=7, learning_rate=1.0), dpo=DPO(batch_size=4))
     compute = COMPUTE.model_copy(update={"accelerator": Accelerator(usd_per_hour=99)})
-    assert measured_step_s(Store(tmp_path), NOW, other, compute) == {"grpo": 40.0}
+    assert measured(Store(tmp_path), other, compute) == {"grpo": 40.0}
 
 
 @pytest.mark.parametrize("name", ["plan.json", "result.json"])
@@ -79,4 +86,4 @@ def test_a_record_that_cannot_be_read_is_passed_over(tmp_path: Path, name: str) 
     store = Store(tmp_path)
     leave(store, "a", 40.0, at=1)
     leave(store, "b", 50.0, at=2).with_name(name).write_text("{")
-    assert measured_step_s(store, NOW, TRAINING, COMPUTE) == {"grpo": 40.0}
+    assert measured(store) == {"grpo": 40.0}

@@ -105,8 +105,7 @@ def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: P
     wrong = GRPO_SETTINGS.model_copy(update={"trainer_args": {"learning_rat": 1.0}})
     store, plan = make_plan(tmp_path)
     path = folder(store, plan) / "plan.json"
-    training = plan.training.model_copy(update={"grpo": wrong})
-    path.write_text(plan.model_copy(update={"training": training}).model_dump_json())
+    path.write_text(plan.model_copy(update={"method": wrong}).model_dump_json())
     refused(fork_server, store, plan, "learning_rat")
 
 

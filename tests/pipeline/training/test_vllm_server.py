@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -28,7 +28,7 @@ class Served:
     """One model of the server, by the name that requests give."""
 
     def __init__(self, url: str, name: str) -> None:
-        self.name, self._client = name, httpx.Client(base_url=url, trust_env=False, timeout=120)
+        self.name, self._client = name, httpx2.Client(base_url=url, trust_env=False, timeout=120)
 
     def answer(self, prompts: Sequence[Sequence[int]], **asked: Any) -> list[dict[str, Any]]:
         asked = {"model": self.name, "prompt": prompts, "temperature": 0, "return_token_ids": True} | asked
@@ -106,7 +106,7 @@ def served(url: str, adapters: list[Path]) -> dict[str, Served]:
     """Loaded at runtime, each version under a name and from a path of its own."""
     for name, folder in zip(("older", "newer"), adapters, strict=True):
         asked = {"lora_name": name, "lora_path": str(folder)}
-        done = httpx.post(f"{url}/load_lora_adapter", json=asked, trust_env=False, timeout=120)
+        done = httpx2.post(f"{url}/load_lora_adapter", json=asked, trust_env=False, timeout=120)
         assert done.status_code == 200, done.text
     return {name: Served(url, name) for name in ("base", "older", "newer")}
 

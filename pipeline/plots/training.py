@@ -4,17 +4,18 @@ Rows are those of `TrainingResult.metrics`: a name that a row lacks was not meas
 nothing to draw, the picture says so.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from assets.plots import BLUE, GREEN, GREY, ORANGE, figure_png
+from pipeline.plots import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PINK, SKY, figure_png, words_png
 from pipeline.training.result import CAUSES, Goodput, HealthFinding
 
 Rows = Sequence[Mapping[str, float]]
 Points = tuple[list[float], list[float]]
 
-BLACK, YELLOW, SKY, PINK, AMBER = "#000000", "#F0E442", "#56B4E9", "#CC79A7", "#E69F00"
 SPENT = (("generate", BLUE), ("reward", AMBER), ("logprobs", SKY), ("update", GREEN), ("other", GREY))
 """Parts of a step, from the bottom up; `other` is what the clock gave no name."""
 VERDICTS = {"PASS": GREEN, "HOLD": AMBER, "STOP": ORANGE}
@@ -71,7 +72,7 @@ def training_curve(metrics: Rows) -> bytes:
     """Reward and accuracy (GRPO) or ranking accuracy (DPO) by step, and the held-out accuracy between the steps."""
     drawn = [line for line in PROGRESS if _points(metrics, line.key)[0]]
     if not drawn:
-        return _words("No step has measured a reward or an accuracy.")
+        return words_png("No step has measured a reward or an accuracy.")
 
     def draw(figure: Any) -> None:
         axes = _axes(figure.subplots())
@@ -88,7 +89,7 @@ def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> byte
     """Small multiples of what the sentinel looks at; dashed lines where it spoke."""
     panels = [panel for panel in HEALTH if any(_points(metrics, line.key)[0] for line in panel.lines)][:MAX_PANELS]
     if not panels:
-        return _words("No step has measured its health.")
+        return words_png("No step has measured its health.")
     across = min(3, len(panels))
     down = -(-len(panels) // across)
 
@@ -116,7 +117,7 @@ def step_time(metrics: Rows) -> bytes:
     """Seconds of each step by what they went to, stacked."""
     rows = [row for row in metrics if "seconds/step" in row]
     if not rows:
-        return _words("No step has measured its time.")
+        return words_png("No step has measured its time.")
     size = -(-len(rows) // MAX_BARS)
     bars = [rows[first : first + size] for first in range(0, len(rows), size)]
     parts = {name: [_mean([_part(row, name) for row in bar]) for bar in bars] for name, _ in SPENT}
@@ -144,7 +145,7 @@ def step_time(metrics: Rows) -> bytes:
 def goodput_bar(goodput: Goodput) -> bytes:
     """The whole time of the training as one bar: productive steps, and by cause what trained nothing."""
     if goodput.total_s <= 0:
-        return _words("The training has no time on record.")
+        return words_png("The training has no time on record.")
     spent = {"productive": goodput.productive_s, **goodput.badput_s}
     colours = {"productive": GREEN, **CAUSE_COLOURS}
 
@@ -231,7 +232,3 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _words(text: str) -> bytes:
-    return figure_png(lambda figure: figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=10), 5, 1)

@@ -3,10 +3,11 @@
 import io
 
 import pytest
+from matplotlib.figure import Figure
 
-from assets.plots import GREEN, GREY, ORANGE
-from assets.plots.selection import draw, evidence_plot
 from pipeline.estimate import share
+from pipeline.plots import GREEN, GREY, ORANGE
+from pipeline.plots.selection import draw, evidence_plot
 from pipeline.recipe import Accelerator, Selection, Training
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
@@ -16,6 +17,12 @@ from tests.pipeline.selection.labelled import row
 
 SETS = {"grpo": (400, 10), "dpo": (1200, 3), "none": (30, 3), "unknown": (300, 0)}
 """Prompts, and of ten of them how many have a reference; the others have users' feedback alone."""
+
+
+def drawn(decision: MethodDecision) -> Figure:
+    figure = Figure(figsize=(8.4, 4.6), dpi=110, layout="constrained")
+    draw(figure, decision)
+    return figure
 
 
 def decide(prompts: int, verifiable: int) -> MethodDecision:
@@ -43,7 +50,7 @@ def decision(request: pytest.FixtureRequest) -> MethodDecision:
 
 
 def test_each_check_has_a_dot_where_and_how_it_was_found(decision: MethodDecision) -> None:
-    figure = draw(decision)
+    figure = drawn(decision)
     dots = {line.get_gid(): line for axes in figure.axes for line in axes.lines if line.get_gid()}
     assert dots.keys() == {check.key for check in decision.checks}
     for check in decision.checks:
@@ -59,7 +66,7 @@ def test_each_check_has_a_dot_where_and_how_it_was_found(decision: MethodDecisio
 
 
 def test_nothing_is_drawn_outside_the_picture(decision: MethodDecision) -> None:
-    figure = draw(decision)
+    figure = drawn(decision)
     figure.savefig(io.BytesIO(), format="png")
     box = figure.bbox
     for axes in figure.axes:

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from pipeline.recipe import GRPO
-from pipeline.rewards.verifiers import VerifierTask
-from pipeline.training.freshness.trl_engine import TrlFreshness
-from pipeline.training.progress import emit
-from pipeline.training.rates import Clock
-from pipeline.training.reward_function import RewardFunction
+from pipeline.methods.method import TrainerSetup
+
+if TYPE_CHECKING:
+    from pipeline.methods.grpo import GRPO
 
 Row = dict[str, Any]
 Drawn = tuple[Any, ...]
@@ -43,19 +41,13 @@ class Group(NamedTuple):
 
 
 class GroupTrainer(GRPOTrainer):
-    """`name` tells this training from others that may feed the same vLLM, which has to prove that it is fresh."""
+    """Overrides five methods that TRL keeps to itself; tests/pipeline/methods/test_trl.py holds their
+    signatures."""
 
-    def __init__(
-        self,
-        *args: Any,
-        settings: GRPO,
-        clock: Clock,
-        name: str,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, settings: GRPO, setup: TrainerSetup, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._settings, self._clock = settings, clock
-        self._freshness = TrlFreshness(self, name, log=emit) if self.use_vllm else None
+        self._settings, self._setup = settings, setup
+        self._weights = setup.weight_sync(self) if self.use_vllm else None
         self._size = settings.num_generations
         self._ready: Drawn | None = None
         self._counted = {"generated": 0.0, "scored": 0.0}
@@ -69,23 +61,23 @@ class GroupTrainer(GRPOTrainer):
             )
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._clock.span("generate"):
-            if self._freshness is not None:
-                self._freshness.sync(prompt_ids)
+        with self._setup.span("generate"):
+            if self._weights is not None:
+                self._weights.sync(prompt_ids)
             output = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-            if self._freshness is not None:
-                self._freshness.remember(prompt_ids, output[0])
+            if self._weights is not None:
+                self._weights.remember(prompt_ids, output[0])
         self._counted["generated"] += sum(map(len, output[0]))
         return output
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        with self._clock.span("reward"):
+        with self._setup.span("reward"):
             return super()._calculate_rewards(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():  # the update's own forward pass
             return super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        with self._clock.span("logprobs"):
+        with self._setup.span("logprobs"):
             return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _generate(self, prompts: list[Any]) -> Drawn:
@@ -99,8 +91,7 @@ class GroupTrainer(GRPOTrainer):
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         self._count(output)
         if self._settings.baseline == "leave_one_out":
-            rewards = getattr(self.reward_funcs[0], "last", [0.0] * len(inputs))
-            factors = leave_one_out(rewards, self._size)
+            factors = leave_one_out(self._setup.reward.last, self._size)
             output["advantages"] = output["advantages"] * torch.tensor(factors, device=output["advantages"].device)
         return output
 
@@ -144,14 +135,8 @@ class GroupTrainer(GRPOTrainer):
         """Generate for rows that come in groups, and say which groups are mixed."""
         drawn: Any = super()._generate([row["prompt"] for row in rows])
         prompt_ids, completion_ids, _, completions, logprobs, *_ = drawn
-        composite = self.reward_funcs[0]
-        assert isinstance(composite, RewardFunction), "dynamic sampling asks the composite before TRL does"
-        checks = [
-            VerifierTask(c[-1]["content"], r["reference"], r["verifier"])
-            for c, r in zip(completions, rows, strict=True)
-        ]
-        with self._clock.span("reward"):
-            rewards = [reward.final_reward for reward in composite.score(checks)]
+        with self._setup.span("reward"):
+            rewards = self._setup.reward.rewards([messages[-1]["content"] for messages in completions], rows)
         size = self._size
         parts = [slice(at, at + size) for at in range(0, len(rows), size)]
         return [

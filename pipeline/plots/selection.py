@@ -1,30 +1,26 @@
 """The picture of a decision on the method of training: the evidence against its thresholds."""
 
-from io import BytesIO
+from __future__ import annotations
+
 from typing import Any
 
-from assets.plots import GREEN, GREY, ORANGE
+from pipeline.methods import METHODS, titles
+from pipeline.plots import GREEN, GREY, ORANGE, figure_png
 from pipeline.selection.checks import EvidenceCheck
 from pipeline.selection.choose import MethodDecision
 
-NEEDED_BY = {("grpo", "dpo"): "GRPO and DPO", ("grpo",): "GRPO", ("dpo",): "DPO"}
 HOLDS, FAILS, UNKNOWN = ("o", GREEN, "holds"), ("X", ORANGE, "does not hold"), ("D", GREY, "unknown")
 
 
 def evidence_plot(decision: MethodDecision) -> bytes:
     """Each piece of evidence as a dot with its interval against its threshold: shares above, counts below. PNG."""
-    out = BytesIO()
-    draw(decision).savefig(out, format="png", metadata={"Software": None})
-    return out.getvalue()
+    return figure_png(lambda figure: draw(figure, decision), 8.4, 4.6)
 
 
-def draw(decision: MethodDecision) -> Any:
-    """The figure itself. The shaded side of a threshold is where the evidence has to lie."""
-    from matplotlib.figure import Figure
-
+def draw(figure: Any, decision: MethodDecision) -> None:
+    """The drawing itself. The shaded side of a threshold is where the evidence has to lie."""
     shares = [check for check in decision.checks if check.key not in ("frontier", "pairs")]
     counts = [check for check in decision.checks if check.key in ("frontier", "pairs")]
-    figure = Figure(figsize=(8.4, 4.6), dpi=110, layout="constrained")
     above, below = figure.subplots(2, height_ratios=[len(shares), len(counts)])
     _panel(above, shares)
     _panel(below, counts)
@@ -35,17 +31,16 @@ def draw(decision: MethodDecision) -> Any:
     below.set_xlim(-0.2, 4 * max([10.0, *values]))
     below.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     below.set_xlabel("counts (log scale)")
-    verdict = {"grpo": "train with GRPO", "dpo": "train with DPO", "none": "do not train now"}[decision.method]
+    verdict = "do not train now" if decision.method == "none" else f"train with {METHODS[decision.method].title}"
     forced = " (forced by the recipe)" if decision.forced else ""
     figure.suptitle(f"Evidence and thresholds: {verdict}{forced}", fontsize="medium", fontweight="bold")
     figure.legend(handles=_legend(), loc="outside lower center", ncols=5, frameon=False, fontsize="small")
-    return figure
 
 
 def _panel(axes: Any, checks: list[EvidenceCheck]) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.set_yticks(range(len(checks)), [f"{check.name}\n({NEEDED_BY[check.needed_by]})" for check in checks])
+    axes.set_yticks(range(len(checks)), [f"{check.name}\n({titles(check.needed_by)})" for check in checks])
     axes.set_ylim(len(checks) - 0.5, -0.5)
     axes.tick_params(labelsize="small")
     for row, check in enumerate(checks):

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from assets.plots import training as training_plots
+from pipeline.plots import training as training_plots
 from pipeline.training.result import CAUSES, Goodput, HealthFinding
-from tests.assets.test_reward_plots import cut_off, figures, overlapping, texts
+from tests.pipeline.plots.test_rewards import cut_off, figures, overlapping, texts
 
 assert figures  # the fixture
 

@@ -1,13 +1,14 @@
 """The plots of the reward stage: each component's values, how components agree, and what has no label.
 
-matplotlib is imported inside, so definitions load fast. Where there is nothing to draw, the picture says so.
+Where there is nothing to draw, the picture says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assets.plots import BLUE, GREEN, ORANGE
+from pipeline.plots import BLUE, GREEN, ORANGE, axes_png, figure_png, words_png
 from pipeline.rewards.records import ABSENT, Agreement, ComponentSummary
 
 ACROSS = 4
@@ -15,11 +16,24 @@ SHOWN = 12
 """Reasons with a bar of their own; the others share one."""
 
 
+def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
+    """Histogram of `final_reward` over equal bins of [0, 1]."""
+
+    def draw(axes: Any) -> None:
+        width = 1 / len(histogram)
+        axes.bar([(i + 0.5) * width for i in range(len(histogram))], histogram, width=width * 0.92, color=BLUE)
+        axes.axvline(mean, color=ORANGE, linestyle="--", label=f"mean {mean:.2f}")
+        axes.set(xlabel="final_reward", ylabel="traces", title="Rewards of the labelled traces")
+        axes.legend(frameon=False)
+
+    return axes_png(draw)
+
+
 def component_histograms(components: Mapping[str, ComponentSummary]) -> bytes:
     """A small histogram for each component, with its mean, how many rows it speaks on, and how many it failed on."""
     drawn = {name: each for name, each in components.items() if each.count or _failed(each)}
     if not drawn:
-        return _words("No component has spoken on any row.")
+        return words_png("No component has spoken on any row.")
     across = min(ACROSS, len(drawn))
     down = -(-len(drawn) // across)
 
@@ -32,14 +46,14 @@ def component_histograms(components: Mapping[str, ComponentSummary]) -> bytes:
         figure.supxlabel("value", fontsize=9)
         figure.supylabel("rows", fontsize=9)
 
-    return _figure(draw, max(4.2, 2.4 * across), 0.5 + 1.9 * down)
+    return figure_png(draw, max(4.2, 2.4 * across), 0.5 + 1.9 * down)
 
 
 def agreement_matrix(agreement: Sequence[Agreement]) -> bytes:
     """Below the diagonal how often two components are on the same side of 0.5, above it their rank correlation."""
     names = list(dict.fromkeys(name for pair in agreement for name in (pair.first, pair.second)))
     if not names:
-        return _words("No two components speak on enough rows to be compared.")
+        return words_png("No two components speak on enough rows to be compared.")
     at = {name: place for place, name in enumerate(names)}
 
     def draw(figure: Any) -> None:
@@ -68,14 +82,14 @@ def agreement_matrix(agreement: Sequence[Agreement]) -> bytes:
             "below the diagonal: share on the same side of 0.5\nabove it: rank correlation (?: unknown)", fontsize=9
         )
 
-    return _figure(draw, max(4.4, 1.8 + 0.62 * len(names)), max(2.4, 1.5 + 0.38 * len(names)))
+    return figure_png(draw, max(4.4, 1.8 + 0.62 * len(names)), max(2.4, 1.5 + 0.38 * len(names)))
 
 
 def coverage(labelled: int, unlabelled: Mapping[str, int]) -> bytes:
     """Bars of the labelled rows and, by reason, of those that have no label."""
     rows = labelled + sum(unlabelled.values())
     if not rows:
-        return _words("There is no row to label.")
+        return words_png("There is no row to label.")
     reasons = sorted(unlabelled.items(), key=lambda each: (-each[1], each[0]))
     bars = [("labelled", labelled), *reasons[:SHOWN]]
     if len(reasons) > SHOWN:
@@ -97,7 +111,7 @@ def coverage(labelled: int, unlabelled: Mapping[str, int]) -> bytes:
         axes.set_xlabel("rows", fontsize=9)
         axes.set_title("Labelled, and why not", fontsize=10)
 
-    return _figure(draw, 7, 1.1 + 0.32 * len(bars))
+    return figure_png(draw, 7, 1.1 + 0.32 * len(bars))
 
 
 def _histogram(axes: Any, name: str, each: ComponentSummary) -> None:
@@ -143,18 +157,3 @@ def _whole_numbers() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(nbins=4, integer=True)
-
-
-def _words(text: str) -> bytes:
-    return _figure(lambda figure: figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=10), 5, 1)
-
-
-def _figure(draw: Callable[[Any], None], width: float, height: float) -> bytes:
-    """PNG of a figure of that size in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
-    draw(figure)
-    out = BytesIO()
-    figure.savefig(out, format="png", metadata={"Software": None})
-    return out.getvalue()

@@ -1,0 +1,41 @@
+"""The parts of Dagster 1.13 that this project builds on and that have no public name, in one place.
+
+A run launcher, a run coordinator and an instance of one's own are documented ways to extend Dagster, but their classes
+and what they exchange are importable from private modules alone. Everything else here uses `dagster`.
+"""
+
+from dagster._config import StringSource
+from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
+from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
+from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
+from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
+from dagster._grpc.types import ExecuteRunArgs
+from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
+from dagster_shared.error import SerializableErrorInfo
+
+__all__ = [
+    "ACTIVE_RUN_STATUSES",
+    "CheckRunHealthResult",
+    "ConfigurableClass",
+    "ConfigurableClassData",
+    "DagsterEvent",
+    "DagsterEventType",
+    "EngineEventData",
+    "ExecuteRunArgs",
+    "LaunchRunContext",
+    "QueuedRunCoordinator",
+    "RunLauncher",
+    "SerializableErrorInfo",
+    "StringSource",
+    "SubmitRunContext",
+    "WorkerStatus",
+    "queue_daemon_type",
+    "serialize_value",
+]
+
+
+def queue_daemon_type() -> str:
+    """The name under which the daemon that takes queued runs writes its heartbeat."""
+    from dagster._daemon.run_coordinator import QueuedRunCoordinatorDaemon  # heavy, and only of use here
+
+    return QueuedRunCoordinatorDaemon.daemon_type()

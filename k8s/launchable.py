@@ -1,0 +1,40 @@
+"""Whether a cluster would take a plan's gang, and the budget its cost, as far as that can be known before a launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from k8s.estimate import LaunchEstimate, estimate_launch, expected_hours, over_budget
+from k8s.gang import gang_of
+from k8s.lint import Violation, lint_gang
+from k8s.render import render
+from pipeline.recipe import Recipe
+from pipeline.training.plan import TrainingPlan
+
+
+class LaunchCheck(NamedTuple):
+    """`refusals`: why it may not be launched; empty when nothing speaks against it."""
+
+    findings: list[Violation]
+    cost: LaunchEstimate
+    refusals: list[str]
+
+
+def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchCheck:
+    """The lint of the rendered gang, where the recipe has a cluster, and the expected cost of a plan that trains."""
+    method, settings = plan.trained_by(), recipe.compute.kubernetes
+    findings: list[Violation] = []
+    if settings is not None:
+        gang = gang_of(plan, plan_path, settings)
+        findings = lint_gang(gang, render(gang))
+    expected, timeout_s = plan.decision.expected.get(method.kind), recipe.training.timeout_s
+    hours = expected_hours(expected, timeout_s) if expected else (0.0, timeout_s / 3600)
+    cost = estimate_launch(recipe.compute, hours, recipe.training.checkpoints)
+    refusal = over_budget(cost, recipe.compute.budget_usd)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    return LaunchCheck(
+        findings=findings,
+        cost=cost,
+        refusals=[refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors],
+    )

@@ -1,0 +1,73 @@
+"""The embedded task's held-out suite, written as a file as a user's own would be: `suites/` below the data root.
+
+    python -m pipeline.demo.suite FILE --seed S --items N    writes it by hand
+
+Owns which items there are, their ids, clusters and slices. Refuses to read it back: the evaluation does (evals/suites).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline import layout
+from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
+from pipeline.recipe import Evaluation
+from pipeline.storage import Store, write_atomically
+
+NAME = "arithmetic"
+"""Made for the embedded model: of any other it says little."""
+
+
+def ensure_suite(store: Store, section: Evaluation) -> Path:
+    """The file of the suite that the section asks for, after it was written where it is not there, or is another."""
+    path = store.path(layout.suite(section.suite, section.seed, section.items))
+    text = suite_text(section.seed, section.items)
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_atomically(path, text)
+    return path
+
+
+def suite_text(seed: int, items: int) -> str:
+    """The file's content: a JSON line for each of `items` held-out problems, the same for the same arguments."""
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _rows(seed, items))
+
+
+def _rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
+    for number, problem in enumerate(problems(seed, "heldout", items)):
+        yield {
+            "id": f"{NAME}-{seed}-{number:05d}",
+            "cluster": _held_out_step(problem),
+            "messages": [{"role": "user", "content": problem.prompt}],
+            "reference": problem.answer,
+            "slice": problem.kind,
+        }
+
+
+def _held_out_step(problem: Problem) -> str:
+    """The first held-out elementary step, such as `27+35`: who can do it answers every item that needs it.
+
+    Few items (about 2%) need a second one; they stay with the first.
+    """
+    steps = solution_steps(problem.kind, problem.operands)
+    left, symbol, right, _ = next(step for step in steps if is_held_out(*step[:3]))
+    first, second = sorted((left, right)) if symbol == "+" else (left, right)
+    return f"{first}{symbol}{second}"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.demo.suite", description="Write the embedded suite.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seed", type=int, required=True, help="evaluation.seed of the recipe")
+    parser.add_argument("--items", type=int, required=True, help="evaluation.items of the recipe")
+    chosen = parser.parse_args(arguments)
+    write_atomically(chosen.file, suite_text(chosen.seed, chosen.items))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

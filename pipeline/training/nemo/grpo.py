@@ -1,0 +1,157 @@
+"""What NeMo RL needs to hear of a plan that trains by GRPO.
+
+Departures of what is rendered, by NeMo RL's own definition: dynamic sampling ends the training when groups are still
+missing after the last round; leave-one-out scales by the deviation of the other rewards too; its KL and advantages are
+clamped as its example says. Rows go into ResponseDataset's `input` and `output`, which is one message of the user and
+the reference: a system prompt or an earlier turn has no place there, and such rows are refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pipeline.methods import GRPO
+from pipeline.training.nemo.rendering import Rendering, Row, TokenCount, Tree, distinct
+from pipeline.training.plan import TrainingPlan
+
+LOSSES = {"dapo": True, "grpo": False}
+"""Our `loss_type` to NeMo RL's `token_level_loss`."""
+
+
+class GRPORendering(Rendering):
+    example = "grpo_math_1B.yaml"
+    script = "run_grpo.py"
+    dataset = "ResponseDataset"
+
+    def __init__(self, plan: TrainingPlan, grpo: GRPO) -> None:
+        self.plan, self.grpo = plan, grpo
+
+    def limits(self) -> Iterator[str]:
+        grpo = self.grpo
+        if grpo.num_iterations != 1:
+            yield f"training.grpo.num_iterations {grpo.num_iterations}: each batch is used once. Set 1."
+        if grpo.loss_type not in LOSSES:
+            yield f"training.grpo.loss_type {grpo.loss_type!r}: set one of {', '.join(LOSSES)}."
+        if grpo.scale_rewards == "batch":
+            yield "training.grpo.scale_rewards 'batch': set group or none."
+        if grpo.generation == "transformers":
+            yield "training.grpo.generation 'transformers': it draws completions with vLLM. Set vllm_colocate."
+        resources = [f"policy.generation.colocated.resources.{name}" for name in ("gpus_per_node", "num_nodes")]
+        if grpo.generation == "vllm_server" and not any(key in grpo.trainer_args for key in resources):
+            yield f"training.grpo.generation 'vllm_server': give it devices, in trainer_args {' or '.join(resources)}."
+        completions = grpo.examples_per_update
+        if completions % self.plan.world_size:
+            yield (
+                f"training.grpo: {completions} completions an update do not split over {self.plan.world_size} devices."
+            )
+        yield from self._rewards()
+        yield from self._validated()
+
+    def _rewards(self) -> Iterator[str]:
+        """Its math environment pays 1 for a right answer and 0 for any other."""
+        rewards = self.plan.rewards
+        paid = {name: weight for name, weight in rewards.verified.model_dump().items() if weight}
+        if set(paid) != {"correct"}:
+            others = ", ".join(sorted(set(paid) - {"correct"})) or "nothing"
+            yield (
+                f"rewards.verified pays {others}: its environment knows right and wrong. Keep correct alone above 0."
+            )
+        if rewards.verifier.kind != "math":
+            yield f"rewards.verifier.kind {rewards.verifier.kind!r}: it checks with math-verify. Set math."
+
+    def _validated(self) -> Iterator[str]:
+        grpo, training = self.grpo, self.plan.training
+        if self.plan.held_out is None:
+            return
+        if training.validation.max_completion_tokens != grpo.max_completion_tokens:
+            yield (
+                f"training.validation.max_completion_tokens {training.validation.max_completion_tokens}: it validates "
+                f"as it trains. Set {grpo.max_completion_tokens} as in training.grpo."
+            )
+        if grpo.temperature != 1.0:
+            yield f"training.grpo.temperature {grpo.temperature}: held-out answers would be drawn at it too. Set 1.0."
+        save = grpo.batches_in(training.checkpoints.every_steps)
+        look = grpo.batches_in(training.validation.every_steps)
+        if save % look:
+            yield (
+                f"training.checkpoints.every_steps: a checkpoint every {save} batches of generation is not one in "
+                f"every {look}, when held-out prompts are asked, and would have no accuracy. Set a multiple."
+            )
+
+    def sections(self) -> Tree:
+        grpo, plan = self.grpo, self.plan
+        rounds = grpo.dynamic_sampling.max_batches if grpo.dynamic_sampling else None
+        looks = plan.held_out is not None
+        settings: Tree = {
+            "num_prompts_per_step": grpo.prompts_per_step,
+            "num_generations_per_prompt": grpo.num_generations,
+            "max_num_steps": grpo.batches,
+            "max_num_epochs": rounds or 1,  # the rows are in the order of the steps; more rounds want more of them
+            "normalize_rewards": grpo.scale_rewards == "group",
+            "use_leave_one_out_baseline": grpo.baseline == "leave_one_out",
+            "overlong_filtering": grpo.mask_truncated_completions,
+            "use_dynamic_sampling": rounds is not None,
+            "val_period": grpo.batches_in(plan.training.validation.every_steps) if looks else 0,
+            "val_at_start": looks,  # what the base model can do
+            "val_at_end": looks,
+            "seed": plan.training.seed,
+        }
+        if rounds is not None:
+            settings["dynamic_sampling_max_gen_batches"] = rounds
+        if plan.held_out is not None:
+            # NeMo RL asks max_val_samples // val_batch_size batches: with a larger batch it asks none and reports 0.
+            settings |= {"max_val_samples": plan.held_out.rows, "val_batch_size": plan.held_out.rows}
+            settings["val_num_generations_per_prompt"] = plan.training.validation.samples
+        loss = {
+            "reference_policy_kl_penalty": grpo.beta,
+            "reference_policy_kl_type": "k3",
+            "ratio_clip_min": grpo.epsilon,
+            "ratio_clip_max": grpo.epsilon if grpo.epsilon_high is None else grpo.epsilon_high,
+            "token_level_loss": LOSSES[grpo.loss_type],
+        }
+        math = {"math_verify_impl": "hf_math_verify", "num_workers": plan.rewards.verifier.workers}
+        return {"grpo": settings, "loss_fn": loss, "env": {"math": math}}
+
+    def policy(self) -> Tree:
+        return {
+            "generation": {
+                "backend": "vllm",
+                "max_new_tokens": self.grpo.max_completion_tokens,
+                "temperature": self.grpo.temperature,
+                "colocated": {"enabled": self.grpo.generation == "vllm_colocate"},
+            }
+        }
+
+    def data_default(self) -> Row:
+        return {
+            "input_key": "input",
+            "output_key": "output",
+            "processor": "math_hf_data_processor",
+            "env_name": "math",
+        }
+
+    def data_source(self) -> Row:
+        return {"split_validation_size": 0}
+
+    def refuse(self, rows: Sequence[Row]) -> None:
+        shapes = Counter("+".join(message["role"] for message in row["prompt"]) for row in rows)
+        if others := {shape: n for shape, n in shapes.items() if shape != "user"}:
+            raise ValueError(
+                f"{sum(others.values())} of {len(rows)} prompts are not one message of the user ({dict(others)}), and "
+                "NeMo RL's ResponseDataset carries nothing else. Set training.engine trl."
+            )
+        kinds = Counter(row["verifier"] for row in rows if row["verifier"] not in (None, "math"))
+        if kinds:
+            raise ValueError(
+                f"{kinds.total()} of {len(rows)} references are not checked as math ({dict(kinds)}), and NeMo RL's "
+                "math environment checks nothing else. Set training.engine trl."
+            )
+
+    def line(self, row: Row) -> Row:
+        return {"input": row["prompt"][0]["content"], "output": row["reference"]}
+
+    def longest(self, rows: Sequence[Row], tokens: TokenCount) -> int:
+        prompts: list[Any] = distinct(row["prompt"] for row in rows)
+        return max(tokens(prompt, True) for prompt in prompts) + self.grpo.max_completion_tokens

@@ -1,0 +1,173 @@
+"""What a training process hands to its method: the base model, the rows, and the arguments that every method shares.
+
+Owns the loading of weights and tokenizer, the split of a step over processes, and the checks that need the tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer
+
+from pipeline.serving.decoding import stop_ids, use_stop_ids_only
+from pipeline.storage import DatasetRef
+from pipeline.training.distribution import trainer_arguments
+from pipeline.training.freshness.trl_engine import TrlFreshness
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import emit
+from pipeline.training.rates import Clock
+from pipeline.training.reward_function import RewardFunction
+
+
+class PlanSetup:
+    """The `TrainerSetup` of a plan that trains in `folder`."""
+
+    def __init__(self, plan: TrainingPlan, folder: Path, reward: RewardFunction) -> None:
+        self.plan, self.folder, self.reward = plan, folder, reward
+        self.clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
+
+    def shared_arguments(self) -> dict[str, Any]:
+        on_gpu = torch.cuda.is_available()
+        return {
+            "output_dir": str(self.folder / "trl"),
+            "num_train_epochs": 1,
+            "lr_scheduler_type": "linear",
+            "save_strategy": "no",  # ProgressCallback decides
+            "logging_steps": 1,
+            "logging_nan_inf_filter": False,  # it would show the sentinel the last good loss instead
+            "report_to": "none",
+            "disable_tqdm": True,
+            "seed": self.plan.training.seed,
+            "bf16": on_gpu,
+            "use_cpu": not on_gpu,
+            "gradient_checkpointing": on_gpu,
+            "dataloader_pin_memory": on_gpu,
+            **trainer_arguments(self.plan.world_size, on_gpu=on_gpu),
+        }
+
+    def batch_arguments(self, trainer_args: Mapping[str, Any], examples: int) -> dict[str, int]:
+        world_size = self.plan.world_size
+        if examples % world_size:
+            raise ValueError(
+                f"A step's {examples} examples do not divide among {world_size} processes: change the recipe's "
+                "prompts_per_step, num_generations or batch_size, or its compute section."
+            )
+        local = examples // world_size
+        size = int(trainer_args.get("per_device_train_batch_size", local))
+        if size < 1 or local % size:
+            raise ValueError(
+                f"per_device_train_batch_size {size} does not divide the {local} examples of a process: use a divisor."
+            )
+        return {"per_device_train_batch_size": size, "gradient_accumulation_steps": local // size}
+
+    def lora_config(self) -> LoraConfig | None:
+        lora = self.plan.training.lora
+        if lora is None:
+            return None
+        return LoraConfig(
+            r=lora.r,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=lora.target_modules,
+            task_type="CAUSAL_LM",
+        )
+
+    def model_and_tokenizer(self) -> tuple[Any, Any]:
+        """Frozen bf16 under an adapter on a GPU, in 4 bits for QLoRA, else fp32."""
+        lora, base = self.plan.training.lora, self.plan.base.uri
+        half = torch.cuda.is_available() and lora is not None  # an update of 1e-6 is lost in a bf16 weight
+        arguments: dict[str, Any] = {"dtype": torch.bfloat16 if half else torch.float32}
+        if lora is not None and lora.quantise == "nf4":
+            if not torch.cuda.is_available():
+                raise ValueError("training.lora.quantise nf4 needs a GPU. Set it to none, or run where there is one.")
+            from transformers import BitsAndBytesConfig
+
+            arguments["quantization_config"] = BitsAndBytesConfig(
+                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+            )
+        model, tokenizer = _weights(base, arguments), load_tokenizer(self.plan)
+        use_stop_ids_only(model, stop_ids(base, tokenizer), tokenizer)
+        return model, tokenizer
+
+    def rows(self, columns: Sequence[str]) -> Dataset:
+        assert self.plan.data is not None, "only a plan that trains comes here"
+        # In memory: no cache outside the data root.
+        return Dataset(pq.read_table(self.plan.data.uri, columns=list(columns)))
+
+    def context(self) -> int | None:
+        return getattr(AutoConfig.from_pretrained(self.plan.base.uri), "max_position_embeddings", None)
+
+    def stop_ids(self) -> list[int]:
+        return list(stop_ids(self.plan.base.uri, load_tokenizer(self.plan)))
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        return self.clock.span(name)
+
+    def weight_sync(self, trainer: Any) -> TrlFreshness:
+        """The plan's digest tells this training from others that may feed the same vLLM."""
+        return TrlFreshness(trainer, self.plan.digest(), log=emit)
+
+    def check_prompts(self) -> None:
+        """Raise ValueError when a prompt and its completion may be longer than the model's context."""
+        assert self.plan.data is not None, "only a plan that trains comes here"
+        completion_tokens = self.plan.trained_by().completion_tokens
+        if completion_tokens is not None:
+            self._check_context(self.plan.data, completion_tokens)
+        if self.plan.held_out is not None:
+            self._check_context(self.plan.held_out, self.plan.training.validation.max_completion_tokens)
+
+    def check_rows(self, trainer: Trainer) -> None:
+        """Raise ValueError unless the trainer has every row: TRL leaves pairs out whose prompt fills max_tokens."""
+        assert self.plan.data is not None, "only a plan that trains comes here"
+        dataset: Any = trainer.train_dataset
+        if len(dataset) < self.plan.data.rows:
+            raise ValueError(
+                f"TRL leaves {self.plan.data.rows - len(dataset)} of {self.plan.data.rows} pairs out: their prompts "
+                "alone fill max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
+            )
+
+    def _check_context(self, data: DatasetRef, completion_tokens: int) -> None:
+        context = self.context()
+        if context is None:
+            return
+        tokenizer = load_tokenizer(self.plan)
+        prompts = {str(p): p for p in pq.read_table(data.uri, columns=["prompt"])["prompt"].to_pylist()}.values()
+        rendered = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+        longest = max(len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"])
+        if longest + completion_tokens > context:
+            raise ValueError(
+                f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together "
+                f"more than the model's context of {context}. Lower max_completion_tokens or leave long prompts out."
+            )
+
+
+def load_tokenizer(plan: TrainingPlan) -> Any:
+    """The base model's tokenizer. Raises ValueError when it cannot train a chat model."""
+    tokenizer = AutoTokenizer.from_pretrained(plan.base.uri, padding_side="left")
+    for what, there in {"chat template": tokenizer.chat_template, "pad token": tokenizer.pad_token}.items():
+        if not there:
+            raise ValueError(f"The tokenizer in {plan.base.uri} has no {what}. Set one and save it beside the weights.")
+    return tokenizer
+
+
+def _weights(uri: str, arguments: dict[str, Any]) -> Any:
+    """The model of a directory whose digest was verified: what is wrong with its files is wrong the next time too."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(uri, **arguments)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's word, not the loader's
+            raise
+        raise ValueError(
+            f"The weights in {uri} cannot be loaded ({str(error).splitlines()[0]}). Restore that folder, or point "
+            "base_model.uri to a complete one."
+        ) from error
