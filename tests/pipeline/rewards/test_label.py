@@ -218,15 +218,15 @@ def test_label_counts_rows_with_tool_calls_and_checks_none(export: Path, label: 
         {"role": "assistant", "content": None, "tool_calls": [request]},
         {"role": "tool", "tool_call_id": "c", "content": "done"},
     ]
-    said = {"role": "assistant", "content": "#### 30", "tool_calls": [request]}
-    rows = [call(1, "#### 30", "30", input=asked), call(2, json.dumps(said), "30"), call(3, "#### 30", "30")]
+    by_name = {"role": "assistant", "content": "#### 30", "tool_calls": [request]}
+    rows = [call(1, "#### 30", "30", input=asked), call(2, json.dumps(by_name), "30"), call(3, "#### 30", "30")]
     day_file(export, 5, rows)
     write(export, THUMBS, [score(1, 1, 1.0)])
     labels = label(rules=RULES)
-    found = rows_of(labels)
+    result = rows_of(labels)
     assert labels.unlabelled == {"tool_calls": 2}
     assert labels.outcomes == {"tool_calls": 2, "correct": 1}
-    assert [found[f"t{n}"]["final_reward"] is None for n in (1, 2, 3)] == [True, True, False]
+    assert [result[f"t{n}"]["final_reward"] is None for n in (1, 2, 3)] == [True, True, False]
     assert (labels.checked, *(labels.components[name].count for name in ("correct", "feedback"))) == (1, 1, 0)
-    assert json.loads(found["t1"]["prompt"])[1]["tool_calls"], "the call is not an empty turn"
+    assert json.loads(result["t1"]["prompt"])[1]["tool_calls"], "the call is not an empty turn"
     assert [row.trace_id for row in read_labels(labels.dataset)] == ["t3"]
