@@ -44,16 +44,16 @@ class Iterations:
         return target
 
     def _copy(self, name: str, make: Callable[[Path], None], target: Path) -> Path:
-        made = self.folder / name
+        path = self.folder / name
         with (self.folder / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not made.is_dir():
+            if not path.is_dir():
                 staged = self.folder / f"{name}.staged"
                 shutil.rmtree(staged, ignore_errors=True)
                 with forked(self._server):
                     make(staged)
-                staged.rename(made)
-        return shutil.copytree(made, target, dirs_exist_ok=True)
+                staged.rename(path)
+        return shutil.copytree(path, target, dirs_exist_ok=True)
 
     def _make_first(self, folder: Path) -> None:
         with instance(folder / "home") as home:

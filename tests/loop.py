@@ -56,8 +56,8 @@ def deployment(root: Path, overrides: Sequence[str] = ()) -> Deployment:
 @contextmanager
 def instance(folder: Path) -> Iterator[dg.DagsterInstance]:
     folder.mkdir(parents=True, exist_ok=True)
-    with dg.DagsterInstance.local_temp(str(folder)) as found:
-        yield found
+    with dg.DagsterInstance.local_temp(str(folder)) as opened:
+        yield opened
 
 
 def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInProcessResult:

@@ -55,10 +55,10 @@ def restart_postgres(folder: Path) -> None:
 
 
 def _pg(program: str, *arguments: str) -> None:
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}")) or [shutil.which(program)]
-    if found[-1] is None:
+    result = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}")) or [shutil.which(program)]
+    if result[-1] is None:
         pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
-    command = [str(found[-1]), *arguments]
+    command = [str(result[-1]), *arguments]
     if os.geteuid() == 0:
         command = ["runuser", "-u", OWNER, "--", *command]
     # A file, not a pipe: the server inherits it and would keep a pipe open.

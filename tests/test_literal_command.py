@@ -37,7 +37,7 @@ def launch(
     folder: Path, *arguments: str, at: str = "", act: Callable[[psutil.Process], None] | None = None
 ) -> tuple[int, list[str]]:
     """Type the command; when a line with `at` comes, do `act` to the command's process. Returns exit code and lines."""
-    said: list[str] = []
+    lines: list[str] = []
     with subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
@@ -48,20 +48,20 @@ def launch(
     ) as command:
         assert command.stdout is not None
         for line in command.stdout:
-            said.append(line.rstrip())
+            lines.append(line.rstrip())
             if act is not None and at in line:
                 act(psutil.Process(command.pid))
                 act = None
-        return command.wait(), said
+        return command.wait(), lines
 
 
 def kill(words: list[str]) -> Callable[[psutil.Process], None]:
     """Kills the one process below the command whose command line holds all the words, with SIGKILL."""
 
     def act(command: psutil.Process) -> None:
-        found = [c for c in command.children(recursive=True) if all(w in " ".join(c.cmdline()) for w in words)]
-        assert found, [c.cmdline() for c in command.children(recursive=True)]
-        found[0].send_signal(signal.SIGKILL)
+        matches = [c for c in command.children(recursive=True) if all(w in " ".join(c.cmdline()) for w in words)]
+        assert matches, [c.cmdline() for c in command.children(recursive=True)]
+        matches[0].send_signal(signal.SIGKILL)
 
     return act
 
@@ -71,17 +71,17 @@ def kill(words: list[str]) -> Callable[[psutil.Process], None]:
 def test_two_kills_change_nothing(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> None:
-    code, said = launch(folder, at="step 3/8", act=kill(["execute_run"]))
-    assert code == 1, said
+    code, value = launch(folder, at="step 3/8", act=kill(["execute_run"]))
+    assert code == 1, value
     lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if str(folder / "data") in line], "the killed run left processes behind"
 
-    code, said = launch(folder, at="step 5/8", act=kill(["-m", "pipeline.training"]))
-    assert code == 0, said
-    assert any("resuming at step-000002" in line for line in said)  # the command, typed again
-    assert any("resuming at step-000004" in line for line in said)  # the step, retried by itself
+    code, value = launch(folder, at="step 5/8", act=kill(["-m", "pipeline.training"]))
+    assert code == 0, value
+    assert any("resuming at step-000002" in line for line in value)  # the command, typed again
+    assert any("resuming at step-000004" in line for line in value)  # the step, retried by itself
     for words in (("traces", "started"), ("policy_checkpoint", "started"), ("canary", "done")):
-        assert any(all(word in line for word in words) for line in said)
+        assert any(all(word in line for word in words) for line in value)
     settings = deployment(folder / "data")
     iteration = settings.latest().id
 
@@ -95,9 +95,9 @@ def test_two_kills_change_nothing(
     result: TrainingResult = CHECKPOINT.read(settings.store(), iteration)
     assert result.resumed_from == (2, 4)
 
-    code, said = launch(folder, "-o", "gate_verdict*")
-    assert code == 0, said
-    done = [line.split()[1] for line in said if " done in " in line]
+    code, value = launch(folder, "-o", "gate_verdict*")
+    assert code == 0, value
+    done = [line.split()[1] for line in value if " done in " in line]
     assert done == ["gate_verdict", "model_version", "canary"]
     assert {p.name for p in folder.iterdir()} == {"dagster.yaml", ".env", ".dagster", "data"}
     assert list(folder.with_name("home").iterdir()) == []

@@ -63,8 +63,8 @@ def root(loop: Loop, tmp_path: Path) -> Path:
 def materializations(home: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, dg.AssetMaterialization]:
     """By asset, in the order of the run."""
     events = [entry.dagster_event for entry in home.all_logs(run.run_id) if entry.dagster_event]
-    made = [e.step_materialization_data.materialization for e in events if e.is_step_materialization]
-    return {each.asset_key.to_user_string(): each for each in made}
+    created = [e.step_materialization_data.materialization for e in events if e.is_step_materialization]
+    return {each.asset_key.to_user_string(): each for each in created}
 
 
 def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
@@ -80,10 +80,10 @@ def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
 
 
 def test_plots_are_on_the_materializations(loop: Loop) -> None:
-    made = materializations(loop.instance, loop.first)
+    result = materializations(loop.instance, loop.first)
     wanted = {"traces": "gates", "reward_labels": "rewards", "policy_checkpoint": "curve", "eval_report": "intervals"}
     for asset, name in wanted.items():
-        value = made[asset].metadata[name].value
+        value = result[asset].metadata[name].value
         assert isinstance(value, str)
         assert value.startswith("![")
         assert "data:image/png;base64," in value
@@ -94,11 +94,11 @@ def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, mo
     first, *rest = summary.lines(loop.settings)
     assert first.startswith(f"iteration 1 ({loop.settings.latest().id}) in rollout, ")
     assert rest[0].endswith("dagster job launch -j canary_rollout")
-    told = "\n".join(rest)
+    value = "\n".join(rest)
     traces = TRACES.read(loop.settings.store(), loop.settings.latest().id)
-    assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in told
+    assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in value
     for words in ("rejected: consent", "coverage", "GRPO", "held-out before", "held-out after", "PASS", "version 1"):
-        assert words in told
+        assert words in value
 
 
 def test_the_evidence_supports_the_verdict_offline(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,8 +119,8 @@ def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
     assert again.success
     assert materialized(again) == []
     assert files() == before
-    said = [e.user_message for e in loop.instance.all_logs(again.run_id)]
-    assert any("Nothing new since iteration" in message for message in said)
+    messages = [e.user_message for e in loop.instance.all_logs(again.run_id)]
+    assert any("Nothing new since iteration" in message for message in messages)
 
 
 def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, 
 
 def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(root: Path, tmp_path: Path) -> None:
     settings = deployment(root, ["training.grpo.learning_rate=1e-9", "training.grpo.steps=2"])
-    with instance(tmp_path / "home") as found:
-        result = run_loop(settings, found)
+    with instance(tmp_path / "home") as home:
+        result = run_loop(settings, home)
     assert result.success
     assert materialized(result) == STAGES[:7]
     ended = outcome(settings.store(), settings.latest())
@@ -158,15 +158,15 @@ def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(root: Path, tmp
 
 def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = deployment(root, ["selection.min_prompts=100000", "selection.min_pairs=100000"])
-    with instance(tmp_path / "home") as found:
-        result = run_loop(settings, found)
+    with instance(tmp_path / "home") as home:
+        result = run_loop(settings, home)
         assert result.success
         assert materialized(result) == STAGES[:4]
         ended = outcome(settings.store(), settings.latest())
         assert ended is not None
         assert ended.ending == "not trained"
         assert "needs >= 100,000" in ended.detail
-        assert materialized(run_loop(settings, found)) == []
+        assert materialized(run_loop(settings, home)) == []
     assert advance(settings.stage(print), settings.tracking_uri(), 0.0).phase is Phase.IDLE, (
         "nobody was proposed, and that is no error"
     )
@@ -179,8 +179,8 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
 def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> None:
     asked = ["selection.method=dpo", "training.dpo.steps=16", "training.validation.every_steps=8"]
     settings = deployment(root, asked)
-    with instance(tmp_path / "home") as found:
-        result = run_loop(settings, found)
+    with instance(tmp_path / "home") as home:
+        result = run_loop(settings, home)
     assert result.success
     trained = CHECKPOINT.read(settings.store(), settings.latest().id)
     assert trained.checkpoint.step == 16

@@ -63,21 +63,21 @@ def test_figures_leave_the_warm_up_out() -> None:
         "seconds/update": 2.5, "tokens_per_s": 500.0, "mfu": 0.2, "memory_mb": 2048.0,
     }  # fmt: skip
     result = TrainingResult.model_construct(metrics=(*[slow] * WARM_UP, *[usual] * 3, {"held_out/accuracy": 0.5}))
-    found = figures(result)
-    assert (found["step"], found["tokens_per_s"], found["mfu"], found["memory_mb"]) == (10.0, 500.0, 0.2, 2048.0)
-    assert found["other"] == pytest.approx(0.5)
-    assert sum(found[part] for part in (*PARTS, "other")) == pytest.approx(found["step"])
-    printed = table({"grpo": found, "dpo": {**dict.fromkeys((*PARTS, "step", "other", "memory_mb"), 0.0)}})
+    actual = figures(result)
+    assert (actual["step"], actual["tokens_per_s"], actual["mfu"], actual["memory_mb"]) == (10.0, 500.0, 0.2, 2048.0)
+    assert actual["other"] == pytest.approx(0.5)
+    assert sum(actual[part] for part in (*PARTS, "other")) == pytest.approx(actual["step"])
+    printed = table({"grpo": actual, "dpo": {**dict.fromkeys((*PARTS, "step", "other", "memory_mb"), 0.0)}})
     assert "20.0%" in printed
     assert printed.splitlines()[-1].split()[-3] == "-", "no MFU without a peak"
 
 
 @pytest.mark.slow
 def test_killed_training_ends_with_the_same_bits_and_account(tmp_path: Path) -> None:
-    found = resume(on_cpu(), tmp_path, MODEL_DIR, "grpo")
-    assert found.killed.resumed_from == (2,)
-    assert found.same
-    seen = figures(found.undisturbed)
+    result = resume(on_cpu(), tmp_path, MODEL_DIR, "grpo")
+    assert result.killed.resumed_from == (2,)
+    assert result.same
+    seen = figures(result.undisturbed)
     assert seen["step"] > 0
     assert seen["generate"] > 0
     assert seen["update"] > 0

@@ -39,9 +39,9 @@ def test_the_truth_is_what_math_verify_finds_too() -> None:
 @pytest.mark.parametrize("gold", ["1,234", "5", "0", "-17", "11"])
 def test_corruptions_are_wrong(gold: str) -> None:
     value = Fraction(gold.replace(",", ""))
-    made = corrupted(gold)
-    assert made and {*made} <= {*CORRUPTIONS}
-    assert all(plain_number(new) not in (None, value) for new in made.values())
+    result = corrupted(gold)
+    assert result and {*result} <= {*CORRUPTIONS}
+    assert all(plain_number(new) not in (None, value) for new in result.values())
 
 
 @pytest.mark.slow

@@ -12,19 +12,19 @@ from pipeline.selection.pairing import by_prompt, pairs
 
 def test_a_world_is_as_it_was_asked_for() -> None:
     world = World(prompts=2000, noise=0.3, verifiable=0.6, rated=0.5, solved=0.3)
-    made = simulate(world, seed=1)
-    assert made == simulate(world, seed=1)
-    assert made != simulate(world, seed=2)
-    assert len(made.rows) == 8000
+    result = simulate(world, seed=1)
+    assert result == simulate(world, seed=1)
+    assert result != simulate(world, seed=2)
+    assert len(result.rows) == 8000
     share = {
-        "verifiable": sum(row.reference is not None for row in made.rows) / 8000,
-        "rated": sum(row.feedback is not None for row in made.rows) / 8000,
-        "solved": sum(made.good.values()) / 8000,
+        "verifiable": sum(row.reference is not None for row in result.rows) / 8000,
+        "rated": sum(row.feedback is not None for row in result.rows) / 8000,
+        "solved": sum(result.good.values()) / 8000,
     }
-    heard = [(row.feedback > 0.5, made.good[row.trace_id]) for row in made.rows if row.feedback is not None]
+    heard = [(row.feedback > 0.5, result.good[row.trace_id]) for row in result.rows if row.feedback is not None]
     share["noise"] = sum(says != truth for says, truth in heard) / len(heard)
     assert share == pytest.approx({name: getattr(world, name) for name in share}, abs=0.03)
-    verified = [(row.correct, made.good[row.trace_id]) for row in made.rows if row.correct is not None]
+    verified = [(row.correct, result.good[row.trace_id]) for row in result.rows if row.correct is not None]
     assert all(correct == good for correct, good in verified)
 
 
@@ -67,6 +67,6 @@ def test_a_table_has_a_line_for_each_value() -> None:
 
 
 def test_intervals_cover_the_truth_in_most_sets() -> None:
-    for name, found in coverage(runs=1, seed=5, sizes=(300,)).items():
-        assert found["covers"] >= 0.85, name
-        assert name == "noise_by_people" or abs(found["bias"]) < 0.05, name
+    for name, result in coverage(runs=1, seed=5, sizes=(300,)).items():
+        assert result["covers"] >= 0.85, name
+        assert name == "noise_by_people" or abs(result["bias"]) < 0.05, name

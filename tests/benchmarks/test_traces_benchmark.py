@@ -40,19 +40,19 @@ def test_the_truth_is_what_a_plain_reading_of_the_export_finds(folder: Path, tru
     contents: set[tuple[str, ...]] = set()
     for row in newest.values():
         content = (row["user_id"], row["start_time"], row["input"], str(row["output"]))
-        said = row["metadata"]
+        value = row["metadata"]
         fate = (
-            "consent" if said.get("user_consent") != "true"
-            else "region" if said["region"] == "eu"
+            "consent" if value.get("user_consent") != "true"
+            else "region" if value["region"] == "eu"
             else "error" if row["level"] == "ERROR"
             else "duplicate" if content in contents
             else "admitted"
         )  # fmt: skip
         contents.add(content)
         fates[fate] += 1
-    found = {"rows": len(lines), "malformed": malformed, "superseded": len(rows) - len(newest), **fates}
-    assert found == {name: count for name, count in truth._asdict().items() if name in found}
-    assert sum(found.values()) == 2 * ROWS
+    by_name = {"rows": len(lines), "malformed": malformed, "superseded": len(rows) - len(newest), **fates}
+    assert by_name == {name: count for name, count in truth._asdict().items() if name in by_name}
+    assert sum(by_name.values()) == 2 * ROWS
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, folder: Path, truth: Truth) -> None:

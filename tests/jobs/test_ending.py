@@ -94,15 +94,15 @@ def test_an_honest_end_says_why_and_what_to_type(
     place: Place, kind: Ended, detail: str, text: str, override: str
 ) -> None:
     conclude(place.store, place.iteration, kind, detail)
-    found = ending(place.settings, place.iteration)
-    assert found.text == text
-    assert overrides(found.next)[-1] == override and found.next.endswith(" make run")
-    kept = Deployment(recipe_path=place.settings.recipe_path, overrides=overrides(found.next)).recipe()
+    result = ending(place.settings, place.iteration)
+    assert result.text == text
+    assert overrides(result.next)[-1] == override and result.next.endswith(" make run")
+    kept = Deployment(recipe_path=place.settings.recipe_path, overrides=overrides(result.next)).recipe()
     assert kept.data_root == place.settings.recipe().data_root, "what was set stays set"
-    assert "with newer traces: make run" in found.purpose
+    assert "with newer traces: make run" in result.purpose
     first, *rest = place.lines()
     assert first == f"iteration 2 ({place.iteration.id}) {text}"
-    assert rest[0] == f"next: {found.next}"
+    assert rest[0] == f"next: {result.next}"
     assert "no candidate of this iteration" in "\n".join(rest)
     assert "  champion              version 1" in rest
 
@@ -130,9 +130,9 @@ def test_a_candidate_in_the_traffic_is_told_until_it_is_promoted(place: Place) -
     place.leave("b", 2)
     place.propose("b", 2)
     place.world.tick_until("observing")
-    found = ending(place.settings, place.iteration)
-    assert found.text.startswith("in rollout, ") and "version 2: observing, 5% on the canary" in found.text
-    assert found.next.endswith(" dagster job launch -j canary_rollout")
+    result = ending(place.settings, place.iteration)
+    assert result.text.startswith("in rollout, ") and "version 2: observing, 5% on the canary" in result.text
+    assert result.next.endswith(" dagster job launch -j canary_rollout")
     place.world.tick_until("promoted")
     text, next, _ = ending(place.settings, place.iteration)
     assert text.startswith("promoted version 2, ") and text.count("%") == 2
@@ -156,9 +156,9 @@ def test_a_rollout_on_hold_names_its_own_command(place: Place) -> None:
     place.world.tick_until("observing")
     place.world.metrics.spoil = lambda look: None
     place.world.tick_until("held")
-    found = ending(place.settings, place.iteration)
-    assert found.text.startswith("rollout held, ")
-    assert found.next.endswith(" python -m jobs.rollout status")
+    result = ending(place.settings, place.iteration)
+    assert result.text.startswith("rollout held, ")
+    assert result.next.endswith(" python -m jobs.rollout status")
 
 
 def test_without_any_iteration_the_summary_says_what_to_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,9 +44,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     for n, day in enumerate(("2026-01-05", "2026-01-06")):
         rows = [observation(10 * n + i, user_id=u, start_time=f"{day} 1{i}:00:00") for i, u in enumerate((USER, "bob"))]
         write(root / "raw", f"observations_v2/{day}.jsonl.gz", rows)
-    found = deployment()
-    govern(found)
-    return found
+    result = deployment()
+    govern(result)
+    return result
 
 
 def govern(settings: Deployment) -> GovernedTraces:
@@ -80,17 +80,17 @@ def test_forget_says_what_it_did_and_what_a_person_has_to_see_to(settings: Deplo
     note = settings.store().path("notes.csv")
     note.write_text(f"{USER},angry\n")
     assert main(["forget", USER]) == 1
-    said = capsys.readouterr().out
-    assert "2 rows of 2 days are erased" in said
-    assert "remove them by hand" in said
-    assert "  notes.csv" in said
-    assert "  raw/observations_v2/2026-01-05.jsonl.gz: 1 lines" in said
-    assert USER not in said
+    output = capsys.readouterr().out
+    assert "2 rows of 2 days are erased" in output
+    assert "remove them by hand" in output
+    assert "  notes.csv" in output
+    assert "  raw/observations_v2/2026-01-05.jsonl.gz: 1 lines" in output
+    assert USER not in output
     note.unlink()
     assert main(["forget", USER]) == 0
-    said = capsys.readouterr().out
-    assert "remove them by hand" not in said
-    assert f"Proof {only(settings).id}: " in said
+    output = capsys.readouterr().out
+    assert "remove them by hand" not in output
+    assert f"Proof {only(settings).id}: " in output
     assert main(["forget", "nobody-at-all"]) == 0
     assert "Nothing was found of this user" in capsys.readouterr().out
     assert main(["forget", " "]) == 2
@@ -123,9 +123,9 @@ def test_verify_finds_a_tampered_line_and_a_tampered_proof(settings: Deployment,
     main(["forget", USER])
     capsys.readouterr()
     assert main(["verify"]) == 0
-    said = capsys.readouterr().out
-    head = said.split()[-1]
-    assert "3 entries" in said
+    output = capsys.readouterr().out
+    head = output.split()[-1]
+    assert "3 entries" in output
     assert main(["verify", "--known", head]) == 0
     store, proof = settings.store(), only(settings)
     path = store.write(f"erasures/{proof.id}.json", proof.model_copy(update={"rows": {}}))
@@ -144,9 +144,9 @@ def test_verify_finds_a_tampered_line_and_a_tampered_proof(settings: Deployment,
 def test_retain_upkeep_and_blocks(settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert main(["blocks"]) == 0
     assert main(["upkeep"]) == 0
-    said = capsys.readouterr().out
-    assert "No model is blocked" in said
-    assert "Compacted 0 days" in said
+    output = capsys.readouterr().out
+    assert "No model is blocked" in output
+    assert "Compacted 0 days" in output
     keep(monkeypatch, "traces.retention.governed_days=1")
     keep(monkeypatch, "traces.retention.raw_days=1")
     assert main(["retain"]) == 0
@@ -184,10 +184,10 @@ def test_forget_job_keeps_the_users_name_out_of_dagster(
     monkeypatch.setenv("FORGET_USER", USER)
     config = {"ops": {"forget_one": {"config": {"user_id": {"env": "FORGET_USER"}}}}}
     home = tmp_path / "dagster"
-    with instance(home) as found:
-        done = forget.execute_in_process(config, instance=found, resources={"deployment": settings})
+    with instance(home) as dagster_instance:
+        done = forget.execute_in_process(config, instance=dagster_instance, resources={"deployment": settings})
         assert done.success
-        run = found.get_run_by_id(done.run_id)
+        run = dagster_instance.get_run_by_id(done.run_id)
         assert run is not None
         assert USER not in str(run.tags)
         assert USER not in str(run.run_config)
@@ -201,8 +201,8 @@ def test_forget_job_keeps_the_users_name_out_of_dagster(
 def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, tmp_path: Path) -> None:
     settings.store().path("notes.csv").write_text(f"{USER},angry\n")
     config = {"ops": {"forget_one": {"config": {"user_id": USER}}}}
-    with instance(tmp_path / "dagster") as found, pytest.raises(dg.Failure, match="1 files still hold the user"):
-        forget.execute_in_process(config, instance=found, resources={"deployment": settings})
+    with instance(tmp_path / "dagster") as home, pytest.raises(dg.Failure, match="1 files still hold the user"):
+        forget.execute_in_process(config, instance=home, resources={"deployment": settings})
     assert rows_of(settings, USER) == 0
 
 
@@ -211,7 +211,7 @@ def test_the_upkeep_job_retains_and_tidies(settings: Deployment, tmp_path: Path)
     settings = Deployment(
         recipe_path=settings.recipe_path, overrides=[*settings.overrides, "traces.retention={governed_days: 1}"]
     )
-    with instance(tmp_path / "dagster") as found:
-        assert lake_upkeep.execute_in_process(instance=found, resources={"deployment": settings}).success
+    with instance(tmp_path / "dagster") as home:
+        assert lake_upkeep.execute_in_process(instance=home, resources={"deployment": settings}).success
     assert rows_of(settings, "bob") == 0
     assert [e.kind for e in audit.entries(settings.store())] == ["admission", "admission", "retention"]

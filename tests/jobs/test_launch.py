@@ -125,11 +125,11 @@ def test_launch_follows_its_run_and_stays_in_its_directory(clone: Clone):
     status, output = clone.launch("succeed")
     assert status == 0, output
     assert clone.last_run().is_success
-    said = [line.split(maxsplit=2)[1:] for line in output.splitlines() if line[2:3] == ":"]
-    assert ["traces", "a line to see live"] in said
-    assert [text.split(" in ")[0] for step, text in said if step == "policy"] == ["started", "done"]
-    assert said[-1][0] == "run"
-    assert said[-1][1].startswith("SUCCESS")
+    lines = [line.split(maxsplit=2)[1:] for line in output.splitlines() if line[2:3] == ":"]
+    assert ["traces", "a line to see live"] in lines
+    assert [text.split(" in ")[0] for step, text in lines if step == "policy"] == ["started", "done"]
+    assert lines[-1][0] == "run"
+    assert lines[-1][1].startswith("SUCCESS")
     assert set(clone.root.iterdir()) == before
 
 

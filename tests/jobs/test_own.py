@@ -33,8 +33,8 @@ def test_own_traces_reach_a_plan_that_the_gate_refuses(tmp_path: Path, kind: str
     settings = Deployment(recipe_path=str(OWN), overrides=overrides)
     resources = {"deployment": settings, "io_manager": records}
     stages = [traces, reward_labels, preference_dataset, training_plan]
-    with instance(tmp_path / "dagster") as found:
-        result = dg.materialize(stages, instance=found, resources=resources, raise_on_error=False)
+    with instance(tmp_path / "dagster") as home:
+        result = dg.materialize(stages, instance=home, resources=resources, raise_on_error=False)
         checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
         labels = result.output_for_node("reward_labels")
     plan = settings.store().path("iterations", settings.latest().id, "training", "plan.json")

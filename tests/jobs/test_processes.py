@@ -141,7 +141,14 @@ signal.pause()
 """In place of Dagster and of MLflow: like them it leaves children behind when it ends, and they ignore Ctrl-C."""
 UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1.0; sys.exit(ui.main())"
 """As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
-UI_OF_MAKE = "import runpy, sys; sys.executable = sys.argv.pop(1); runpy.run_module('jobs.ui', run_name='__main__')"
+UI_OF_MAKE = """
+import runpy, sys
+from pipeline import processes
+sys.executable, end = sys.argv.pop(1), processes.end_sessions
+processes.end_sessions = lambda leaders, number, grace_s: end(leaders, number, 1.0)
+runpy.run_module('jobs.ui', run_name='__main__')
+"""
+"""The same by its entry point, which `make ui` gives --with-parent."""
 
 
 @pytest.fixture

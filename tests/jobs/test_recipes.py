@@ -91,12 +91,12 @@ def test_the_head_says_what_it_takes(name: str) -> None:
 
 
 def test_own_dwells_and_learns_as_production_does() -> None:
-    found, demo = recipe("own"), recipe("embedded")
-    assert found.rollout.dwell_s == (86_400, 604_800, 86_400)
-    assert found.training.grpo.learning_rate < demo.training.grpo.learning_rate / 100
-    assert found.training.dpo.learning_rate < demo.training.dpo.learning_rate / 10
-    assert found.training.grpo.max_completion_tokens == found.evaluation.max_completion_tokens == 512
-    assert found.compute.budget_usd is not None
+    result, demo = recipe("own"), recipe("embedded")
+    assert result.rollout.dwell_s == (86_400, 604_800, 86_400)
+    assert result.training.grpo.learning_rate < demo.training.grpo.learning_rate / 100
+    assert result.training.dpo.learning_rate < demo.training.dpo.learning_rate / 10
+    assert result.training.grpo.max_completion_tokens == result.evaluation.max_completion_tokens == 512
+    assert result.compute.budget_usd is not None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -217,9 +217,9 @@ def test_trl_takes_it(name: str, figures: dict[str, Any], plan: TrainingPlan, tm
 @pytest.mark.parametrize(("name", "kind"), [(GSM8K, "DEEPSPEED"), (f"{SPOT}_dpo", "FSDP"), (FSDP, "FSDP")])
 def test_accelerate_is_told_how_to_spread_it(name: str, kind: str) -> None:
     spread, compute = recipe(name).training.distribution, recipe(name).compute
-    told = accelerate_config(spread, compute.nodes, compute.processes, on_gpu=True)
-    found = [told[key] for key in ("distributed_type", "num_machines", "num_processes")]
-    assert found == [kind, compute.nodes, compute.devices]
+    output = accelerate_config(spread, compute.nodes, compute.processes, on_gpu=True)
+    matches = [output[key] for key in ("distributed_type", "num_machines", "num_processes")]
+    assert matches == [kind, compute.nodes, compute.devices]
 
 
 NEMO: list[tuple[str, dict[str, Any]]] = [
@@ -310,7 +310,7 @@ def test_our_estimates_are_those_of_the_cost_model(
         prompt_chars=4.0 * prompt, completion_chars=4.0 * completion, attempts=(), frontier_prompts=0, pairs=0
     )
     compute = chosen.compute
-    found = expect(evidence, chosen.training, compute.accelerator, round(billions * 1e9), compute.devices)
-    hours = found[settings.kind].hours
+    result = expect(evidence, chosen.training, compute.accelerator, round(billions * 1e9), compute.devices)
+    hours = result[settings.kind].hours
     batches = settings.batches_in(settings.steps)
     assert says.format(hours=hours, step_s=3600 * hours / batches) in head(name)

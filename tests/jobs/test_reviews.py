@@ -28,9 +28,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     root = tmp_path / "data"
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={root} rewards.review.share=1.0")
-    found = deployment()
-    labelled(found.store(), [1.0 if at % 5 == 0 else 0.05 for at in range(ROWS)])
-    return found
+    result = deployment()
+    labelled(result.store(), [1.0 if at % 5 == 0 else 0.05 for at in range(ROWS)])
+    return result
 
 
 def labelled(store: Store, rewards: list[float | None]) -> None:
@@ -59,8 +59,8 @@ def labelled(store: Store, rewards: list[float | None]) -> None:
 
 
 def sheet_of(settings: Deployment) -> Path:
-    (found,) = settings.store().path("rewards", "reviews").glob("*/sheet.csv")
-    return found
+    (result,) = settings.store().path("rewards", "reviews").glob("*/sheet.csv")
+    return result
 
 
 def fill(sheet: Path, good: str, bad: str) -> None:
@@ -81,25 +81,25 @@ def test_write_says_where_the_sheet_is_and_status_what_is_in_it(settings: Deploy
     assert f"is {sheet}. How to fill it in: {sheet.with_name('rubric.txt')}" in capsys.readouterr().out
     assert "5: correct, complete and direct" in sheet.with_name("rubric.txt").read_text()
     assert main(["status"]) == 0
-    said = capsys.readouterr().out
-    assert "0 of 40 rows scored, 0 of the 40 random ones" in said
-    assert "rho unknown (n=0)" in said
+    output = capsys.readouterr().out
+    assert "0 of 40 rows scored, 0 of the 40 random ones" in output
+    assert "rho unknown (n=0)" in output
     fill(sheet, "5", "1")
     assert main(["status"]) == 0
-    said = capsys.readouterr().out
-    assert "40 of 40 rows scored, 40 of the 40 random ones" in said
-    assert "against 40 reviews" in said
-    assert "rho 1.00 (0.77 to 1.00, n=40); its lower bound has to reach 0.70" in said
-    assert "other side of 0.5 0.00 (0.00 to 0.09, n=40)" in said
+    output = capsys.readouterr().out
+    assert "40 of 40 rows scored, 40 of the 40 random ones" in output
+    assert "against 40 reviews" in output
+    assert "rho 1.00 (0.77 to 1.00, n=40); its lower bound has to reach 0.70" in output
+    assert "other side of 0.5 0.00 (0.00 to 0.09, n=40)" in output
 
 
 def test_status_tells_of_a_typo_and_exits_with_1(settings: Deployment, capsys) -> None:
     main(["write"])
     fill(sheet_of(settings), "5", "bad")
     assert main(["status"]) == 1
-    said = capsys.readouterr().out
-    assert said.count("human_score is 'bad'. Write a number from 1 to 5") == 32
-    assert "8 of 40 rows scored" in said
+    output = capsys.readouterr().out
+    assert output.count("human_score is 'bad'. Write a number from 1 to 5") == 32
+    assert "8 of 40 rows scored" in output
 
 
 def test_without_labels_there_is_nothing_to_review(settings: Deployment, capsys) -> None:
@@ -123,11 +123,11 @@ def test_labels_that_were_erased_are_said_to_be_gone(settings: Deployment, capsy
 
 @pytest.mark.slow
 def test_the_job_writes_the_sheet_once(settings: Deployment, tmp_path: Path) -> None:
-    with instance(tmp_path / "dagster") as found:
-        assert review_sample.execute_in_process(instance=found, resources={"deployment": settings}).success
+    with instance(tmp_path / "dagster") as home:
+        assert review_sample.execute_in_process(instance=home, resources={"deployment": settings}).success
         fill(sheet_of(settings), "5", "1")
         content = sheet_of(settings).read_bytes()
-        assert review_sample.execute_in_process(instance=found, resources={"deployment": settings}).success
+        assert review_sample.execute_in_process(instance=home, resources={"deployment": settings}).success
     assert sheet_of(settings).read_bytes() == content
 
 

@@ -39,8 +39,8 @@ def tick(
             repository_def=definitions.get_repository_def(),
         ) as context,
     ):
-        found = sensor.evaluate_tick(context)
-    return list(found.run_requests or []), found.cursor
+        result = sensor.evaluate_tick(context)
+    return list(result.run_requests or []), result.cursor
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,6 @@ def test_a_port_in_use_is_named_with_a_way_out(
         port = taken.getsockname()[1]
         monkeypatch.setattr(ui, "PORTS", {"DAGSTER": port, "MLFLOW": port})
         assert ui.main() == 1
-    said = capsys.readouterr().out
-    assert f"Port {port} is in use" in said
-    assert f"DAGSTER_PORT={port + 1} make ui" in said
+    output = capsys.readouterr().out
+    assert f"Port {port} is in use" in output
+    assert f"DAGSTER_PORT={port + 1} make ui" in output

@@ -18,8 +18,8 @@ OWN = ROOT / "jobs" / "recipes" / "own.yaml"
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("own")
-    made = {"model": make_model(root / "my model"), "logs": write_openai_logs(root / "logs")}
-    return made | {"export": write_langfuse_export(root / "export"), "data": root / "data"}
+    by_name = {"model": make_model(root / "my model"), "logs": write_openai_logs(root / "logs")}
+    return by_name | {"export": write_langfuse_export(root / "export"), "data": root / "data"}
 
 
 def check(
@@ -30,9 +30,9 @@ def check(
     own = [f"base_model.uri='{places['model']}'", f"data_root='{places['data']}'"]
     own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", "accept_demo_suite=true", *overrides]
     code = validate.main(["--recipe", str(OWN), "--json", "--override", *own])
-    said = json.loads(capsys.readouterr().out)
-    assert said["fine"] is (code == 0)
-    return code, *([line["text"] for line in said["lines"] if line["fine"] is fine] for fine in (True, False))
+    output = json.loads(capsys.readouterr().out)
+    assert output["fine"] is (code == 0)
+    return code, *([line["text"] for line in output["lines"] if line["fine"] is fine] for fine in (True, False))
 
 
 @pytest.mark.parametrize("kind", ["openai_logs", "langfuse_export"])

@@ -115,7 +115,7 @@ def pools_for(objects: Sequence[Object], pod: Object, more: dict[str, str]) -> l
     """Karpenter's pools whose nodes take the pod. `more`: labels that Kueue adds to its node selector."""
     selector = pod.get("nodeSelector", {}) | more
     device = any("nvidia.com/gpu" in c.get("resources", {}).get("requests", {}) for c in pod["containers"])
-    found: list[Object] = []
+    matches: list[Object] = []
     for pool in of_kind(objects, "NodePool"):
         if device and "nvidia.com/gpu" not in pool["spec"]["limits"]:
             continue
@@ -125,5 +125,5 @@ def pools_for(objects: Sequence[Object], pod: Object, more: dict[str, str]) -> l
         if all(value in offered.get(key, []) for key, value in selector.items()) and all(
             tolerated(taint, pod) for taint in template["spec"].get("taints", ())
         ):
-            found.append(pool)
-    return found
+            matches.append(pool)
+    return matches

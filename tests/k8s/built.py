@@ -36,8 +36,8 @@ def both() -> tuple[Object, ...]:
 
 
 def named(objects: Sequence[Object], kind: str, name: str) -> Object:
-    (found,) = (obj for obj in of_kind(objects, kind) if obj["metadata"]["name"] == name)
-    return found
+    (result,) = (obj for obj in of_kind(objects, kind) if obj["metadata"]["name"] == name)
+    return result
 
 
 def pods(objects: Sequence[Object]) -> Iterator[Pods]:

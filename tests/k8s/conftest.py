@@ -83,8 +83,8 @@ class Cluster:
         pods = self.pods(number)
         for pod in pods:
             self.driver.run(pod)
-        found = [self.api.find("Pod", self.namespace, pod["metadata"]["name"]) for pod in pods]
-        return [pod for pod in found if pod is not None]
+        matches = [self.api.find("Pod", self.namespace, pod["metadata"]["name"]) for pod in pods]
+        return [pod for pod in matches if pod is not None]
 
     def jobsets(self) -> list[dict[str, Any]]:
         return self.api.list("JobSet", self.namespace)[0]
@@ -107,18 +107,18 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             stack.enter_context(controllers(server.storage))
             kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
         api = Api.from_kubeconfig(kubeconfig)
-        made = Cluster(api, kubeconfig, name, server)
+        result = Cluster(api, kubeconfig, name, server)
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         stack.callback(_remove, api, name)
         for number in range(NODES):
-            made.driver.node(f"{name}-{number}", ROOM)
+            result.driver.node(f"{name}-{number}", ROOM)
         if server is not None:  # a real one makes it by itself, a moment later
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
             with suppress(httpx2.HTTPStatusError, KeyError):
                 api.create(account)
-        claim(made)
-        queue(made, ROOM)
-        yield made
+        claim(result)
+        queue(result, ROOM)
+        yield result
 
 
 def claim(cluster: Cluster) -> None:

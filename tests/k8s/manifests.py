@@ -59,38 +59,38 @@ def name_of(obj: Object) -> str:
 def misnamed(objects: Sequence[Object]) -> list[str]:
     """Objects without their namespace, with one that they can't have, in one that isn't made, or twice."""
     namespaces = {obj["metadata"]["name"] for obj in of_kind(objects, "Namespace")}
-    found = [f"{name} twice" for name, times in Counter(map(name_of, objects)).items() if times > 1]
+    matches = [f"{name} twice" for name, times in Counter(map(name_of, objects)).items() if times > 1]
     for obj in objects:
         namespace = obj["metadata"].get("namespace")
         if (obj["kind"] in CLUSTER_KINDS) != (namespace is None):
-            found.append(f"{name_of(obj)}: namespace {namespace!r}")
+            matches.append(f"{name_of(obj)}: namespace {namespace!r}")
         elif namespace is not None and namespace not in namespaces:
-            found.append(f"{name_of(obj)}: no such namespace")
-    return found
+            matches.append(f"{name_of(obj)}: no such namespace")
+    return matches
 
 
 def pods(objects: Sequence[Object]) -> list[Pods]:
     """What makes pods, KServe's predictors included."""
-    found: list[Pods] = []
+    matches: list[Pods] = []
     for obj in objects:
         namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         if obj["kind"] == "InferenceService":
             predictor = obj["spec"]["predictor"]
             labels = {"app": f"isvc.{name}-predictor", "serving.kserve.io/inferenceservice": name}
             more = predictor.get("labels", {}) | obj["metadata"].get("labels", {})
-            found.append(Pods(namespace, name_of(obj), labels | more, predictor))
+            matches.append(Pods(namespace, name_of(obj), labels | more, predictor))
         elif isinstance(template := obj.get("spec", {}).get("template"), dict) and "containers" in template["spec"]:
             labels = template.get("metadata", {}).get("labels", {})
-            found.append(Pods(namespace, name_of(obj), labels, template["spec"]))
-    return found
+            matches.append(Pods(namespace, name_of(obj), labels, template["spec"]))
+    return matches
 
 
 def dangling(objects: Sequence[Object]) -> list[str]:
     """References to what is not there."""
     there = {(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in objects}
     for obj in of_kind(objects, "InferenceService"):  # KServe makes these two
-        made = (obj["metadata"]["namespace"], f"{obj['metadata']['name']}-predictor")
-        there |= {("Deployment", *made), ("Service", *made)}
+        result = (obj["metadata"]["namespace"], f"{obj['metadata']['name']}-predictor")
+        there |= {("Deployment", *result), ("Service", *result)}
     wanted = [*_wanted_by_objects(objects), *_wanted_by_pods(pods(objects))]
     return [f"{by}: no {kind} {space}/{name}" for by, kind, space, name in wanted if (kind, space, name) not in there]
 
@@ -149,13 +149,13 @@ def _wanted_by_pods(made: Sequence[Pods]) -> Iterator[tuple[str, str, str, str]]
 
 def rights(objects: Sequence[Object], role: str, namespace: str) -> set[tuple[str, str, str]]:
     """(API group, resource, verb) that a Role gives."""
-    (found,) = (
+    (result,) = (
         obj for obj in of_kind(objects, "Role")
         if (obj["metadata"]["name"], obj["metadata"]["namespace"]) == (role, namespace)
     )  # fmt: skip
     return {
         (group, resource, verb)
-        for rule in found["rules"]
+        for rule in result["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -164,12 +164,14 @@ def rights(objects: Sequence[Object], role: str, namespace: str) -> set[tuple[st
 
 def generous(objects: Sequence[Object]) -> list[str]:
     """Rights that nothing here should have: wildcards, the whole cluster, secrets, a shell in a pod."""
-    found = [f"{name_of(obj)}: over the whole cluster" for obj in of_kind(objects, "ClusterRole", "ClusterRoleBinding")]
+    matches = [
+        f"{name_of(obj)}: over the whole cluster" for obj in of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+    ]
     for obj in of_kind(objects, "Role"):
         for rule in obj["rules"]:
             asked = {*rule.get("apiGroups", ()), *rule.get("resources", ()), *rule["verbs"]}
-            found += [f"{name_of(obj)}: {word}" for word in asked & {"*", "secrets", "pods/exec", "nodes"}]
-    return found
+            matches += [f"{name_of(obj)}: {word}" for word in asked & {"*", "secrets", "pods/exec", "nodes"}]
+    return matches
 
 
 def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
@@ -194,8 +196,8 @@ def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def idle_selectors(objects: Sequence[Object], from_outside: Sequence[Pods]) -> list[str]:
     """Selectors of policies, services and budgets that take no pod, of monitors that take no service."""
-    found: list[str] = []
-    made = [*pods(objects), *from_outside]
+    matches: list[str] = []
+    created = [*pods(objects), *from_outside]
     services = of_kind(objects, "Service")
     for obj in objects:
         spec, namespace = obj.get("spec", {}), obj["metadata"].get("namespace", "")
@@ -207,7 +209,9 @@ def idle_selectors(objects: Sequence[Object], from_outside: Sequence[Pods]) -> l
                 and selected(spec["selector"], service["metadata"].get("labels", {}))
             ]  # fmt: skip
             ports = {port.get("name") for service in taken for port in service["spec"]["ports"]}
-            found += [f"{name_of(obj)}: no port {end['port']}" for end in spec["endpoints"] if end["port"] not in ports]
+            matches += [
+                f"{name_of(obj)}: no port {end['port']}" for end in spec["endpoints"] if end["port"] not in ports
+            ]
             continue
         selectors: list[Mapping[str, Any]] = []
         if obj["kind"] == "NetworkPolicy":
@@ -217,9 +221,9 @@ def idle_selectors(objects: Sequence[Object], from_outside: Sequence[Pods]) -> l
         elif obj["kind"] == "Service" and "selector" in spec:
             selectors = [{"matchLabels": spec["selector"]}]
         for selector in selectors:
-            if not any(pod.namespace == namespace and selected(selector, pod.labels) for pod in made):
-                found.append(f"{name_of(obj)}: selects nothing")
-    return found
+            if not any(pod.namespace == namespace and selected(selector, pod.labels) for pod in created):
+                matches.append(f"{name_of(obj)}: selects nothing")
+    return matches
 
 
 def open_namespaces(objects: Sequence[Object]) -> list[str]:
@@ -232,14 +236,14 @@ def open_namespaces(objects: Sequence[Object]) -> list[str]:
         and not obj["spec"].get("ingress")
         and not obj["spec"].get("egress")
     }
-    found: list[str] = []
+    matches: list[str] = []
     for obj in of_kind(objects, "Namespace"):
         name, labels = obj["metadata"]["name"], obj["metadata"].get("labels", {})
         if labels.get("pod-security.kubernetes.io/enforce") not in ("baseline", "restricted"):
-            found.append(f"{name}: no Pod Security")
+            matches.append(f"{name}: no Pod Security")
         if name not in denied:
-            found.append(f"{name}: no policy that denies by default")
-    return found
+            matches.append(f"{name}: no policy that denies by default")
+    return matches
 
 
 def training_pools(objects: Sequence[Object]) -> list[Object]:
@@ -249,7 +253,7 @@ def training_pools(objects: Sequence[Object]) -> list[Object]:
 
 def bad_pools(objects: Sequence[Object]) -> list[str]:
     """Departures from what is known to keep a gang alive on Karpenter's nodes."""
-    found: list[str] = []
+    matches: list[str] = []
     weights: dict[str, int] = {}
     for pool in training_pools(objects):
         by, spec = name_of(pool), pool["spec"]
@@ -275,13 +279,13 @@ def bad_pools(objects: Sequence[Object]) -> list[str]:
             (not node.get("taints"), "no taint keeps other pods off"),
         ):
             if wrong:
-                found.append(f"{by}: {what}")
+                matches.append(f"{by}: {what}")
     if weights and weights.get("spot", 0) <= weights.get("on-demand", 0):
-        found.append(f"spot is not preferred: {weights}")
+        matches.append(f"spot is not preferred: {weights}")
     for node_class in of_kind(objects, "EC2NodeClass"):
         spec = node_class["spec"]
         if spec.get("instanceStorePolicy") != "RAID0":
-            found.append(f"{name_of(node_class)}: 17 GiB of disk")
+            matches.append(f"{name_of(node_class)}: 17 GiB of disk")
         if any(term.get("alias", "").endswith("@latest") for term in spec["amiSelectorTerms"]):
-            found.append(f"{name_of(node_class)}: an image that moves")
-    return found
+            matches.append(f"{name_of(node_class)}: an image that moves")
+    return matches

@@ -70,10 +70,10 @@ def problems(obj: dict[str, Any]) -> list[str]:
     validator = _validator(api_version, kind)
     if validator is None:
         return [f"no schema of apiVersion {api_version!r}, kind {kind!r}"]
-    found = [f"{error.json_path.removeprefix('$.')}: {error.message[:300]}" for error in _errors(validator, obj)]
-    found += [*_metadata(obj), *_outside(obj, "")]
-    if found:  # a rule is asked only of what has the right shape, as on an API server
-        return found
+    matches = [f"{error.json_path.removeprefix('$.')}: {error.message[:300]}" for error in _errors(validator, obj)]
+    matches += [*_metadata(obj), *_outside(obj, "")]
+    if matches:  # a rule is asked only of what has the right shape, as on an API server
+        return matches
     return list(_broken_rules(kind, validator.schema, _defaulted(obj, DEFAULTS.get(kind, {})), ""))
 
 

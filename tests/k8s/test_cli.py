@@ -45,17 +45,17 @@ def warnings(said: str) -> set[str]:
 @pytest.mark.parametrize("name", ON_CLUSTERS)
 def test_our_recipes_lack_nothing_but_an_image(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", recipe(name)]) == 0
-    said = capsys.readouterr().out
-    assert "errors: 0" in said
+    output = capsys.readouterr().out
+    assert "errors: 0" in output
     expected = {"image-placeholder"} | ({"save-over-grace"} if name == "gke_deepscaler" else set())
-    assert warnings(said) == expected
+    assert warnings(output) == expected
 
 
 def test_every_recipe_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(file) for file in sorted(RECIPES.glob("*.yaml"))]
     assert main(["lint", *files]) == 0
-    said = capsys.readouterr().out
-    assert said.count("no cluster") == len(files) - len(ON_CLUSTERS)
+    output = capsys.readouterr().out
+    assert output.count("no cluster") == len(files) - len(ON_CLUSTERS)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -68,9 +68,9 @@ def test_recipes_and_their_overlay_lack_nothing_but_images(
     built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
     monkeypatch.setattr(sys, "stdin", io.StringIO(built.stdout))
     code = main(["lint", *map(recipe, OVERLAYS[overlay]), "--manifests", "-"])
-    said = capsys.readouterr().out
-    assert code == 0, said
-    assert warnings(said) <= {"image-placeholder"} | ({"save-over-grace"} if overlay == "gke" else set())
+    output = capsys.readouterr().out
+    assert code == 0, output
+    assert warnings(output) <= {"image-placeholder"} | ({"save-over-grace"} if overlay == "gke" else set())
 
 
 def test_a_report_says_what_where_why_and_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,9 +165,9 @@ def test_a_name_that_would_be_another_object_stays_on_its_line(
 ) -> None:
     (tmp_path / "x.yaml").write_text('kind: Job\nmetadata: {name: "a\\n---\\nkind: Pod"}\nspec: {}')
     assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) == 1
-    said = capsys.readouterr().out
-    assert "name-invalid" in said
-    assert not [line for line in said.splitlines() if line in ("---", "kind: Pod")]
+    output = capsys.readouterr().out
+    assert "name-invalid" in output
+    assert not [line for line in output.splitlines() if line in ("---", "kind: Pod")]
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -176,8 +176,8 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None and running.stderr is not None
         running.stdout.close()
-        said = running.stderr.read()
-    assert (running.returncode, said) == (141, b"")
+        output = running.stderr.read()
+    assert (running.returncode, output) == (141, b"")
 
 
 @pytest.mark.parametrize(

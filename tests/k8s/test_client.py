@@ -24,9 +24,9 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server, tmp_path: Path) -> KubernetesClient:
-    found = connect(str(server.kubeconfig(tmp_path / "kubeconfig")))
-    found.pauses_s = (0.01, 0.01, 0.01)
-    return found
+    result = connect(str(server.kubeconfig(tmp_path / "kubeconfig")))
+    result.pauses_s = (0.01, 0.01, 0.01)
+    return result
 
 
 def service(name: str = "x", **spec: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_what_is_applied_is_there_once(client: KubernetesClient) -> None:
     assert client.get(SERVICE, SPACE, "x") is None
     first = client.apply(service())
     assert client.apply(service())["metadata"]["uid"] == first["metadata"]["uid"]
-    assert [found["metadata"]["name"] for found in client.list(SERVICE, SPACE, "a=b")] == ["x"]
+    assert [result["metadata"]["name"] for result in client.list(SERVICE, SPACE, "a=b")] == ["x"]
     assert client.list(SERVICE, SPACE, "a=c") == []
     client.delete(SERVICE, SPACE, "never there")
     client.delete(SERVICE, SPACE, "x")

@@ -105,16 +105,16 @@ def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(
         job = definitions.resolve_job_def("preference_tuning")
         tags = {ITERATION_TAG: plan.iteration}
         follower = instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
-        said = clear_away(cluster, plan.iteration, tmp_path, instance)
-        assert any("it stays" in line for line in said)
+        lines = clear_away(cluster, plan.iteration, tmp_path, instance)
+        assert any("it stays" in line for line in lines)
         assert cluster.jobsets()
         instance.report_run_canceled(follower)
         with ender(cluster):
-            said = clear_away(cluster, plan.iteration, tmp_path, instance)
+            lines = clear_away(cluster, plan.iteration, tmp_path, instance)
             cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
-        assert any("its run was cancelled" in line for line in said)
-        said = clear_away(cluster, plan.iteration, tmp_path, instance)
-        assert any("No gang was left" in line for line in said)
+        assert any("its run was cancelled" in line for line in lines)
+        lines = clear_away(cluster, plan.iteration, tmp_path, instance)
+        assert any("No gang was left" in line for line in lines)
     assert [attempt.outcome for attempt in GangAttempts(store, plan.iteration).all()] == ["deleted"]
     with Robot(cluster, planned):
         assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None

@@ -29,12 +29,12 @@ def test_the_seeds_example_comes_out_in_its_range() -> None:
     """Seed 002: 3 x 8 H200 for 4 to 6 hours at $10 to $15 each: $960 to $2,160; with about $50 for a month of FSx and
     about $10 for S3, $1,020 to $2,220. It names no size: 370 GB are $52 and $8.5."""
     mirrored = Checkpoints(mirror="s3://training-data-lake/checkpoints")
-    found = estimate_launch(compute(storage_gb=370), (4, 6), mirrored, kept_hours=730)
-    devices, volume, copies = found.parts
-    assert (found.nodes, found.devices, found.device_hours.low, found.device_hours.high) == (3, 24, 96, 144)
+    result = estimate_launch(compute(storage_gb=370), (4, 6), mirrored, kept_hours=730)
+    devices, volume, copies = result.parts
+    assert (result.nodes, result.devices, result.device_hours.low, result.device_hours.high) == (3, 24, 96, 144)
     assert (devices.usd.low, devices.usd.high) == (960, 2160)
     assert volume.usd.high == pytest.approx(50, abs=5) and copies.usd.high == pytest.approx(10, abs=2)
-    assert (found.usd.low, found.usd.high) == (pytest.approx(1020, abs=2), pytest.approx(2220, abs=2))
+    assert (result.usd.low, result.usd.high) == (pytest.approx(1020, abs=2), pytest.approx(2220, abs=2))
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_the_seeds_example_comes_out_in_its_range() -> None:
     ],
 )
 def test_prices_are_those_of_the_capacity_asked_for(capacity: str, fallback: float, low: float, high: float) -> None:
-    found = prices(compute(fallback=fallback, capacity=capacity))
-    assert (found.low, found.high) == (low, high)
+    result = prices(compute(fallback=fallback, capacity=capacity))
+    assert (result.low, result.high) == (low, high)
 
 
 def test_whole_nodes_are_paid_for() -> None:
@@ -74,10 +74,10 @@ def test_interruptions_stretch_hours_more_than_device_hours() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("every_s", [60.0, 1.0])
 def test_what_does_not_end_is_refused_by_any_budget(every_s: float) -> None:
-    found = estimate_launch(compute(), (0.5, 24.0), Checkpoints(interruption_every_s=every_s))
-    assert not found.ends
-    assert "interrupted" in over_budget(found, 1e9)
-    assert over_budget(found, None) == ""
+    result = estimate_launch(compute(), (0.5, 24.0), Checkpoints(interruption_every_s=every_s))
+    assert not result.ends
+    assert "interrupted" in over_budget(result, 1e9)
+    assert over_budget(result, None) == ""
 
 
 def test_beyond_what_is_simulated_hours_are_stretched_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +88,16 @@ def test_beyond_what_is_simulated_hours_are_stretched_alike(monkeypatch: pytest.
 
 
 def test_a_budget_is_held_against_the_high_end() -> None:
-    found = estimate_launch(compute(), (4, 6), NEVER)
-    assert [over_budget(found, budget) == "" for budget in (None, 2160.0, 2159.99, 961.0)] == [True, True, False, False]
-    told = over_budget(found, 2000.0)
+    result = estimate_launch(compute(), (4, 6), NEVER)
+    assert [over_budget(result, budget) == "" for budget in (None, 2160.0, 2159.99, 961.0)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    value = over_budget(result, 2000.0)
     for figure in ("960 to 2,160 USD", "24 devices", "4.00 to 6.00 hours", "2,000.00", "Raise it to 2,160"):
-        assert figure in told
+        assert figure in value
 
 
 @pytest.mark.parametrize("hours", [(6.0, 4.0), (-1.0, 4.0), (1.0, float("inf")), (float("nan"), 1.0)])
@@ -117,13 +122,13 @@ def test_estimate_parts_sum_up_and_money_follows_the_price(
     first: float, fallback: float, a: float, b: float, gb: float, kept: float, capacity: str
 ) -> None:
     hours = (min(a, b), max(a, b))
-    found = estimate_launch(compute(first, fallback, storage_gb=gb, capacity=capacity), hours, NEVER, kept)
-    for each in (found.hours, found.device_hours, found.usd, *(part.usd for part in found.parts)):
+    result = estimate_launch(compute(first, fallback, storage_gb=gb, capacity=capacity), hours, NEVER, kept)
+    for each in (result.hours, result.device_hours, result.usd, *(part.usd for part in result.parts)):
         assert 0 <= each.low <= each.high
-    assert found.usd.high == pytest.approx(sum(part.usd.high for part in found.parts))
-    assert found.usd.low == pytest.approx(sum(part.usd.low for part in found.parts))
+    assert result.usd.high == pytest.approx(sum(part.usd.high for part in result.parts))
+    assert result.usd.low == pytest.approx(sum(part.usd.low for part in result.parts))
     dearer = estimate_launch(compute(first + 1, fallback, storage_gb=gb, capacity=capacity), hours, NEVER, kept)
-    assert dearer.usd.high >= found.usd.high and dearer.usd.low >= found.usd.low
+    assert dearer.usd.high >= result.usd.high and dearer.usd.low >= result.usd.low
 
 
 def test_what_a_person_reads() -> None:
@@ -131,10 +136,10 @@ def test_what_a_person_reads() -> None:
     recipe = recipe.model_copy(update={"compute": compute(budget=2000.0, storage_gb=1200)})
     unknown = describe(recipe)
     assert unknown.splitlines()[0] == "spot_h200_dpo: 3 x p5en.48xlarge, 24 x H200"
-    for told in ("240 to 360 USD", "168.00 USD a month", "training.timeout_s (12 hours)", "2,000.00 USD: 5.6 hours"):
-        assert told in unknown
+    for value in ("240 to 360 USD", "168.00 USD a month", "training.timeout_s (12 hours)", "2,000.00 USD: 5.6 hours"):
+        assert value in unknown
     known = describe(recipe, (4, 6))
-    for told in ("hours", "one every 6,000 s", "the training", "compute.budget_usd is 2,000.00"):
-        assert told in known
+    for value in ("hours", "one every 6,000 s", "the training", "compute.budget_usd is 2,000.00"):
+        assert value in known
     assert "covers it" in describe(recipe.model_copy(update={"compute": compute(budget=3000.0)}), (4, 6))
     assert "none is set" in describe(load("jobs/recipes/embedded.yaml"), (1, 2))

@@ -42,24 +42,24 @@ def gang(tmp_path: Path) -> Gang:
 
 
 def test_log_tail_tells_each_line_once(gang: Gang) -> None:
-    logs, told = Logs(), list[str]()
-    tail = LogTail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
+    logs, value = Logs(), list[str]()
+    tail = LogTail(logs, gang, value.append, lambda line: False)  # type: ignore[arg-type]
     for step in range(6):
         logs.add(step // 2, f"training: step {step}", nanos=step)
         tail.follow(RUNNING)
-    assert told == [f"training: step {step}" for step in range(6)]
+    assert value == [f"training: step {step}" for step in range(6)]
     assert logs.asked[-1] == "2026-01-05T10:00:02Z"
 
 
 @pytest.mark.parametrize("noise", ["Loading: 10%\rLoading: 50%", "a\x0bb", "a\u2028b", "a\x85b", "", "\r"])
 def test_noise_does_not_end_the_tail(gang: Gang, noise: str) -> None:
-    logs, told = Logs(), list[str]()
-    tail = LogTail(logs, gang, told.append, lambda line: False)  # type: ignore[arg-type]
+    logs, value = Logs(), list[str]()
+    tail = LogTail(logs, gang, value.append, lambda line: False)  # type: ignore[arg-type]
     logs.add(1, noise)
     tail.follow(RUNNING)
     logs.add(2, "training: step 1")
     tail.follow(RUNNING)
-    assert told == ["training: step 1"]
+    assert value == ["training: step 1"]
 
 
 def test_the_last_lines_are_kept_for_a_report(gang: Gang) -> None:
@@ -111,11 +111,11 @@ def test_one_bad_pull_after_a_long_wait_for_quota_is_borne(cluster: Cluster, pla
 
 
 def test_training_over_its_timeout_is_ended_for_good(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "running: 2 pods")))
+    lines: list[Launch] = []
+    lines.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(lines, "running: 2 pods")))
     cluster.run_all()
     with ender(cluster):
-        error = told[0].ended()
+        error = lines[0].ended()
     assert isinstance(error, TrainingRefused)
     assert "longer than training.timeout_s" in str(error)
 
@@ -135,13 +135,13 @@ def test_missing_claim_is_not_taken_for_a_lack_of_nodes(
 
 
 def test_deletion_that_never_ends_does_not_hold_the_launch(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "leaving")))
+    lines: list[Launch] = []
+    lines.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(lines, "leaving")))
     cluster.run_all()  # and nobody ends them
     (jobset,) = cluster.jobsets()
-    cluster.driver.wait_until(lambda: any("running" in line for line in told[0].lines), "its start")
+    cluster.driver.wait_until(lambda: any("running" in line for line in lines[0].lines), "its start")
     cluster.api.delete("JobSet", cluster.namespace, jobset["metadata"]["name"], propagationPolicy="Foreground")
-    error = told[0].ended()
+    error = lines[0].ended()
     assert isinstance(error, TrainingRefused)
     assert "Somebody deleted it" in str(error)
 
@@ -151,10 +151,10 @@ def test_no_node_for_too_long_is_a_failure_that_a_retry_may_mend(
 ) -> None:
     settings = cluster.settings(tmp_path, instance_type="p5en.48xlarge")
     queue(cluster, {"cpu": "1000", "memory": "10Ti", "nvidia.com/gpu": "16", "vpc.amazonaws.com/efa": "64"})
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, settings, now=once_told(told, "no capacity: pod")))
+    lines: list[Launch] = []
+    lines.append(Launch(cluster, planned, settings, now=once_told(lines, "no capacity: pod")))
     with ender(cluster):
-        error = told[0].ended()
+        error = lines[0].ended()
     assert type(error) is RuntimeError
     assert "no capacity" in str(error)
     assert "spot_first" in str(error)
@@ -163,9 +163,9 @@ def test_no_node_for_too_long_is_a_failure_that_a_retry_may_mend(
 
 def test_quota_that_never_comes_is_told_in_the_queues_words(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     queue(cluster, {"cpu": "1", "memory": "1Gi"})
-    told: list[Launch] = []
-    told.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(told, "couldn't assign flavors")))
-    error = told[0].ended()
+    lines: list[Launch] = []
+    lines.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(lines, "couldn't assign flavors")))
+    error = lines[0].ended()
     assert isinstance(error, TrainingRefused)
     assert "couldn't assign flavors" in str(error)
     assert cluster.driver.pods(cluster.namespace) == []

@@ -144,9 +144,9 @@ def test_every_version_that_pip_installs_is_decided_here(dockerfile: Path) -> No
 
 def pins(name: str) -> dict[str, str]:
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
-    found = dict(line.split("==") for line in lines)
-    assert len(found) == len(lines), "one pin for each"
-    return {key.lower().replace("_", "-"): version for key, version in found.items()}
+    result = dict(line.split("==") for line in lines)
+    assert len(result) == len(lines), "one pin for each"
+    return {key.lower().replace("_", "-"): version for key, version in result.items()}
 
 
 def requirements(image: str) -> set[str]:

@@ -60,8 +60,8 @@ def test_eviction_restarts_the_gang_uncounted(cluster: Cluster, planned: Planned
 
 
 def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:
-    found = cluster.api.find("Pod", cluster.namespace, pod["metadata"]["name"])
-    return found is None or "deletionTimestamp" in found["metadata"]
+    result = cluster.api.find("Pod", cluster.namespace, pod["metadata"]["name"])
+    return result is None or "deletionTimestamp" in result["metadata"]
 
 
 def test_gang_evicted_without_progress_is_given_up(
@@ -202,9 +202,9 @@ def test_two_launchers_say_the_same_of_a_crash(cluster: Cluster, planned: Planne
     with ender(cluster):
         pods = cluster.run_all()
         for launched in both:
-            said = launched.lines
+            lines = launched.lines
             cluster.driver.wait_until(
-                lambda said=said: any("running: 2 pods" in line for line in said), "the word of it"
+                lambda lines=lines: any("running: 2 pods" in line for line in lines), "the word of it"
             )
         cluster.driver.finish(pods[0], 1)
         errors = [launched.ended() for launched in both]

@@ -67,8 +67,8 @@ def test_launcher_finds_the_gang_of_one_killed_at_any_call(
     with Robot(cluster, planned) as robot:
         again = Launch(cluster, planned, settings)
         assert again.ended() is None, again.lines
-    made = {asked.path for asked in cluster.ours.requests if asked.verb == "patch" and asked.call.kind == "JobSet"}
-    assert len(made) == 1  # under one name, however often it was applied
+    by_name = {asked.path for asked in cluster.ours.requests if asked.verb == "patch" and asked.call.kind == "JobSet"}
+    assert len(by_name) == 1  # under one name, however often it was applied
     assert len(cluster.jobsets()) == 1
     assert all(len(writers) <= 1 for writers in robot.writers)
     (attempt,) = GangAttempts(planned[0], planned[1].iteration).all()
@@ -141,8 +141,8 @@ def test_launcher_killed_while_clearing_leaves_no_second_gang(
 
 
 def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:
-    found = cluster.api.find("Pod", cluster.namespace, pod["metadata"]["name"])
-    return found is None or "deletionTimestamp" in found["metadata"]
+    result = cluster.api.find("Pod", cluster.namespace, pod["metadata"]["name"])
+    return result is None or "deletionTimestamp" in result["metadata"]
 
 
 def test_an_api_server_that_is_away_for_long_loses_nothing(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_what_a_running_gang_asks_of_the_api_server(cluster: Cluster, planned: P
     launched = Launch(cluster, planned, cluster.settings(tmp_path), sleep=sleep)
     cluster.run_all()
     assert isinstance(launched.ended(), Killed)
-    made = 4  # a look in vain, twice the pods of earlier attempts, the object
-    assert launched.client.requests <= made + 3 * 61  # the object, its pods and the log, each time
+    result = 4  # a look in vain, twice the pods of earlier attempts, the object
+    assert launched.client.requests <= result + 3 * 61  # the object, its pods and the log, each time
 
 
 BACKENDS = ("indexed_job", "volcano", "rayjob")

@@ -40,29 +40,35 @@ def test_a_launch_of_two_attempts_and_three_interruptions() -> None:
                       requests=1260),
     ]  # fmt: skip
     trained = result(account(events), interruptions(events))
-    found = ledger(attempts, trained, compute(10, 15, budget=6000), devices=24)
-    assert (found.attempts, found.restarts, found.requests, found.preemptions) == (2, 3, 2160, 3)
-    assert found.hours == 6
-    assert found.lost_steps == sum(each.lost_steps for each in trained.preemptions) > 0
-    assert found.goodput == trained.goodput.share and found.measured
-    assert found.device_hours == pytest.approx(24 * (trained.goodput.total_s - found.badput_s["waiting"]) / 3600)
-    assert (found.usd.low, found.usd.high) == (10 * found.device_hours, 15 * found.device_hours)
-    assert found.budget_share == pytest.approx(found.usd.high / 6000)
-    assert Ledger.model_validate_json(found.model_dump_json()) == found
+    actual = ledger(attempts, trained, compute(10, 15, budget=6000), devices=24)
+    assert (actual.attempts, actual.restarts, actual.requests, actual.preemptions) == (2, 3, 2160, 3)
+    assert actual.hours == 6
+    assert actual.lost_steps == sum(each.lost_steps for each in trained.preemptions) > 0
+    assert actual.goodput == trained.goodput.share and actual.measured
+    assert actual.device_hours == pytest.approx(24 * (trained.goodput.total_s - actual.badput_s["waiting"]) / 3600)
+    assert (actual.usd.low, actual.usd.high) == (10 * actual.device_hours, 15 * actual.device_hours)
+    assert actual.budget_share == pytest.approx(actual.usd.high / 6000)
+    assert Ledger.model_validate_json(actual.model_dump_json()) == actual
 
 
 @pytest.mark.parametrize("silent", [None, result(Goodput(total_s=0, productive_s=0, badput_s={}))])
 def test_ledger_uses_the_attempts_time_without_an_account(silent: TrainingResult | None) -> None:
     attempts = [LaunchAttempt(attempt=1, name="a", opened_at=100, closed_at=3700, outcome="crashed", why="exit 1"),
                 LaunchAttempt(attempt=2, name="b", opened_at=4000)]  # fmt: skip
-    found = ledger(attempts, silent, compute(10), devices=24)
-    assert (found.device_hours, found.usd.high, found.measured) == (24, 240, False)
-    assert found.goodput == 0.0 and tuple(found.badput_s) == CAUSES
+    actual = ledger(attempts, silent, compute(10), devices=24)
+    assert (actual.device_hours, actual.usd.high, actual.measured) == (24, 240, False)
+    assert actual.goodput == 0.0 and tuple(actual.badput_s) == CAUSES
 
 
 def test_nothing_at_all() -> None:
-    found = ledger([], None, compute(0), devices=0)
-    assert (found.attempts, found.hours, found.device_hours, found.usd.high, found.budget_share) == (0, 0, 0, 0, None)
+    actual = ledger([], None, compute(0), devices=0)
+    assert (actual.attempts, actual.hours, actual.device_hours, actual.usd.high, actual.budget_share) == (
+        0,
+        0,
+        0,
+        0,
+        None,
+    )
 
 
 seconds = st.floats(0, 1e6)
@@ -90,14 +96,14 @@ def test_sums_ends_in_order_and_money_follows_the_price(
     budget: float | None,
 ) -> None:  # fmt: skip
     trained = result(spent) if spent is not None else None
-    found = ledger(attempts, trained, compute(first, fallback, budget), devices)
-    assert found.attempts == len(attempts) and found.requests == sum(each.requests for each in attempts)
-    assert 0 <= found.usd.low <= found.usd.high
-    assert found.device_hours >= 0 and found.hours >= 0
-    assert 0 <= found.goodput <= 1
-    whole = found.productive_s + sum(found.badput_s.values())
+    actual = ledger(attempts, trained, compute(first, fallback, budget), devices)
+    assert actual.attempts == len(attempts) and actual.requests == sum(each.requests for each in attempts)
+    assert 0 <= actual.usd.low <= actual.usd.high
+    assert actual.device_hours >= 0 and actual.hours >= 0
+    assert 0 <= actual.goodput <= 1
+    whole = actual.productive_s + sum(actual.badput_s.values())
     assert whole == pytest.approx(spent.total_s if spent is not None and spent.total_s > 0 else 0)
-    assert (found.budget_share is None) == (budget is None)
-    assert found.budget_share is None or found.budget_share >= 0
+    assert (actual.budget_share is None) == (budget is None)
+    assert actual.budget_share is None or actual.budget_share >= 0
     dearer = ledger(attempts, trained, compute(first + more, fallback and fallback + more, budget), devices)
-    assert dearer.usd.low >= found.usd.low and dearer.usd.high >= found.usd.high
+    assert dearer.usd.low >= actual.usd.low and dearer.usd.high >= actual.usd.high

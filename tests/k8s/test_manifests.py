@@ -47,8 +47,8 @@ def from_outside() -> list[Pods]:
 @every_overlay
 @pytest.mark.shared
 def test_every_object_passes_its_schema_and_rules(name: str, shared_data: Path) -> None:
-    found = [(obj["kind"], obj["metadata"]["name"], *problems(obj)) for obj in overlay(name) if problems(obj)]
-    assert found == []
+    matches = [(obj["kind"], obj["metadata"]["name"], *problems(obj)) for obj in overlay(name) if problems(obj)]
+    assert matches == []
     assert unchecked() == []
 
 
@@ -209,8 +209,8 @@ def test_a_mistake_is_found(
 ) -> None:
     objects = copy.deepcopy(list(overlay(EKS)))
     mutate(objects)
-    found = check(objects)
-    assert any(finding in text for text in found), found
+    result = check(objects)
+    assert any(finding in text for text in result), result
 
 
 def test_a_selector_that_takes_no_pod_is_found() -> None:

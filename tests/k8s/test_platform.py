@@ -24,7 +24,7 @@ bases = pytest.mark.parametrize("base", ["platform", "serving"])
 @pytest.mark.shared
 @bases
 def test_an_api_server_takes_every_object(base: str, shared_data: Path) -> None:
-    assert {obj["metadata"]["name"]: found for obj in build(base) if (found := problems(obj))} == {}
+    assert {obj["metadata"]["name"]: result for obj in build(base) if (result := problems(obj))} == {}
 
 
 @bases
@@ -37,42 +37,42 @@ def test_every_object_says_where_it_belongs(base: str) -> None:
 
 def weaknesses(spec: Object) -> list[str]:
     """What keeps a pod out of a namespace with Pod Security `restricted`, or unwatched, unlimited or unpinned."""
-    found = []
+    matches = []
     of_pod = spec.get("securityContext", {})
     if not of_pod.get("runAsNonRoot") or not of_pod.get("runAsUser"):
-        found.append("may run as root")
+        matches.append("may run as root")
     if of_pod.get("seccompProfile", {}).get("type") != "RuntimeDefault":
-        found.append("no seccomp profile")
+        matches.append("no seccomp profile")
     if "serviceAccountName" not in spec or "automountServiceAccountToken" not in spec:
-        found.append("account by default")
+        matches.append("account by default")
     if any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")):
-        found.append("shares the host's namespaces")
-    found += [f"volume {v['name']}" for v in spec.get("volumes", []) if "hostPath" in v]
+        matches.append("shares the host's namespaces")
+    matches += [f"volume {v['name']}" for v in spec.get("volumes", []) if "hostPath" in v]
     for container in spec.get("initContainers", []) + spec["containers"]:
         own, name = container.get("securityContext", {}), container["name"]
         if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
-            found.append(f"{name}: privilege")
+            matches.append(f"{name}: privilege")
         if own.get("capabilities") != {"drop": ["ALL"]}:
-            found.append(f"{name}: capabilities")
+            matches.append(f"{name}: capabilities")
         if not own.get("readOnlyRootFilesystem"):
-            found.append(f"{name}: writable root")
+            matches.append(f"{name}: writable root")
         resources = container.get("resources", {})
         if not {"cpu", "memory"} <= resources.get("requests", {}).keys() or "memory" not in resources.get("limits", {}):
-            found.append(f"{name}: resources")
+            matches.append(f"{name}: resources")
         if not re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", container["image"]):
-            found.append(f"{name}: image")
+            matches.append(f"{name}: image")
         if container in spec["containers"] and "livenessProbe" not in container:
-            found.append(f"{name}: liveness")
+            matches.append(f"{name}: liveness")
         if container in spec["containers"] and container.get("ports") and "readinessProbe" not in container:
-            found.append(f"{name}: readiness")
-    return found
+            matches.append(f"{name}: readiness")
+    return matches
 
 
 @bases
 def test_no_pod_may_more_than_it_needs(base: str) -> None:
     specs = {name: spec for _, name, _, spec in pods(build(base))}
     assert specs
-    assert {name: found for name, spec in specs.items() if (found := weaknesses(spec))} == {}
+    assert {name: result for name, spec in specs.items() if (result := weaknesses(spec))} == {}
 
 
 @pytest.mark.parametrize(("path", "value"), [

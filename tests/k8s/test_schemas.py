@@ -128,8 +128,8 @@ def test_what_an_api_server_refuses_is_a_problem(
 ) -> None:
     obj = copy.deepcopy(OBJECTS[kind])
     mutate(obj)
-    found = problems(obj)
-    assert any(problem in text for text in found), found
+    result = problems(obj)
+    assert any(problem in text for text in result), result
 
 
 @pytest.mark.parametrize(

@@ -33,20 +33,20 @@ moments = st.lists(st.floats(0, 4000), max_size=8)
 
 def test_undisturbed_it_is_work_and_saves_and_its_two_ends() -> None:
     profile = Profile(work_s=1000, step_s=10, save_s=4, start_s=60, end_s=30, checkpoints=Checkpoints(every_steps=10))
-    found = run(profile, ())
-    assert found.productive_s == 1000
-    assert found.badput_s == {"start": 60, "save": 36, "validation": 0, "lost": 0, "waiting": 0, "end": 30}
-    assert found.share == 1000 / 1126
+    result = run(profile, ())
+    assert result.productive_s == 1000
+    assert result.badput_s == {"start": 60, "save": 36, "validation": 0, "lost": 0, "waiting": 0, "end": 30}
+    assert result.share == 1000 / 1126
 
 
 @pytest.mark.parametrize(("count", "aim"), [(3, 0.93), (6, 0.88)])
 def test_five_hours_with_notice_reach_the_goodput_aimed_at(count: int, aim: float) -> None:
     profile = Profile()
-    found = run(profile, evenly(profile, count))
-    assert aim <= found.share < aim + 0.02
-    assert found.badput_s["start"] + found.badput_s["waiting"] == 60 + 300 * count
-    assert found.badput_s["lost"] == 0
-    assert sum(found.badput_s.values()) + found.productive_s == found.total_s
+    result = run(profile, evenly(profile, count))
+    assert aim <= result.share < aim + 0.02
+    assert result.badput_s["start"] + result.badput_s["waiting"] == 60 + 300 * count
+    assert result.badput_s["lost"] == 0
+    assert sum(result.badput_s.values()) + result.productive_s == result.total_s
 
 
 @pytest.mark.parametrize(("count", "measured"), [(0, 0.71), (1, 0.63), (3, 0.50), (6, 0.38)])
@@ -68,11 +68,11 @@ def test_interruption_without_notice_costs_a_bounded_time(at: float) -> None:
 def test_notice_saves_the_step_under_way() -> None:
     profile = Profile(work_s=1000, step_s=10, save_s=2, start_s=60, checkpoints=Checkpoints(every_steps=20))
     at = 60 + 55.0  # in the sixth step
-    told, untold = journal(profile, [at]), journal(profile.model_copy(update={"notice_s": 0.0}), [at])
-    assert [event.kind for event in told][:10] == [
+    value, untold = journal(profile, [at]), journal(profile.model_copy(update={"notice_s": 0.0}), [at])
+    assert [event.kind for event in value][:10] == [
         "started", "ready", *["step"] * 5, "stopping", "step", "saved"
     ]  # fmt: skip
-    assert [(each.cause, each.step, each.lost_steps) for each in interruptions(told)] == [("SIGTERM", 6, 0)]
+    assert [(each.cause, each.step, each.lost_steps) for each in interruptions(value)] == [("SIGTERM", 6, 0)]
     assert [(each.cause, each.step, each.lost_steps) for each in interruptions(untold)] == [("killed", 5, 5)]
 
 
@@ -91,8 +91,8 @@ def test_a_notice_is_of_no_use_where_there_is_no_time_to_save(changed: dict[str,
         update=changed
     )
     at = profile.start_s + 4.2 * profile.step_s
-    (found,) = interruptions(journal(profile, [at]))
-    assert (found.cause, found.step, found.lost_steps) == ("SIGTERM", 4, 4)
+    (result,) = interruptions(journal(profile, [at]))
+    assert (result.cause, result.step, result.lost_steps) == ("SIGTERM", 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_who_is_told_during_a_save_finishes_it_and_the_next_step(
     """With a grace of 100 s, of which 90 may be used."""
     every_other = Checkpoints(every_steps=2)
     profile = Profile(work_s=20 * step_s, step_s=step_s, save_s=save_s, start_s=0, checkpoints=every_other)
-    (found,) = interruptions(journal(profile, [2 * step_s + 2.0]))
-    assert (found.step, found.lost_steps) == (step, lost_steps)
+    (result,) = interruptions(journal(profile, [2 * step_s + 2.0]))
+    assert (result.step, result.lost_steps) == (step, lost_steps)
 
 
 def test_interval_follows_the_trainers_rule() -> None:
@@ -135,11 +135,11 @@ def test_simulation_ends_and_accounts_for_every_second(profile: Profile, at: lis
     assert events[-1].kind == "ended" and events[-1].step == profile.steps
     times = [event.at for event in events]
     assert times == sorted(times)
-    found = account(events)
-    assert tuple(found.badput_s) == CAUSES
-    assert found.productive_s == pytest.approx(profile.steps * profile.step_s)
-    assert found.total_s == pytest.approx(found.productive_s + sum(found.badput_s.values()))
-    assert found.total_s == pytest.approx(times[-1])
+    result = account(events)
+    assert tuple(result.badput_s) == CAUSES
+    assert result.productive_s == pytest.approx(profile.steps * profile.step_s)
+    assert result.total_s == pytest.approx(result.productive_s + sum(result.badput_s.values()))
+    assert result.total_s == pytest.approx(times[-1])
     assert len(interruptions(events)) <= len(set(at))
 
 
@@ -165,9 +165,9 @@ def test_schedules_are_poisson_by_node() -> None:
     few, many = schedule(1000, 3, 1e6, seed=4), schedule(1000, 30, 1e6, seed=4)
     assert few == schedule(1000, 3, 1e6, seed=4) != schedule(1000, 3, 1e6, seed=5)
     assert set(few) <= set(many)
-    for found, mean in ((few, 3000), (many, 30_000)):
-        assert abs(len(found) - mean) < 5 * math.sqrt(mean)
-        assert found == sorted(found) and found[0] > 0 and found[-1] < 1e6
+    for result, mean in ((few, 3000), (many, 30_000)):
+        assert abs(len(result) - mean) < 5 * math.sqrt(mean)
+        assert result == sorted(result) and result[0] > 0 and result[-1] < 1e6
     gaps = [later - earlier for earlier, later in pairwise(few)]
     mean = sum(gaps) / len(gaps)
     assert sum(gap > mean for gap in gaps) / len(gaps) == pytest.approx(math.exp(-1), abs=0.03)

@@ -22,13 +22,13 @@ def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         environment.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers find this file's functions by name
-        made = Cluster()
+        result = Cluster()
         for _ in range(2):
-            made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        environment.setenv("RAY_ADDRESS", made.address)
+            result.add_node(num_cpus=1, object_store_memory=100 << 20)
+        environment.setenv("RAY_ADDRESS", result.address)
         yield
         ray.shutdown()
-        made.shutdown()
+        result.shutdown()
 
 
 @pytest.fixture(params=["local", "ray"])

@@ -33,11 +33,11 @@ def write(store: Store, content: list[bytes]) -> None:
 
 def test_entries_are_chained_and_verify(tmp_path: Path) -> None:
     store = fill(Store(tmp_path))
-    found = list(entries(store))
-    assert [e.n for e in found] == [1, 2, 3, 4, 5]
-    assert [e.previous for e in found] == [audit.START, *(e.digest for e in found[:-1])]
-    assert verify(store) == audit.Verified(entries=5, head=found[-1].digest)
-    assert found[0].at == "2026-01-05T12:00:00.000000+00:00"
+    result = list(entries(store))
+    assert [e.n for e in result] == [1, 2, 3, 4, 5]
+    assert [e.previous for e in result] == [audit.START, *(e.digest for e in result[:-1])]
+    assert verify(store) == audit.Verified(entries=5, head=result[-1].digest)
+    assert result[0].at == "2026-01-05T12:00:00.000000+00:00"
     assert verify(Store(tmp_path / "empty")) == audit.Verified(entries=0, head=audit.START)
 
 
@@ -94,9 +94,9 @@ def test_a_tampered_line_is_found(how: str, tmp_path: Path) -> None:
     store = fill(Store(tmp_path))
     tamper, line = TAMPERED[how]
     write(store, tamper(lines(store)))
-    found = verify(store)
-    assert found.flaw
-    assert found.line == line, found
+    result = verify(store)
+    assert result.flaw
+    assert result.line == line, result
 
 
 @pytest.mark.parametrize("how", ["cut after a line", "cut to nothing", "cut within the last line", "forged at the end"])
@@ -144,13 +144,13 @@ def test_a_crash_while_a_line_is_written_is_healed_and_noted(written: int | str,
     assert not verify(store).flaw, "a crash is no tampering"
     record(store, "admission", "fourth", {}, NOW)
     assert not verify(store).flaw
-    found = [(e.kind, e.subject) for e in entries(store)][2:]
+    result = [(e.kind, e.subject) for e in entries(store)][2:]
     if written == 0:
-        assert found == [("admission", "fourth")]
+        assert result == [("admission", "fourth")]
     elif written == "all":
-        assert found == [("admission", "third"), ("admission", "fourth")]
+        assert result == [("admission", "third"), ("admission", "fourth")]
     else:
-        (kind, aside), last = found
+        (kind, aside), last = result
         assert (kind, last) == ("healed", ("admission", "fourth"))
         assert store.path(aside).read_bytes() == third[:cut]
 

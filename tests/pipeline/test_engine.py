@@ -64,12 +64,12 @@ def test_what_a_task_raises_is_raised_here(compute: Compute) -> None:
 
 @pytest.mark.slow
 def test_the_task_of_a_killed_worker_is_run_again(compute: Compute, tmp_path: Path) -> None:
-    markers, said = [str(tmp_path / str(n)) for n in range(4)], list[str]()
+    markers, value = [str(tmp_path / str(n)) for n in range(4)], list[str]()
     for marker in markers[::2]:
         Path(marker).touch()
     with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:
-        assert list(engine.map(killed_once, markers, said.append)) == markers
-    assert len(said) == 2 and all("was lost" in line for line in said)
+        assert list(engine.map(killed_once, markers, value.append)) == markers
+    assert len(value) == 2 and all("was lost" in line for line in value)
 
 
 @pytest.mark.slow

@@ -18,10 +18,10 @@ Draw = Callable[[np.random.Generator, int], tuple[Array, Array]]
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 30), (30, 30), (7, 20), (813, 1319)])
 def test_a_share_has_wilsons_interval(successes: int, n: int) -> None:
     expected = binomtest(successes, n).proportion_ci(method="wilson")
-    found = share(successes, n)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
-    assert found.low is not None and found.value is not None and found.high is not None
-    assert 0 <= found.low <= found.value <= found.high <= 1
+    result = share(successes, n)
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert result.low is not None and result.value is not None and result.high is not None
+    assert 0 <= result.low <= result.value <= result.high <= 1
 
 
 def test_a_share_of_nothing_is_unknown() -> None:
@@ -39,13 +39,13 @@ levels = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=4, m
 @given(levels)
 def test_rho_is_scipys_and_within_its_interval(pairs: list[tuple[int, int]]) -> None:
     first, second = zip(*pairs, strict=True)
-    found = rank_correlation(first, second)
+    result = rank_correlation(first, second)
     if len(set(first)) == 1 or len(set(second)) == 1:
-        assert (found.value, found.n) == (None, len(pairs))
+        assert (result.value, result.n) == (None, len(pairs))
         return
-    assert found.value == pytest.approx(spearmanr(first, second)[0], abs=1e-9)
-    assert found.low is not None and found.high is not None
-    assert -1 <= found.low <= found.value <= found.high <= 1
+    assert result.value == pytest.approx(spearmanr(first, second)[0], abs=1e-9)
+    assert result.low is not None and result.high is not None
+    assert -1 <= result.low <= result.value <= result.high <= 1
 
 
 @given(levels)
@@ -118,7 +118,7 @@ def rubric(noise: float) -> Draw:
 def test_the_interval_of_rho_covers(draw: Draw, n: int) -> None:
     rng = np.random.default_rng(7)
     truth = spearmanr(*draw(rng, 100_000))[0]
-    found = [rank_correlation(*draw(rng, n)) for _ in range(400)]
-    bounds = [(each.low, each.high) for each in found if each.low is not None and each.high is not None]
+    matches = [rank_correlation(*draw(rng, n)) for _ in range(400)]
+    bounds = [(each.low, each.high) for each in matches if each.low is not None and each.high is not None]
     covered = np.mean([low <= truth <= high for low, high in bounds])
     assert covered > 0.922  # 0.95 less two and a half standard errors of 400 draws

@@ -186,7 +186,7 @@ def test_the_digest_is_about_results_not_places() -> None:
 def test_the_digest_is_the_same_in_every_process() -> None:
     override = "traces.regulated_regions=[eu,uk,kr,us]"
     code = f"from pipeline.recipe import load; print(load({str(EMBEDDED)!r}, [{override!r}]).digest())"
-    found = {
+    by_name = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={"PYTHONHASHSEED": seed},
@@ -197,4 +197,4 @@ def test_the_digest_is_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert len(found) == 1
+    assert len(by_name) == 1

@@ -22,11 +22,11 @@ def test_create_has_one_winner_among_many(tmp_path: Path) -> None:
 
 
 def test_once_makes_a_record_once(tmp_path: Path) -> None:
-    store, made = Store(tmp_path), []
+    store, result = Store(tmp_path), []
 
     def make() -> Fact:
-        made.append(1)
-        return Fact(value=len(made))
+        result.append(1)
+        return Fact(value=len(result))
 
     assert store.once("f.json", Fact, make) == store.once("f.json", Fact, make) == Fact(value=1)
 
@@ -102,7 +102,7 @@ def test_a_killed_writer_leaves_no_half_record(tmp_path: Path) -> None:
             for _ in range(7):
                 writer.stdout.readline()
             writer.kill()
-        found = Store(tmp_path).read("ref.json", DatasetRef)
-        assert found is not None
-        assert found.digest == str(found.rows)
+        result = Store(tmp_path).read("ref.json", DatasetRef)
+        assert result is not None
+        assert result.digest == str(result.rows)
         assert (tmp_path / "ref.json").stat().st_size > 100_000

@@ -31,8 +31,8 @@ def http(server: Server) -> Iterator[httpx2.Client]:
 
 @pytest.fixture
 def driver() -> Iterator[PodDriver]:
-    with cluster() as made:
-        yield made
+    with cluster() as started:
+        yield started
 
 
 @pytest.fixture

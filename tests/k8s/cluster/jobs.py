@@ -170,11 +170,11 @@ def matching(spec: Object, pod: Object) -> tuple[str, str]:
                     what = f"Container {container} for pod {namespace}/{name} failed with exit code {code}"
                     return action, f"{what} matching {action} rule at index {at}"
         for pattern in rule.get("onPodConditions") or []:
-            for found in pod.get("status", {}).get("conditions") or []:
-                if (found["type"], found["status"]) == (pattern["type"], pattern.get("status", "True")):
+            for result in pod.get("status", {}).get("conditions") or []:
+                if (result["type"], result["status"]) == (pattern["type"], pattern.get("status", "True")):
                     return (
                         action,
-                        f"Pod {namespace}/{name} has condition {found['type']} matching {action} rule at index {at}",
+                        f"Pod {namespace}/{name} has condition {result['type']} matching {action} rule at index {at}",
                     )
     return "Count", ""
 

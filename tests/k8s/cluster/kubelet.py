@@ -89,8 +89,8 @@ class Kubelet:
         """A spot interruption: the node is tainted and its pods are evicted; at the deadline the machine is gone.
         Returns when it is."""
         until = time.monotonic() + deadline_s
-        if found := self.api.find("Node", "", node):
-            taints = [*(found["spec"].get("taints") or []), DISRUPTED]
+        if result := self.api.find("Node", "", node):
+            taints = [*(result["spec"].get("taints") or []), DISRUPTED]
             self.api.patch("Node", "", node, {"spec": {"taints": taints}})
         asked: set[str] = set()
         while (left := self._on(node)) and time.monotonic() < until:

@@ -59,8 +59,8 @@ class Kueue:
                 conditions = with_condition(
                     workload, "QuotaReserved", "False", "Pending", _message(workload, "Evicted")
                 )
-                said = "The workload has no reservation"
-                conditions = with_condition(_having(conditions), "Admitted", "False", "NoReservation", said)
+                message = "The workload has no reservation"
+                conditions = with_condition(_having(conditions), "Admitted", "False", "NoReservation", message)
                 set_status(storage, workload, conditions=conditions, admission=None)
         elif job["spec"].get("suspend") is not False:
             _resume(storage, job, workload, suspend=False)
@@ -71,12 +71,12 @@ class Kueue:
         uid, ready = workload["metadata"]["uid"], _ready(job)
         was = condition(workload, "PodsReady")
         if ready:
-            said = ("PodsReady", "True", "Started", "All pods reached readiness and the workload is running")
+            output = ("PodsReady", "True", "Started", "All pods reached readiness and the workload is running")
             self._since.pop(uid, None)
         elif was:
-            said = ("PodsReady", "False", "WaitForRecovery", "At least one pod has failed, waiting for recovery")
+            output = ("PodsReady", "False", "WaitForRecovery", "At least one pod has failed, waiting for recovery")
         else:
-            said = ("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded")
+            output = ("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded")
         if was and not ready:
             self._since[uid] = time.monotonic()
         elif not ready and any(c["type"] == "PodsReady" for c in workload["status"]["conditions"]):
@@ -87,7 +87,7 @@ class Kueue:
             if late:
                 self._evict(storage, workload)
             return
-        set_status(storage, workload, conditions=with_condition(workload, *said))
+        set_status(storage, workload, conditions=with_condition(workload, *output))
 
     def _evict(self, storage: Storage, workload: Object) -> None:
         message = "Exceeded the PodsReady timeout {}/{}".format(*place(workload))
@@ -134,12 +134,12 @@ class Kueue:
     def _reserve(self, storage: Storage, workload: Object, queue: str, assignments: list[Object], used: Usage) -> None:
         admission = {"clusterQueue": queue, "podSetAssignments": assignments}
         add(used, admission)
-        said = [
+        lines = [
             ("QuotaReserved", "QuotaReserved", f"Quota reserved in ClusterQueue {queue}, wait time since queued was 0s")
         ]
-        said += [("Admitted", "Admitted", f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s")]
+        lines += [("Admitted", "Admitted", f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s")]
         conditions = (workload.get("status") or {}).get("conditions") or []
-        for type_, reason, message in said:
+        for type_, reason, message in lines:
             conditions = with_condition(_having(conditions), type_, "True", reason, message)
         if condition(workload, "Evicted"):
             message = f"Previously: {_message(workload, 'Evicted')}"

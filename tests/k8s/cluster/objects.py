@@ -68,8 +68,8 @@ def owners(obj: Object) -> list[Object]:
 
 def condition(obj: Object, type_: str) -> Object:
     """The condition where it is True, else nothing."""
-    found = (c for c in obj.get("status", {}).get("conditions") or [] if c["type"] == type_ and c["status"] == "True")
-    return next(found, {})
+    result = (c for c in obj.get("status", {}).get("conditions") or [] if c["type"] == type_ and c["status"] == "True")
+    return next(result, {})
 
 
 def with_condition(obj: Object, type_: str, status: str, reason: str, message: str) -> list[Object]:

@@ -32,10 +32,10 @@ class PodDriver:
     def wait_until(self, condition: Callable[[], T], what: str = "") -> T:
         """The first true value of `condition`. Raises AssertionError when it stays false."""
         until = time.monotonic() + self.patience_s
-        while not (found := condition()):
+        while not (result := condition()):
             assert time.monotonic() < until, f"Waited {self.patience_s:.0f} s in vain for {what or condition}."
             time.sleep(LOOK_S)
-        return found
+        return result
 
     def pods(self, namespace: str, labels: str = "") -> list[Object]:
         """Those that exist, by name."""
@@ -45,10 +45,10 @@ class PodDriver:
         """That many that have not ended and are not going."""
 
         def there() -> list[Object]:
-            found = [
+            matches = [
                 p for p in self.pods(namespace, labels) if not ended(p) and "deletionTimestamp" not in p["metadata"]
             ]
-            return found if len(found) == number else []
+            return matches if len(matches) == number else []
 
         return self.wait_until(there, f"{number} pods of {labels or namespace}")
 
@@ -78,16 +78,16 @@ class PodDriver:
         ready |= {"lastHeartbeatTime": now(), "lastTransitionTime": now()}
         room = {"pods": "110"} | dict(allocatable)
         status = {"capacity": room, "allocatable": room, "conditions": [ready]}
-        made = self.api.patch("Node", "", name, {"status": status}, "status")
-        assert made
+        result = self.api.patch("Node", "", name, {"status": status}, "status")
+        assert result
         # A real API server taints a new node as not ready, and here nobody would ever take that from it.
         self.api.patch("Node", "", name, {"spec": {"taints": taints or []}})
-        return made
+        return result
 
     def bind(self, pod: Object, node: str = "") -> None:
         """What a scheduler does; nothing where one has done it."""
-        found = self.api.find("Pod", *place(pod))
-        if found and not found["spec"].get("nodeName"):
+        result = self.api.find("Pod", *place(pod))
+        if result and not result["spec"].get("nodeName"):
             with suppress(httpx2.HTTPStatusError):  # 409: the scheduler was faster
                 self.api.bind(*place(pod), node or self.home)
 
@@ -124,9 +124,9 @@ class PodDriver:
 
     def unschedulable(self, pod: Object, message: str) -> None:
         """What a scheduler says that finds no node."""
-        told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-        told |= {"lastTransitionTime": now()}
-        self.api.patch("Pod", *place(pod), {"status": {"conditions": [told]}}, "status", STRATEGIC)
+        by_name = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        by_name |= {"lastTransitionTime": now()}
+        self.api.patch("Pod", *place(pod), {"status": {"conditions": [by_name]}}, "status", STRATEGIC)
 
     def _status(self, pod: Object, phase: str, state: Object) -> None:
         running = phase == "Running"

@@ -179,8 +179,8 @@ class Routes:
             self.storage.get("Namespace", "", call.namespace)
             meta.setdefault("namespace", call.namespace)
         obj, warnings = checked(call.kind, without_nulls(obj), is_strict(request.query), "create")
-        made = self.storage.create(call.kind, call.namespace, obj, writer(request), is_dry(request.query))
-        return Answer(201, made, warnings=warnings if warns(request.query) else [])
+        result = self.storage.create(call.kind, call.namespace, obj, writer(request), is_dry(request.query))
+        return Answer(201, result, warnings=warnings if warns(request.query) else [])
 
     def _update(self, call: Call, request: Request) -> Answer:
         obj = parsed(request)
@@ -225,8 +225,8 @@ class Routes:
             if not call.subresource:
                 checked(call.kind, result, is_strict(request.query), "apply")
             dry = is_dry(request.query)
-            made, created = self.storage.apply(*how, dry_run=dry, subresource=call.subresource)
-        return Answer(201 if created else 200, made)
+            built, created = self.storage.apply(*how, dry_run=dry, subresource=call.subresource)
+        return Answer(201 if created else 200, built)
 
     def _delete(self, call: Call, request: Request) -> Answer:
         options = parsed(request) if request.body else {}

@@ -91,13 +91,13 @@ def _choose(pod: Object, nodes: list[Object], placed: list[Object]) -> tuple[str
         return "node-0", ""
     reasons: Counter[str] = Counter()
     for node in nodes:
-        found = _against(pod, node, [p for p in placed if p["spec"]["nodeName"] == place(node)[1]])
-        if not found:
+        result = _against(pod, node, [p for p in placed if p["spec"]["nodeName"] == place(node)[1]])
+        if not result:
             return place(node)[1], ""
-        reasons.update(found)
-    said = ", ".join(sorted(f"{n} {reason}" for reason, n in reasons.items()))
+        reasons.update(result)
+    value = ", ".join(sorted(f"{n} {reason}" for reason, n in reasons.items()))
     head = f"0/{len(nodes)} nodes are available"
-    return "", f"{head}: {said}. preemption: {head}: {len(nodes)} Preemption is not helpful for scheduling."
+    return "", f"{head}: {value}. preemption: {head}: {len(nodes)} Preemption is not helpful for scheduling."
 
 
 def _against(pod: Object, node: Object, here: list[Object]) -> list[str]:

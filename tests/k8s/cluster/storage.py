@@ -64,8 +64,8 @@ class Storage:
         """Objects (of all namespaces for "") and the resourceVersion; `labels`, `fields`: selectors as in the API."""
         wanted = _selected(kind, namespace, labels, fields)
         with self.changed:
-            found = [copied(o) for k, o in sorted(self._objects.items()) if k[0] == kind and wanted(o)]
-            return found, str(self._version)
+            matches = [copied(o) for k, o in sorted(self._objects.items()) if k[0] == kind and wanted(o)]
+            return matches, str(self._version)
 
     def create(self, kind: str, namespace: str, obj: Object, manager: str = "test", dry_run: bool = False) -> Object:
         """Raises Refused 409 AlreadyExists, 404 for the namespace, 422 Invalid. generateName works. Sets uid,
@@ -202,9 +202,9 @@ class Storage:
                 self._still(seen)
                 news = [e for e in self._events if e.version > seen]
                 seen = max(self._version, seen)
-            told = [line for e in news if e.kind == kind and (line := _line(e, wanted))]
-            yield from told
-            if news and not told:
+            lines = [line for e in news if e.kind == kind and (line := _line(e, wanted))]
+            yield from lines
+            if news and not lines:
                 of = KINDS[kind]
                 meta = {"resourceVersion": str(seen)}
                 yield "BOOKMARK", {"kind": of.kind, "apiVersion": of.api_version, "metadata": meta}

@@ -28,10 +28,10 @@ def checked(kind: str, obj: Object, strict: bool, how: str, subresource: str = "
     if not schemas.known(looked_at):
         return obj, []
     # Of names and labels the write itself complains, in the API's words.
-    found = [text for text in schemas.problems(looked_at) if not text.startswith(OF_METADATA)]
-    found = [text for text in found if text.startswith("status") or not subresource]
-    unknown = [path for text in found for path in _unknown(text)]
-    wrong = [(m["path"], text) for text in found if (m := WRONG_TYPE.match(text))]
+    matches = [text for text in schemas.problems(looked_at) if not text.startswith(OF_METADATA)]
+    matches = [text for text in matches if text.startswith("status") or not subresource]
+    unknown = [path for text in matches for path in _unknown(text)]
+    wrong = [(m["path"], text) for text in matches if (m := WRONG_TYPE.match(text))]
     name, twice = meta.get("name", ""), list(_twice(looked_at, ()))
     if strict and unknown:
         text = "strict decoding error: " + ", ".join(f'unknown field "{_dotted(path)}"' for path in unknown)
@@ -40,7 +40,7 @@ def checked(kind: str, obj: Object, strict: bool, how: str, subresource: str = "
         raise _unreadable(kind, text)
     if wrong and kind not in CUSTOM:
         raise _unreadable(kind, f"json: cannot unmarshal: {wrong[0][1]}")
-    rest = [_complaint(text) for text in found if not UNKNOWN.match(text)]
+    rest = [_complaint(text) for text in matches if not UNKNOWN.match(text)]
     if rest := rest + [(_dotted(path), f"Duplicate value: {key}") for path, key in twice if kind in CUSTOM]:
         raise invalid(kind, name, rest)
     for path in unknown:
@@ -51,9 +51,9 @@ def checked(kind: str, obj: Object, strict: bool, how: str, subresource: str = "
 def check_typed(kind: str, sent: Object) -> None:
     """Raises Refused 500 without a reason for what is applied where the schema cannot tell its fields: strict or not,
     as the API server does (kubernetes/kubernetes#139253)."""
-    found = schemas.problems(sent) if schemas.known(sent) else []
-    wrong = [f"{_keyed(sent, path)}: field not declared in schema" for text in found for path in _unknown(text)]
-    for match in filter(None, map(WRONG_TYPE.match, found)):
+    result = schemas.problems(sent) if schemas.known(sent) else []
+    wrong = [f"{_keyed(sent, path)}: field not declared in schema" for text in result for path in _unknown(text)]
+    for match in filter(None, map(WRONG_TYPE.match, result)):
         if not match["value"].startswith("None"):  # a null passes as a value of any type, until the object is validated
             wrong.append(f"{_keyed(sent, _steps(match['path']))}: wrong type")
     wrong += [f"{_keyed(sent, path)}: duplicate entries for key {key}" for path, key in _twice(sent, ())]

@@ -29,12 +29,12 @@ def lightkube(server: Server, tmp_path: Path) -> Client:
 
 
 def test_lightkube_writes_reads_and_deletes(lightkube: Client) -> None:
-    made = lightkube.create(ConfigMap(metadata=ObjectMeta(name="notes", labels={"run": "a"}), data={"a": "1"}))
-    assert made.metadata and made.metadata.uid
+    result = lightkube.create(ConfigMap(metadata=ObjectMeta(name="notes", labels={"run": "a"}), data={"a": "1"}))
+    assert result.metadata and result.metadata.uid
     assert lightkube.get(ConfigMap, "notes").data == {"a": "1"}
     assert [m.metadata.name for m in lightkube.list(ConfigMap, labels={"run": "a"}) if m.metadata] == ["notes"]
-    made.data = {"a": "2"}
-    assert lightkube.replace(made).data == {"a": "2"}
+    result.data = {"a": "2"}
+    assert lightkube.replace(result).data == {"a": "2"}
     assert lightkube.patch(ConfigMap, "notes", {"data": {"b": "3"}}).data == {"a": "2", "b": "3"}
     with pytest.raises(ApiError) as conflict:
         lightkube.apply(ConfigMap(metadata=ObjectMeta(name="notes"), data={"a": "9"}), field_manager="theirs")
@@ -57,14 +57,14 @@ def test_lightkube_lists_in_pages_and_watches(lightkube: Client, server: Server)
         lightkube.create(ConfigMap(metadata=ObjectMeta(name=f"m{number}")))
     assert len(list(lightkube.list(ConfigMap, chunk_size=2))) == 5
     assert server.count("list") == 3
-    told: list[tuple[str, str | None]] = []
+    lines: list[tuple[str, str | None]] = []
     for event, obj in lightkube.watch(ConfigMap):
-        told.append((event, obj.metadata.name if obj.metadata else None))
-        if len(told) == 5:
+        lines.append((event, obj.metadata.name if obj.metadata else None))
+        if len(lines) == 5:
             lightkube.delete(ConfigMap, "m2")
         if event == "DELETED":
             break
-    assert [name for _, name in told] == ["m0", "m1", "m2", "m3", "m4", "m2"]
+    assert [name for _, name in lines] == ["m0", "m1", "m2", "m3", "m4", "m2"]
 
 
 def test_lightkube_reads_and_follows_a_log(lightkube: Client, server: Server, tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_a_watch_tells_what_changes_for_its_selector(http: httpx2.Client, server
     storage.merge("ConfigMap", "lab", "new", {"metadata": {"labels": None}})
     assert ours.told(4) == [("ADDED", "new"), ("MODIFIED", "new"), ("BOOKMARK", ""), ("DELETED", "new")]
     storage.delete("ConfigMap", "lab", "new")
-    told = everything.told(6)
-    assert told[0] == ("ADDED", "old") and told[-1] == ("DELETED", "new")
+    value = everything.told(6)
+    assert value[0] == ("ADDED", "old") and value[-1] == ("DELETED", "new")
     versions = [int(obj["metadata"]["resourceVersion"]) for _, obj in everything.events]
     assert versions == sorted(set(versions))
 

@@ -75,9 +75,9 @@ class Here:
 
     def up(self, pod: Object) -> Object:
         """Running, and past its first line."""
-        found = self.until(pod, "Running")
+        result = self.until(pod, "Running")
         self.driver.wait_until(lambda: "up" in self.log(pod), "the first line")
-        return found
+        return result
 
 
 @contextmanager
@@ -95,8 +95,8 @@ def cluster(folder: Path, **options: Any) -> Generator[Here]:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Here]:
-    with cluster(tmp_path) as made:
-        yield made
+    with cluster(tmp_path) as started:
+        yield started
 
 
 def terminated(pod: Object) -> Object:
@@ -199,12 +199,12 @@ def test_evicted_gang_restarts_whole_under_a_new_port(here: Here) -> None:
     env += [{"name": "RESTART", "valueFrom": field("labels", "jobset.sigs.k8s.io/restart-attempt")}]
     container = {"command": ["python", "-c", RENDEZVOUS, "gang-trainer-0-0.gang:29500"], "env": env}
     here.driver.api.create(jobset("gang", NS, template=pod_template(container=container)))
-    said = [met(here, 0)]
+    lines = [met(here, 0)]
     rank_0 = next(p for p in here.driver.pods(NS) if notes(p)["batch.kubernetes.io/job-completion-index"] == "0")
     here.driver.api.evict(*place(rank_0))
-    said.append(met(here, 1))
+    lines.append(met(here, 1))
     here.driver.wait_for("JobSet", NS, "gang", "Completed")
-    assert said[0] != said[1]
+    assert lines[0] != lines[1]
     restarts = (here.driver.api.find("JobSet", NS, "gang") or {})["status"]
     assert (restarts["restarts"], restarts.get("restartsCountTowardsMax", 0)) == (1, 0)
 

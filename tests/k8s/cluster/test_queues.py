@@ -65,8 +65,8 @@ def test_scheduler_leaves_a_pod_that_is_bound_already(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(scheduler, "_choose", meanwhile)
     settle(storage, [scheduler.reconcile])
-    found = storage.get("Pod", "default", "p")
-    assert (found["spec"]["nodeName"], found["status"]["phase"]) == ("theirs", "Running")
+    result = storage.get("Pod", "default", "p")
+    assert (result["spec"]["nodeName"], result["status"]["phase"]) == ("theirs", "Running")
 
 
 @ours
@@ -100,9 +100,9 @@ def queued(name: str, ns: str, pods: int = 3) -> Object:
 
 
 def workload(driver: PodDriver, ns: str, of: str, type_: str) -> Object:
-    for found in driver.api.list("Workload", ns)[0]:
-        if place(found)[1].startswith(f"jobset-{of}-"):
-            conditions = (found.get("status") or {}).get("conditions") or []
+    for result in driver.api.list("Workload", ns)[0]:
+        if place(result)[1].startswith(f"jobset-{of}-"):
+            conditions = (result.get("status") or {}).get("conditions") or []
             return next((c for c in conditions if c["type"] == type_), {})
     return {}
 
@@ -114,10 +114,10 @@ def test_second_gang_waits_for_the_quota_of_the_first(driver: PodDriver, ns: str
     first = running(driver, ns, 3)
     assert all(p["spec"]["nodeSelector"] == {"karpenter.sh/capacity-type": "spot"} for p in first)
     driver.api.create(queued("second", ns))
-    said = driver.wait_until(lambda: workload(driver, ns, "second", "QuotaReserved"))
+    value = driver.wait_until(lambda: workload(driver, ns, "second", "QuotaReserved"))
     problem = "insufficient unused quota for nvidia.com/gpu in flavor spot, 24 more needed"
-    assert said["message"] == f"couldn't assign flavors to pod set trainer: {problem}"
-    assert (said["status"], len(driver.pods(ns))) == ("False", 3)
+    assert value["message"] == f"couldn't assign flavors to pod set trainer: {problem}"
+    assert (value["status"], len(driver.pods(ns))) == ("False", 3)
     for pod in first:
         driver.finish(pod, 0)
     label = "jobset.sigs.k8s.io/jobset-name=second"
@@ -130,8 +130,8 @@ def test_second_gang_waits_for_the_quota_of_the_first(driver: PodDriver, ns: str
 def test_a_gang_that_asks_for_more_than_there_is_never_comes(driver: PodDriver, ns: str) -> None:
     kueue(driver, ns, quota=16)
     driver.api.create(queued("big", ns))
-    said = driver.wait_until(lambda: workload(driver, ns, "big", "QuotaReserved"))
-    assert said["message"].endswith("+ current podset request (24) > maximum capacity (16)")
+    value = driver.wait_until(lambda: workload(driver, ns, "big", "QuotaReserved"))
+    assert value["message"].endswith("+ current podset request (24) > maximum capacity (16)")
     assert driver.pods(ns) == []
 
 
@@ -142,7 +142,7 @@ def test_gang_that_is_not_ready_in_time_is_evicted_and_returns() -> None:
         kueue(driver, "kueue")
         driver.api.create(queued("slow", "kueue"))
         # Whatever they are by now: half a second may be over.
-        before = driver.wait_until(lambda: found if len(found := driver.pods("kueue")) == 3 else [])
+        before = driver.wait_until(lambda: result if len(result := driver.pods("kueue")) == 3 else [])
         evicted = driver.wait_until(lambda: workload(driver, "kueue", "slow", "Evicted"))
         assert evicted["reason"] == "PodsReadyTimeout" and evicted["message"].startswith(
             "Exceeded the PodsReady timeout"

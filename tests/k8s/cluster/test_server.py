@@ -13,9 +13,9 @@ from .server import Server
 
 
 def test_an_object_is_created_once_found_and_deleted(http: httpx2.Client) -> None:
-    made = http.post(JOBS, json=job())
-    assert made.status_code == 201
-    meta = made.json()["metadata"]
+    result = http.post(JOBS, json=job())
+    assert result.status_code == 201
+    meta = result.json()["metadata"]
     assert meta["generation"] == 1 and meta["uid"] and meta["creationTimestamp"].endswith("Z")
     assert reason(http.post(JOBS, json=job())) == (409, "AlreadyExists")
     assert http.get(f"{JOBS}/train").json()["metadata"]["uid"] == meta["uid"]
@@ -134,15 +134,15 @@ def test_a_namespace_that_is_not_there(http: httpx2.Client) -> None:
 
 
 def test_a_job_keeps_its_template_unless_it_is_suspended(http: httpx2.Client) -> None:
-    made = http.post(JOBS, json=job()).json()
-    made["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "spot"}
-    refused = http.put(f"{JOBS}/train", json=made)
+    result = http.post(JOBS, json=job()).json()
+    result["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "spot"}
+    refused = http.put(f"{JOBS}/train", json=result)
     assert reason(refused) == (422, "Invalid") and "field is immutable" in refused.json()["message"]
     assert reason(http.put(f"{JOBS}/train", json=job(completions=4))) == (422, "Invalid")
     assert http.put(f"{JOBS}/train", json=job(suspend=True)).status_code == 200
-    made["spec"]["suspend"] = False
-    del made["metadata"]["resourceVersion"]
-    assert http.put(f"{JOBS}/train", json=made).status_code == 200
+    result["spec"]["suspend"] = False
+    del result["metadata"]["resourceVersion"]
+    assert http.put(f"{JOBS}/train", json=result).status_code == 200
 
 
 def test_a_jobset_keeps_its_jobs_and_says_so_through_its_webhook(http: httpx2.Client) -> None:

@@ -23,11 +23,11 @@ def gang(
     backend: str = "jobset", nodes: int = 3, processes: int = 8, grace_s: float = 100.0,
     pipes: dict[str, str] | None = None, data_root: str = "/checkpoints/tuning", **settings: Any,
 ) -> Gang:  # fmt: skip
-    made = example(
+    result = example(
         "case", data_root, nodes, processes, "nemo_rl" if backend == "rayjob" else "trl", grace_s, 3600.0,
         Kubernetes.model_validate({"backend": backend, "image": IMAGE, **settings}),
     )  # fmt: skip
-    return made.model_copy(update={"pipes": pipes or {}})
+    return result.model_copy(update={"pipes": pipes or {}})
 
 
 STATIC: list[Object] = list(

@@ -32,8 +32,8 @@ def rules(findings: list[Violation]) -> set[str]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_we_render_has_no_mistake(backend: str, nodes: int) -> None:
     ours = gang(backend, nodes=nodes)
-    found = rules(lint_gang(ours, [*render(ours), *STATIC]))
-    assert found <= (WITHOUT_OPERATOR if backend == "indexed_job" else set())
+    result = rules(lint_gang(ours, [*render(ours), *STATIC]))
+    assert result <= (WITHOUT_OPERATOR if backend == "indexed_job" else set())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -101,15 +101,15 @@ def test_a_recipe_that_cannot_work_is_found(rule: str, ours: Gang) -> None:
 
 def test_a_recipe_of_8_gpus_on_nodes_of_4_says_so() -> None:
     ours = gang(instance_type="g6e.12xlarge")
-    (found,) = [f for f in lint_gang(ours, []) if f.rule == "gpus-over-instance"]
-    assert found.problem == "3 nodes of 8 GPUs, but g6e.12xlarge has 4"
+    (result,) = [f for f in lint_gang(ours, []) if f.rule == "gpus-over-instance"]
+    assert result.problem == "3 nodes of 8 GPUs, but g6e.12xlarge has 4"
 
 
 def test_on_gke_a_short_grace_is_the_nodes_own_limit() -> None:
     ours = gang(grace_s=15, instance_type="a4-highgpu-8g")
-    found = {f.rule: f.severity for f in lint_gang(ours, render(ours))}
-    assert "grace-of-recipe" not in found
-    assert found["save-over-grace"] == "warning"
+    by_name = {f.rule: f.severity for f in lint_gang(ours, render(ours))}
+    assert "grace-of-recipe" not in by_name
+    assert by_name["save-over-grace"] == "warning"
 
 
 def test_lint_passes_over_an_unreadable_runtime_environment() -> None:
@@ -179,9 +179,9 @@ def test_a_secret_is_not_repeated_in_the_report() -> None:
         "spec.template.spec.containers.0.env.0",
         {"name": "API_KEY", "value": "hunter2hunter2"},
     )
-    found = [f for f in lint_objects(objects) if f.rule == "secret-in-manifest"]
-    assert found
-    assert not any("hunter2" in f.model_dump_json() for f in found)
+    matches = [f for f in lint_objects(objects) if f.rule == "secret-in-manifest"]
+    assert matches
+    assert not any("hunter2" in f.model_dump_json() for f in matches)
 
 
 @pytest.mark.parametrize(

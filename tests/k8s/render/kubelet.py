@@ -36,12 +36,12 @@ def pods(objects: list[Object]) -> list[Pods]:
             return [Pods(task["template"], names, [f"{pod}.{name}" for pod in names])]
         case _:
             cluster = spec["rayClusterSpec"]
-            found = [Pods(cluster["headGroupSpec"]["template"], [f"{name}-abcde-head-svc"[:63]], [])]
+            matches = [Pods(cluster["headGroupSpec"]["template"], [f"{name}-abcde-head-svc"[:63]], [])]
             for group in cluster["workerGroupSpecs"]:
                 # KubeRay cuts what it makes of these to 50 characters and adds 6.
-                made = [f"{name}-abcde-{group['groupName']}-worker"[:50] + "-abcde"] * group["replicas"]
-                found.append(Pods(group["template"], made, []))
-            return found
+                result = [f"{name}-abcde-{group['groupName']}-worker"[:50] + "-abcde"] * group["replicas"]
+                matches.append(Pods(group["template"], result, []))
+            return matches
 
 
 def _indexed(prefix: str, subdomain: str, job: Object) -> Pods:

@@ -49,10 +49,12 @@ def test_on_demand_on_gke_keeps_away_from_spot_nodes():
 @pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
 def test_a_node_holds_one_pod_of_the_gang(backend):
     objects = render(gang(backend=backend))
-    for made in pods(objects):
-        (term,) = made.template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for result in pods(objects):
+        (term,) = result.template["spec"]["affinity"]["podAntiAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
         assert term["topologyKey"] == "kubernetes.io/hostname"
-        assert term["labelSelector"]["matchLabels"].items() <= made.template["metadata"]["labels"].items()
+        assert term["labelSelector"]["matchLabels"].items() <= result.template["metadata"]["labels"].items()
 
 
 def test_any_node_does_for_small_models():

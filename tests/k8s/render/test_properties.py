@@ -28,7 +28,9 @@ some = settings(max_examples=40)
 @some
 @given(gangs())
 def test_world_size(gang):
-    asked = [(made.template["spec"]["containers"][0]["resources"], len(made.names)) for made in pods(render(gang))]
+    asked = [
+        (result.template["spec"]["containers"][0]["resources"], len(result.names)) for result in pods(render(gang))
+    ]
     assert sum(count for _, count in asked) == gang.nodes
     devices = sum(int(resources["limits"].get("nvidia.com/gpu", 0)) * count for resources, count in asked)
     assert devices == (gang.nodes * gang.processes if gang.instance.gpus else 0)
@@ -37,14 +39,14 @@ def test_world_size(gang):
 @some
 @given(gangs())
 def test_requests_are_limits_and_fit_the_node(gang):
-    for made in pods(render(gang)):
-        resources = made.template["spec"]["containers"][0]["resources"]
+    for result in pods(render(gang)):
+        resources = result.template["spec"]["containers"][0]["resources"]
         requests = resources["requests"]
         assert requests == resources["limits"]
         assert _milli(requests["cpu"]) <= gang.instance.cpu_m
         assert _mib(requests["memory"]) <= gang.instance.memory_mib
         assert int(requests.get("vpc.amazonaws.com/efa", 0)) == (gang.instance.efa if gang.nodes > 1 else 0)
-        (shm,) = (volume["emptyDir"] for volume in made.template["spec"]["volumes"] if volume["name"] == "shm")
+        (shm,) = (volume["emptyDir"] for volume in result.template["spec"]["volumes"] if volume["name"] == "shm")
         assert _mib(shm["sizeLimit"]) <= _mib(requests["memory"])
 
 
@@ -56,10 +58,10 @@ def test_names_and_labels_are_legal(gang):
         assert obj["metadata"]["name"] == gang.name
         assert obj["metadata"]["namespace"] == gang.settings.namespace
         assert labels(gang).items() <= obj["metadata"]["labels"].items()
-    for made in pods(objects):
-        assert all(re.fullmatch(DNS_LABEL, name) for name in made.names)
-        assert all(re.fullmatch(DNS_LABEL, part) for host in made.hosts for part in host.split("."))
-        assert made.template["metadata"]["labels"] == labels(gang)
+    for result in pods(objects):
+        assert all(re.fullmatch(DNS_LABEL, name) for name in result.names)
+        assert all(re.fullmatch(DNS_LABEL, part) for host in result.hosts for part in host.split("."))
+        assert result.template["metadata"]["labels"] == labels(gang)
     assert all(re.fullmatch(LABEL_VALUE, value) for value in labels(gang).values())
 
 
@@ -82,18 +84,18 @@ def test_a_pod_starts_the_trainer_of_its_rank(gang):
     if objects[0]["kind"] == "RayJob":
         return
     kind = objects[0]["kind"] if objects[0]["kind"] == "JobSet" else objects[0]["apiVersion"]
-    (made,) = pods(objects)
+    (result,) = pods(objects)
     rank = gang.nodes - 1
     fields = {RANK[kind]: str(rank)}
     fields |= {
         "metadata.labels['jobset.sigs.k8s.io/restart-attempt']": "7",
         "metadata.annotations['volcano.sh/job-version']": "7",
     }
-    known = environment(made.template, fields)
-    ran = [expand(word, known) for word in made.template["spec"]["containers"][0]["command"]]
+    known = environment(result.template, fields)
+    ran = [expand(word, known) for word in result.template["spec"]["containers"][0]["command"]]
     restart = "0" if kind == "batch/v1" else "7"
     assert ran[:6] == ["python", "-m", "pipeline.training", gang.plan_path, "--attempt", f"{gang.attempt}.{restart}"]
-    several = ["--node-rank", str(rank), "--master", f"{made.hosts[0]}:29500"]
+    several = ["--node-rank", str(rank), "--master", f"{result.hosts[0]}:29500"]
     assert ran[6:] == (several if gang.nodes > 1 else [])
 
 
@@ -101,8 +103,8 @@ def test_a_pod_starts_the_trainer_of_its_rank(gang):
 @given(gangs())
 def test_environment_is_as_given_and_each_name_once(gang):
     own = {"NODE_RANK", "RESTART", "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"}
-    for made in pods(render(gang)):
-        variables = made.template["spec"]["containers"][0]["env"]
+    for result in pods(render(gang)):
+        variables = result.template["spec"]["containers"][0]["env"]
         assert len({variable["name"] for variable in variables}) == len(variables)
         values = {variable["name"]: expand(variable["value"], {}) for variable in variables if "value" in variable}
         reserved = {variable["name"] for variable in variables if "valueFrom" in variable} | own & values.keys()

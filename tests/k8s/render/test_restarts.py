@@ -38,8 +38,8 @@ def test_pods_fail_their_job_at_once(backend, ended):
     job = obj["spec"] if backend == "indexed_job" else obj["spec"]["replicatedJobs"][0]["template"]["spec"]
     rules = job["podFailurePolicy"]["rules"]
     code, condition = (None, ended) if isinstance(ended, str) else (ended, None)
-    found = _matching(rules, code, condition, job["template"]["spec"]["containers"][0]["name"])
-    assert found == JOB_RULES[ended]
+    result = _matching(rules, code, condition, job["template"]["spec"]["containers"][0]["name"])
+    assert result == JOB_RULES[ended]
     assert all(rule["action"] == "FailJob" for rule in rules)
     assert job["backoffLimit"] == 0
 

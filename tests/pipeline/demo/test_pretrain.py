@@ -48,11 +48,11 @@ def test_the_kept_weights_are_the_declared_ones():
 
 
 def test_the_kept_tokenizer_is_the_one_the_script_makes(tokenizer: PreTrainedTokenizerFast):
-    made = build_tokenizer()
-    assert tokenizer.get_vocab() == made.get_vocab()
-    assert tokenizer.chat_template == made.chat_template
+    result = build_tokenizer()
+    assert tokenizer.get_vocab() == result.get_vocab()
+    assert tokenizer.chat_template == result.chat_template
     assert (tokenizer.padding_side, tokenizer.eos_token) == ("left", END)
-    assert sorted(made.get_vocab().values()) == list(range(len(made)))
+    assert sorted(result.get_vocab().values()) == list(range(len(result)))
 
 
 def test_the_kept_model_is_small_and_whole(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast):

@@ -173,11 +173,11 @@ def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
 def test_users_keep_their_word_from_champion_to_champion(tmp_path: Path) -> None:
     serve(tmp_path, FIRST)
     serve(tmp_path, SECOND)
-    said: dict[str, set[str]] = {}
+    by_name: dict[str, set[str]] = {}
     for path in (tmp_path / "observations_v2").iterdir():
         for line in gzip.decompress(path.read_bytes()).decode().splitlines():
             if line.endswith("}"):
                 row = json.loads(line)
-                said.setdefault(row["user_id"], set()).add(str(row["metadata"].get("user_consent")))
-    assert all(len(words) == 1 for words in said.values())
-    assert {word for words in said.values() for word in words} == {"true", "false", "None"}
+                by_name.setdefault(row["user_id"], set()).add(str(row["metadata"].get("user_consent")))
+    assert all(len(words) == 1 for words in by_name.values())
+    assert {word for words in by_name.values() for word in words} == {"true", "false", "None"}

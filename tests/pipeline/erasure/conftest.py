@@ -135,8 +135,8 @@ class Place:
         return report
 
     def reports(self) -> dict[str, DayReport]:
-        found = {d: self.store.read(f"traces/days/{d}.json", DayReport) for d in DAYS}
-        return {d: r for d, r in found.items() if r is not None}
+        by_name = {d: self.store.read(f"traces/days/{d}.json", DayReport) for d in DAYS}
+        return {d: r for d, r in by_name.items() if r is not None}
 
     def publish(self, *days: str) -> DatasetRef:
         reports = [self.reports()[day] for day in days]
@@ -190,12 +190,12 @@ class Place:
             (folder / name / "weights.safetensors").write_text(f"{name} of {iteration.id}")
         adapter, model = (ModelRef(uri=str(folder / n), digest=digest_dir(folder / n)) for n in ("adapter", "model"))
         checkpoint = CheckpointRef(adapter=adapter, model=model, step=1)
-        made = TrainingResult(
+        result = TrainingResult(
             iteration=iteration.id, plan_digest="p", checkpoint=checkpoint, metrics=(), seconds=1, attempts=1,
             resumed_from=(), health=Health(), goodput=Goodput(total_s=1, productive_s=1, badput_s={}), preemptions=(),
             engine="trl",
         )  # fmt: skip
-        store.write(iteration.path("training", "result.json"), made)
+        store.write(iteration.path("training", "result.json"), result)
         recorded = record(
             self.tracking_uri,
             store,
@@ -219,9 +219,9 @@ class Place:
         return result.checkpoint.model
 
     def version(self, iteration: Iteration) -> ModelVersion:
-        found = self.store.read(iteration.path("model_version.json"), ModelVersion)
-        assert found is not None
-        return found
+        result = self.store.read(iteration.path("model_version.json"), ModelVersion)
+        assert result is not None
+        return result
 
     def propose(self, iteration: Iteration) -> str:
         """Why the iteration's version is not let in."""
@@ -258,8 +258,8 @@ def make(root: Path, ann: str) -> World:
     for day, users in zip(DAYS, ((ann, BOB), (ann, BOB), (BOB, CYD)), strict=True):
         place.govern(day, [row(user, day, n) for user in users for n in range(6)])
         raw = [json.dumps(raw_row(ANN if user == ann else user, day, n)) for user in users for n in range(6)]
-        said = [json.dumps({"id": f"s{line[:24]}", "trace_id": json.loads(line)["trace_id"]}) for line in raw]
-        for folder, lines in (("observations_v2", [*raw, raw[0][:60]]), ("scores", said)):  # one line broke off
+        report = [json.dumps({"id": f"s{line[:24]}", "trace_id": json.loads(line)["trace_id"]}) for line in raw]
+        for folder, lines in (("observations_v2", [*raw, raw[0][:60]]), ("scores", report)):  # one line broke off
             path = place.store.path("production", folder, f"{day}.jsonl.gz")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
@@ -285,10 +285,10 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Path]:
 @pytest.fixture
 def world(_made: tuple[World, Path]) -> World:
     """The world as it was made, whatever the test before did to it."""
-    made, copy = _made
-    for path in made.place.root.iterdir():
+    result, copy = _made
+    for path in result.place.root.iterdir():
         if path.name != "mlflow":
             shutil.rmtree(path)
     # MLflow keeps its database open: it gets its old content, not a new file.
-    shutil.copytree(copy, made.place.root, dirs_exist_ok=True)
-    return made
+    shutil.copytree(copy, result.place.root, dirs_exist_ok=True)
+    return result

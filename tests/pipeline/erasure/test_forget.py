@@ -207,13 +207,13 @@ def test_an_empty_id_forgets_nobody(world: World) -> None:
 
 def objects(bucket: str) -> bytes:
     """Every version of every object of the bucket, Parquet decoded."""
-    s3, found = boto3.client("s3"), b""
+    s3, result = boto3.client("s3"), b""
     for version in s3.list_object_versions(Bucket=bucket).get("Versions", ()):
         content = s3.get_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])["Body"].read()
-        found += content
+        result += content
         if version["Key"].endswith(".parquet"):
-            found += json.dumps(pq.read_table(pa.BufferReader(content)).to_pylist(), default=str).encode()
-    return found
+            result += json.dumps(pq.read_table(pa.BufferReader(content)).to_pylist(), default=str).encode()
+    return result
 
 
 @pytest.mark.slow

@@ -86,8 +86,8 @@ def check(picture: bytes, figures: list[Any], *words: str) -> None:
     (figure,) = figures
     assert overlapping(figure) == []
     assert cut_off(figure) == []
-    said = "\n".join(texts(figure))
-    assert [word for word in words if word not in said] == []
+    output = "\n".join(texts(figure))
+    assert [word for word in words if word not in output] == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 12])
@@ -126,8 +126,8 @@ def test_where_there_is_nothing_to_draw_the_picture_says_so(figures: list[Any]) 
     rewards.component_histograms({"latency": SILENT})
     rewards.agreement_matrix([])
     rewards.coverage(0, {})
-    said = ["No component has spoken", "No two components", "There is no row"]
-    for figure, words in zip(figures, said, strict=True):
+    lines = ["No component has spoken", "No two components", "There is no row"]
+    for figure, words in zip(figures, lines, strict=True):
         assert words in "".join(texts(figure))
         assert cut_off(figure) == []
 

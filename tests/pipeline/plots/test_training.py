@@ -93,10 +93,10 @@ def test_goodput_is_one_bar_of_the_whole_time(figures: list[Any]) -> None:
     bars = [bar for container in axes.containers for bar in container]
     assert [bar.get_x() for bar in bars] == [0, 100, 110, 120, 130, 140, 150]
     assert bars[-1].get_x() + bars[-1].get_width() == goodput.total_s
-    said = "".join(texts(figures[0]))
-    assert "productive  100 s (62.5%)" in said
-    assert "lost  10 s (6.2%)" in said
-    assert "Goodput 62.5% of 2.7 min" in said
+    output = "".join(texts(figures[0]))
+    assert "productive  100 s (62.5%)" in output
+    assert "lost  10 s (6.2%)" in output
+    assert "Goodput 62.5% of 2.7 min" in output
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def test_a_promotion_is_on_the_audit_log_once(world: World) -> None:
         world.tick(50)
     world.propose("two", number=2)
     world.tick_until("promoted")
-    found = [(e.kind, e.subject, e.detail["digest"]) for e in audit.entries(world.store)]
-    assert [(kind, digest) for kind, _, digest in found] == [("promotion", "one"), ("promotion", "two")]
-    assert found[1][1] == world.state.rollout
+    matches = [(e.kind, e.subject, e.detail["digest"]) for e in audit.entries(world.store)]
+    assert [(kind, digest) for kind, _, digest in matches] == [("promotion", "one"), ("promotion", "two")]
+    assert matches[1][1] == world.state.rollout
 
 
 def test_a_promotion_whose_tick_died_is_recorded_by_a_later_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

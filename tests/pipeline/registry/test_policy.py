@@ -122,8 +122,8 @@ NAN = float("nan")
     ],
 )
 def test_what_a_look_must_be_to_count(seen, why):
-    found = unusable(seen, 0.0, 500.0, POLICY)
-    assert (why in found) if why else found == ""
+    result = unusable(seen, 0.0, 500.0, POLICY)
+    assert (why in result) if why else result == ""
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,11 @@ def test_a_champion_serves_since_its_promotion(world):
     world.propose("new")
     world.tick_until("promoted")
     promoted = next(e.at for e in read_events(world.store, NAME) if e.phase is Phase.PROMOTED)
-    found = champion(world.store, NAME)
-    assert found.since == datetime.fromtimestamp(promoted, UTC)
+    result = champion(world.store, NAME)
+    assert result.since == datetime.fromtimestamp(promoted, UTC)
     world.now += 1000
     world.propose("next", number=2)
-    assert champion(world.store, NAME) == found, "a rollout that has begun changes nothing"
+    assert champion(world.store, NAME) == result, "a rollout that has begun changes nothing"
 
 
 def propose_after(world: World, digest: str, against: ModelRef):

@@ -23,8 +23,8 @@ def test_good_canary_takes_every_weight_and_becomes_champion(world):
     assert weights == [0, 5, 25, 100, 0]  # at last the candidate is the champion and there is no canary
     split = world.router.read()
     assert (split.champion, split.champion_weight, split.canary) == (model("new"), 100, None)
-    found = champion(world.store, NAME)
-    assert (found.model, found.version, found.promotions) == (model("new"), 1, 1)
+    result = champion(world.store, NAME)
+    assert (result.model, result.version, result.promotions) == (model("new"), 1, 1)
     assert world.registry.aliases == {"champion": 1}
 
 

@@ -263,13 +263,13 @@ class RolloutMachine(RuleBasedStateMachine):
             if event.phase is Phase.ROLLING_BACK:
                 doomed.add(event.rollout)
         self.doomed = doomed
-        state, found = fold(events), champion(self.store, NAME)
+        state, result = fold(events), champion(self.store, NAME)
         assert state == self.world.state
-        if found is not None:
-            assert self.bundles[found.model.digest] == "bundle"
-            assert 1 <= found.version <= self.registered
-            assert found.promotions == sum(e.phase is Phase.PROMOTED for e in events)
-            assert found.model.digest not in state.quarantined
+        if result is not None:
+            assert self.bundles[result.model.digest] == "bundle"
+            assert 1 <= result.version <= self.registered
+            assert result.promotions == sum(e.phase is Phase.PROMOTED for e in events)
+            assert result.model.digest not in state.quarantined
 
 
 RolloutMachine.TestCase.settings = settings(

@@ -29,8 +29,8 @@ def distribution(iteration: str, number: int = 0, **changes: Any) -> RewardDistr
 
 def before(store: Store, this: RewardDistribution) -> str | None:
     record(store, this)
-    found = against(store, this)
-    return found.against if found else None
+    result = against(store, this)
+    return result.against if result else None
 
 
 def test_drift_compares_with_the_last_of_the_same_model(store: Store) -> None:
@@ -46,9 +46,9 @@ def test_drift_compares_with_the_last_of_the_same_model(store: Store) -> None:
 
 def test_a_retry_is_held_against_the_same_one(store: Store) -> None:
     names = ["a", "b", "c"]
-    found = [before(store, distribution(name)) for name in names]
+    matches = [before(store, distribution(name)) for name in names]
     kept = {path.name: path.read_bytes() for path in store.root.rglob("*.json")}
-    assert [before(store, distribution(name)) for name in names] == found == [None, "a", "b"]
+    assert [before(store, distribution(name)) for name in names] == matches == [None, "a", "b"]
     assert {path.name: path.read_bytes() for path in store.root.rglob("*.json")} == kept
     assert sorted(kept) == ["00000-a.json", "00000-b.json", "00000-c.json"]
 
@@ -57,10 +57,10 @@ def test_labels_made_again_keep_their_place(store: Store) -> None:
     for name in ("a", "b"):
         record(store, distribution(name))
     record(store, distribution("a", mean=0.1))
-    found = against(store, distribution("b", mean=0.4))
-    assert found is not None
-    assert (found.against, found.mean_change) == ("a", pytest.approx(0.3))
-    assert found.stability_index == 0
+    result = against(store, distribution("b", mean=0.4))
+    assert result is not None
+    assert (result.against, result.mean_change) == ("a", pytest.approx(0.3))
+    assert result.stability_index == 0
 
 
 def test_the_index_is_the_textbook_one() -> None:
@@ -74,9 +74,9 @@ counts = st.lists(st.integers(0, 1_000) | st.integers(0, 10**18), min_size=5, ma
 
 @given(counts, counts)
 def test_the_index_is_finite_symmetric_and_zero_for_the_same(before: list[int], after: list[int]) -> None:
-    found = stability_index(before, after)
-    assert 0 <= found < math.inf
-    assert found == pytest.approx(stability_index(after, before))
+    result = stability_index(before, after)
+    assert 0 <= result < math.inf
+    assert result == pytest.approx(stability_index(after, before))
     assert stability_index(before, before) == 0
 
 

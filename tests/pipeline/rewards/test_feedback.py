@@ -36,8 +36,8 @@ from tests.pipeline.rewards.feedback_rows import DOWN, UP, Opinion, call, settle
     ],
 )
 def test_an_opinion_is_as_strong_as_its_answers(scores: list[Any], value: float, answers: float) -> None:
-    found = settled([call("t", *scores)])
-    assert found == {"t": Opinion(pytest.approx(value), answers, "")}
+    result = settled([call("t", *scores)])
+    assert result == {"t": Opinion(pytest.approx(value), answers, "")}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_window_of_zero_means_never() -> None:
 
 def test_each_repetition_is_a_retry_of_the_call_before() -> None:
     rows = [call(f"t{n}", ask="why?", at=100 * n) for n in range(4)]
-    assert {trace: found.answers for trace, found in settled(rows, size=1).items()} == dict.fromkeys(
+    assert {trace: result.answers for trace, result in settled(rows, size=1).items()} == dict.fromkeys(
         ("t0", "t1", "t2"), 0.5
     )
 
@@ -124,21 +124,21 @@ def test_values_follow_the_rule_whatever_is_said(said: list[list[Any]], strength
         if weight:
             value = pytest.approx((sum(answers) + strength / 2) / (weight + strength))
             expected[f"t{n}"] = Opinion(value, weight, "")
-    found = settled(rows, prior_strength=strength)
-    assert found == expected
-    assert all(opinion.value is not None and 0 < opinion.value < 1 for opinion in found.values())
+    result = settled(rows, prior_strength=strength)
+    assert result == expected
+    assert all(opinion.value is not None and 0 < opinion.value < 1 for opinion in result.values())
     for row in rows:
         chance.shuffle(row["feedback"])
     chance.shuffle(rows)
-    assert settled(rows, size=3, prior_strength=strength) == found  # to the last bit
+    assert settled(rows, size=3, prior_strength=strength) == result  # to the last bit
 
 
 def test_the_order_of_answers_changes_no_bit() -> None:
     """0.1 + 0.2 + 0.3 is another number from the left than from the right."""
-    said = list(permutations([0.1, 0.2, 0.3]))
-    same_name = [call(f"a{n}", *(("stars", value) for value in values)) for n, values in enumerate(said)]
+    reported = list(permutations([0.1, 0.2, 0.3]))
+    same_name = [call(f"a{n}", *(("stars", value) for value in values)) for n, values in enumerate(reported)]
     each_its_own = [
-        call(f"b{n}", *((f"q{at}", value) for at, value in enumerate(values))) for n, values in enumerate(said)
+        call(f"b{n}", *((f"q{at}", value) for at, value in enumerate(values))) for n, values in enumerate(reported)
     ]
     for rows in (same_name, each_its_own):
         assert len(set(settled(rows).values())) == 1

@@ -26,13 +26,13 @@ def by(count: int, start: int = 0, tenant: str | None = None, every_s: int = DAY
 
 
 def reasons(rows: Rows, **caps: Any) -> Counter[str]:
-    return Counter(found.reason for found in settled(rows, size=200, **(CAPS | caps)).values())
+    return Counter(result.reason for result in settled(rows, size=200, **(CAPS | caps)).values())
 
 
 def test_of_one_user_no_more_than_the_cap_count() -> None:
     assert reasons(by(50)) == {"": 3, "over_user_cap": 47}
-    found = settled(by(50), **CAPS).values()
-    assert all((opinion.value is None) == (opinion.reason != "") for opinion in found)
+    result = settled(by(50), **CAPS).values()
+    assert all((opinion.value is None) == (opinion.reason != "") for opinion in result)
 
 
 def test_caps_are_by_user_else_by_session_or_trace() -> None:
@@ -44,11 +44,11 @@ def test_caps_are_by_user_else_by_session_or_trace() -> None:
 
 def test_caps_ignore_time_and_content() -> None:
     rows = by(40)
-    counted = {trace for trace, found in settled(rows, **CAPS).items() if not found.reason}
+    counted = {trace for trace, result in settled(rows, **CAPS).items() if not result.reason}
     assert counted not in ({row["trace_id"] for row in rows[:3]}, {row["trace_id"] for row in rows[-3:]})
     for place, row in enumerate(rows):
         row["timestamp"], row["feedback"] = rows[-place]["timestamp"], call("t", DOWN)["feedback"]
-    assert {trace for trace, found in settled(rows, **CAPS).items() if not found.reason} == counted
+    assert {trace for trace, result in settled(rows, **CAPS).items() if not result.reason} == counted
 
 
 def test_the_draw_stays_what_it_was() -> None:
@@ -90,8 +90,8 @@ def users(tenant: str | None, count: int) -> Rows:
 
 
 def counted(rows: Rows, **caps: Any) -> dict[str, int]:
-    found = settled(rows, size=500, **(CAPS | caps))
-    return dict(Counter(trace.partition("-")[0] for trace, opinion in found.items() if not opinion.reason))
+    result = settled(rows, size=500, **(CAPS | caps))
+    return dict(Counter(trace.partition("-")[0] for trace, opinion in result.items() if not opinion.reason))
 
 
 @pytest.mark.parametrize(
@@ -188,15 +188,15 @@ def rows_of(said: list[tuple[Any, ...]]) -> Rows:
 @given(st.lists(SAID, max_size=40), SETTINGS, st.randoms())
 def test_nobody_is_over_a_cap_and_nothing_is_lost(said: list[Any], caps: dict[str, Any], chance: Any) -> None:
     rows = rows_of(said)
-    found = settled(rows, size=50, **caps)
+    result = settled(rows, size=50, **caps)
     uncapped = settled(rows, size=50, **(caps | {"max_per_user": 1000, "burst": 1000, "max_tenant_share": 1.0}))
-    assert found.keys() == uncapped.keys()  # counted and set aside are all that was rated
-    assert all(opinion.value in (None, uncapped[trace].value) for trace, opinion in found.items())
-    assert all((opinion.value is None) == bool(opinion.reason) for opinion in found.values())
-    assert {opinion.reason for opinion in found.values()} <= {"", "burst", "over_user_cap", "over_tenant_cap"}
-    assert all(0 < opinion.value < 1 for opinion in found.values() if opinion.value is not None)
+    assert result.keys() == uncapped.keys()  # counted and set aside are all that was rated
+    assert all(opinion.value in (None, uncapped[trace].value) for trace, opinion in result.items())
+    assert all((opinion.value is None) == bool(opinion.reason) for opinion in result.values())
+    assert {opinion.reason for opinion in result.values()} <= {"", "burst", "over_user_cap", "over_tenant_cap"}
+    assert all(0 < opinion.value < 1 for opinion in result.values() if opinion.value is not None)
 
-    standing = [row for row in rows if row["trace_id"] in found and not found[row["trace_id"]].reason]
+    standing = [row for row in rows if row["trace_id"] in result and not result[row["trace_id"]].reason]
     each = Counter(principal(row["user_id"], row["session_id"], row["trace_id"]) for row in standing)
     assert all(count <= caps["max_per_user"] for count in each.values())
     tenants = Counter(t for row in standing if (t := json.loads(row["metadata"])["tenant_id"]) is not None)
@@ -204,7 +204,7 @@ def test_nobody_is_over_a_cap_and_nothing_is_lost(said: list[Any], caps: dict[st
     assert all(count <= most + 1e-9 for count in tenants.values())
 
     chance.shuffle(rows)
-    assert settled(rows, size=7, **caps) == found
+    assert settled(rows, size=7, **caps) == result
 
 
 @many

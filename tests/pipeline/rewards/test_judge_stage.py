@@ -61,12 +61,12 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
     write(export, "scores/a.jsonl", [score(1, 8, 1.0)])
     with serving(fair) as server:
         labels = label(endpoints=at(server), judge=JUDGE)
-    found = rows_of(labels)
-    assert [found[f"t{n}"]["judge"] for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
-    assert [found[f"t{n}"]["final_reward"] for n in range(4)] == pytest.approx([0.0, 0.25, 0.5, 0.75])
-    assert (found["t7"]["judge"], found["t8"]["judge"]) == (None, None)
-    assert {found[f"t{n}"]["judge_id"] for n in range(4)} == {labels.judge.id}
-    assert found["t1"]["tokens"] == 100
+    result = rows_of(labels)
+    assert [result[f"t{n}"]["judge"] for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
+    assert [result[f"t{n}"]["final_reward"] for n in range(4)] == pytest.approx([0.0, 0.25, 0.5, 0.75])
+    assert (result["t7"]["judge"], result["t8"]["judge"]) == (None, None)
+    assert {result[f"t{n}"]["judge_id"] for n in range(4)} == {labels.judge.id}
+    assert result["t1"]["tokens"] == 100
     assert (labels.judge.asked, labels.judge.attacks, labels.judge.attacks_withstood) == (4, 60, 60)
     assert labels.tokens == 100 * (ADMISSION + 4)
     assert len(about_traces(server)) == 4
@@ -102,9 +102,9 @@ def test_an_abstention_is_a_null_with_its_reason(export: Path, label: Label) -> 
 
     with serving(moody) as server:
         labels = label(endpoints=at(server), judge=JUDGE)
-    found = rows_of(labels)
-    assert [found[f"t{n}"]["reason"] for n in range(3)] == ["", "judge_out_of_range", "judge_malformed"]
-    assert json.loads(found["t1"]["missing"]) == {"judge": "judge_out_of_range"}
+    result = rows_of(labels)
+    assert [result[f"t{n}"]["reason"] for n in range(3)] == ["", "judge_out_of_range", "judge_malformed"]
+    assert json.loads(result["t1"]["missing"]) == {"judge": "judge_out_of_range"}
     assert labels.unlabelled == {"judge_out_of_range": 1, "judge_malformed": 1}
     assert labels.judge.abstained == {"judge_out_of_range": 1, "judge_malformed": 1}
     assert labels.coverage == pytest.approx(1 / 3)
@@ -262,8 +262,8 @@ def test_a_trace_with_contexts_is_held_against_them(export: Path, label: Label) 
         asked = len(server.requests)
         second = label(digest="again", endpoints=endpoints, rag=rag)
     assert len(server.requests) == asked, "what was measured is remembered"
-    found = rows_of(first)
-    good, bad, bare = (found[f"t{n}"] for n in range(3))
+    result = rows_of(first)
+    good, bad, bare = (result[f"t{n}"] for n in range(3))
     assert good["faithfulness"] == 1.0 and bad["faithfulness"] == 0.0
     assert good["final_reward"] > 0.7 > 0.5 > bad["final_reward"]
     assert json.loads(good["weights"]) == pytest.approx(
@@ -271,7 +271,7 @@ def test_a_trace_with_contexts_is_held_against_them(export: Path, label: Label) 
     )
     assert (bare["final_reward"], bare["reason"]) == (None, "no_signal")
     assert good["tokens"] > 0 and first.tokens > 0
-    assert rows_of(second) == found
+    assert rows_of(second) == result
 
 
 def with_contexts(*completions: str) -> list[dict[str, Any]]:

@@ -165,7 +165,7 @@ conftest.labeller(conftest.Store({store!r}), Path({export!r}))()
 def test_a_kill_loses_no_finished_check(export: Path, store: Store, label: Label) -> None:
     """SIGKILL in the middle of the files of rows: the same call again checks what was not, and no more."""
     for day in (5, 6, 7):
-        numbers = range(1500 * day, 1500 * day + 1500)
+        numbers = range(400 * day, 400 * day + 400)
         day_file(export, day, [call(n, f"#### ({n} + x)/7", rf"\frac{{x + {n}}}{{7}}", day=day) for n in numbers])
     code = KILLED.format(path=sys.path, store=str(store.root), export=str(export))
     child = subprocess.Popen([sys.executable, "-c", code])
@@ -174,16 +174,16 @@ def test_a_kill_loses_no_finished_check(export: Path, store: Store, label: Label
     def noted() -> int:  # whole lines: the last one may be torn
         return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/*.jsonl"))
 
-    while child.poll() is None and noted() <= 1500:
+    while child.poll() is None and noted() <= 400:
         time.sleep(0.01)
     assert child.poll() is None, "it ended before it could be killed"
     child.kill()
     child.wait()
     finished = noted()
     labels = label()
-    assert (labels.checked, labels.remembered) == (4500 - finished, finished)
-    assert 1500 < labels.remembered < 4500
-    assert labels.outcomes == {"correct": 4500}
+    assert (labels.checked, labels.remembered) == (1200 - finished, finished)
+    assert 400 < labels.remembered < 1200
+    assert labels.outcomes == {"correct": 1200}
 
 
 def test_the_table_can_be_read_with_its_schema(export: Path, label: Label) -> None:
@@ -218,15 +218,15 @@ def test_label_counts_rows_with_tool_calls_and_checks_none(export: Path, label: 
         {"role": "assistant", "content": None, "tool_calls": [request]},
         {"role": "tool", "tool_call_id": "c", "content": "done"},
     ]
-    said = {"role": "assistant", "content": "#### 30", "tool_calls": [request]}
-    rows = [call(1, "#### 30", "30", input=asked), call(2, json.dumps(said), "30"), call(3, "#### 30", "30")]
+    by_name = {"role": "assistant", "content": "#### 30", "tool_calls": [request]}
+    rows = [call(1, "#### 30", "30", input=asked), call(2, json.dumps(by_name), "30"), call(3, "#### 30", "30")]
     day_file(export, 5, rows)
     write(export, THUMBS, [score(1, 1, 1.0)])
     labels = label(rules=RULES)
-    found = rows_of(labels)
+    result = rows_of(labels)
     assert labels.unlabelled == {"tool_calls": 2}
     assert labels.outcomes == {"tool_calls": 2, "correct": 1}
-    assert [found[f"t{n}"]["final_reward"] is None for n in (1, 2, 3)] == [True, True, False]
+    assert [result[f"t{n}"]["final_reward"] is None for n in (1, 2, 3)] == [True, True, False]
     assert (labels.checked, *(labels.components[name].count for name in ("correct", "feedback"))) == (1, 1, 0)
-    assert json.loads(found["t1"]["prompt"])[1]["tool_calls"], "the call is not an empty turn"
+    assert json.loads(result["t1"]["prompt"])[1]["tool_calls"], "the call is not an empty turn"
     assert [row.trace_id for row in read_labels(labels.dataset)] == ["t3"]

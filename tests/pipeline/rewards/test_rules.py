@@ -20,9 +20,9 @@ def value(name: str, text: str, kind: VerifierKind | None = "math", rules: Rules
 
 
 def test_an_honest_solution_keeps_every_rule() -> None:
-    found = measure(SOLUTION, "math", 3.0, RULES)
-    assert set(found) <= set(COMPONENTS)
-    assert found == {
+    result = measure(SOLUTION, "math", 3.0, RULES)
+    assert set(result) <= set(COMPONENTS)
+    assert result == {
         "format": Finding(1.0),
         "length": Finding(1.0),
         "reasoning": Finding(1.0),
@@ -148,8 +148,8 @@ def test_zero_width_characters_hide_no_repetition() -> None:
     [(0.0, 1.0), (15.0, 0.5), (30.0, 0.0), (31.0, 0.0), (1e300, 0.0), (-0.1, None), (None, None), (math.nan, None)],
 )
 def test_latency_falls_to_the_slow_mark(seconds: float | None, expected: float | None) -> None:
-    found = measure(SOLUTION, "math", seconds, RULES)["latency"]
-    assert found == (DOES_NOT_APPLY if expected is None else Finding(expected))
+    result = measure(SOLUTION, "math", seconds, RULES)["latency"]
+    assert result == (DOES_NOT_APPLY if expected is None else Finding(expected))
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
@@ -174,9 +174,9 @@ HOSTILE = st.lists(
 def test_any_text_has_findings_in_range(
     text: str, kind: VerifierKind | None, seconds: float | None, least: int, slow_s: float
 ) -> None:
-    found = measure(text, kind, seconds, Rules(min_chars=least, slow_s=slow_s))
-    assert list(found) == ["format", "length", "reasoning", "repetition", "latency"]
-    for finding in found.values():
+    result = measure(text, kind, seconds, Rules(min_chars=least, slow_s=slow_s))
+    assert list(result) == ["format", "length", "reasoning", "repetition", "latency"]
+    for finding in result.values():
         assert finding == DOES_NOT_APPLY or (finding.value is not None and 0.0 <= finding.value <= 1.0)
 
 
@@ -199,5 +199,5 @@ def test_long_texts_of_anything_are_read(kind: VerifierKind | None) -> None:
         "\u200b",
         "ab c\n",
     ):
-        found = measure(part * (200_000 // len(part)), kind, 1.0, RULES)
-        assert found["length"] == Finding(0.0)
+        result = measure(part * (200_000 // len(part)), kind, 1.0, RULES)
+        assert result["length"] == Finding(0.0)

@@ -34,20 +34,20 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def review(trace: int, score: float, **changes: Any) -> ReviewedLabel:
-    made = ReviewedLabel("2026-W01", f"t{trace:03d}", "o", "random", reward=None, score=score, reviewers=1)
-    return made._replace(**changes)
+    result = ReviewedLabel("2026-W01", f"t{trace:03d}", "o", "random", reward=None, score=score, reviewers=1)
+    return result._replace(**changes)
 
 
 def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
     silent = [{"missing": json.dumps({"judge": "budget"})}, {"missing": json.dumps({"judge": "prose", "correct": "x"})}]
-    found = components(table([{"judge": 0.0}, {"judge": 1.0}, {"judge": 0.52}, *silent, {}, {"missing": None}]))
-    judge = found["judge"]
+    result = components(table([{"judge": 0.0}, {"judge": 1.0}, {"judge": 0.52}, *silent, {}, {"missing": None}]))
+    judge = result["judge"]
     assert (judge.count, judge.mean) == (3, pytest.approx(0.506667, abs=1e-5))
     assert judge.missing == {"absent": 2, "budget": 1, "prose": 1}
     assert [place for place, rows in enumerate(judge.histogram) if rows] == [0, 10, 19]
-    assert found["correct"].missing == {"absent": 6, "x": 1}
-    assert found["latency"].mean is None
-    assert list(found) == list(COMPONENTS)
+    assert result["correct"].missing == {"absent": 6, "x": 1}
+    assert result["latency"].mean is None
+    assert list(result) == list(COMPONENTS)
 
 
 @settings(max_examples=40)
@@ -55,9 +55,9 @@ def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
 def test_every_row_is_a_value_or_one_reason(rows: list[tuple[float | None, str]]) -> None:
     missing = [json.dumps({"judge": why} if why and value is None else {}) for value, why in rows]
     labels = table([{"judge": row[0], "missing": text} for row, text in zip(rows, missing, strict=True)])
-    found = components(labels)["judge"]
-    assert found.count == sum(found.histogram)
-    assert found.count + sum(found.missing.values()) == len(rows)
+    result = components(labels)["judge"]
+    assert result.count == sum(result.histogram)
+    assert result.count + sum(result.missing.values()) == len(rows)
 
 
 def test_a_table_without_rows_says_nothing() -> None:
@@ -71,13 +71,13 @@ def test_a_table_without_rows_says_nothing() -> None:
 def test_components_agree_where_both_are_over_a_half_or_neither() -> None:
     same = [{"correct": 1.0, "judge": 0.9, "format": 1.0}, {"correct": 0.0, "judge": 0.5, "format": 1.0}] * 15
     apart = [{"correct": 1.0, "judge": 0.1, "format": 1.0}] * 10
-    found = {(pair.first, pair.second): pair for pair in agreement(table([*same, *apart, {"correct": 1.0}]))}
-    assert set(found) == {("correct", "format"), ("correct", "judge"), ("format", "judge")}
-    pair = found["correct", "judge"]
+    by_name = {(pair.first, pair.second): pair for pair in agreement(table([*same, *apart, {"correct": 1.0}]))}
+    assert set(by_name) == {("correct", "format"), ("correct", "judge"), ("format", "judge")}
+    pair = by_name["correct", "judge"]
     assert (pair.agree.value, pair.agree.n) == (0.75, 40)
     assert pair.rank_correlation.value is not None
-    assert found["correct", "format"].rank_correlation.value is None  # one of them is constant
-    assert found["correct", "format"].rank_correlation.n == 40
+    assert by_name["correct", "format"].rank_correlation.value is None  # one of them is constant
+    assert by_name["correct", "format"].rank_correlation.n == 40
 
 
 @pytest.mark.parametrize(("shared", "pairs"), [(MIN_SHARED - 1, 0), (MIN_SHARED, 1)])
@@ -104,10 +104,10 @@ def test_people_are_held_against_the_labels_as_they_are_now() -> None:
     labels = table([{"final_reward": at / 10} for at in range(11)] + [{"final_reward": None, "reason": "timeout"}])
     reviews = [review(at, at / 10, reward=0.3) for at in range(11)]
     reviews += [review(11, 1.0), review(99, 0.0), review(3, 1.0, stratum="edge"), review(4, 1.0, observation_id="new")]
-    found = human_agreement(labels, reviews)
-    assert found.reviews == 11
-    assert found.rank_correlation.value == pytest.approx(1)
-    assert (found.noise.value, found.noise.n) == (0.0, 10)  # at 0.5 a person takes no side
+    result = human_agreement(labels, reviews)
+    assert result.reviews == 11
+    assert result.rank_correlation.value == pytest.approx(1)
+    assert (result.noise.value, result.noise.n) == (0.0, 10)  # at 0.5 a person takes no side
 
 
 def test_reviews_of_several_weeks_are_one_review() -> None:
@@ -123,9 +123,9 @@ def test_noise_is_the_share_of_labels_on_the_other_side() -> None:
     rewards = (rng.random(2_000) < 0.5).astype(float)
     slips = rng.random(2_000) < 0.2
     reviews = [review(at, abs(reward - slip)) for at, (reward, slip) in enumerate(zip(rewards, slips, strict=True))]
-    found = human_agreement(table([{"final_reward": reward} for reward in rewards]), reviews)
-    assert found.noise.value == np.mean(slips)
-    assert found.rank_correlation.value == pytest.approx(1 - 2 * np.mean(slips), abs=0.01)
+    result = human_agreement(table([{"final_reward": reward} for reward in rewards]), reviews)
+    assert result.noise.value == np.mean(slips)
+    assert result.rank_correlation.value == pytest.approx(1 - 2 * np.mean(slips), abs=0.01)
 
 
 def mixed() -> list[dict[str, Any]]:
@@ -135,12 +135,12 @@ def mixed() -> list[dict[str, Any]]:
 
 
 def test_samples_show_every_kind_whatever_the_order_of_rows() -> None:
-    found = samples(table(mixed()), 4)
-    assert [each.trace_id for each in found] == ["a10", "a0", "b0", "c"]
-    assert found == samples(table(mixed()[::-1]), 4)
+    result = samples(table(mixed()), 4)
+    assert [each.trace_id for each in result] == ["a10", "a0", "b0", "c"]
+    assert result == samples(table(mixed()[::-1]), 4)
     assert [each.trace_id for each in samples(table(mixed()), 100)].count("c") == 1
     assert len(samples(table(mixed()), 100)) == 15
-    assert found[0].prompt == "user: 2+2?"
+    assert result[0].prompt == "user: 2+2?"
 
 
 def test_a_sample_says_why_in_words() -> None:

@@ -25,9 +25,9 @@ def test_erased_entry_that_forgets_more_stands(
         add(store, ErasedUser(mark=user_hash("other"), since=None, proof="p"))
         for since in entries:
             add(store, ErasedUser(mark=user_hash("ann"), since=since, proof=str(since)))
-    found = {user.mark: user for user in erased_users(store).users}
-    assert (found[user_hash("ann")].since, found[user_hash("ann")].proof) == (stands, str(stands))
-    assert len(found) == 2
+    by_name = {user.mark: user for user in erased_users(store).users}
+    assert (by_name[user_hash("ann")].since, by_name[user_hash("ann")].proof) == (stands, str(stands))
+    assert len(by_name) == 2
 
 
 def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> None:

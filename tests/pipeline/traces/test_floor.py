@@ -44,10 +44,10 @@ def untouched(store: Store) -> bool:
 
 def test_a_source_read_as_another_kind_fails_with_the_likely_one(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, many(1, 60))
-    with pytest.raises(ValueError, match="0 of 59 rows") as told:
+    with pytest.raises(ValueError, match="0 of 59 rows") as error:
         govern(store, OtelSource(uri=str(export)), str(export))
-    said = str(told.value)
-    assert "schema 59" in said and "set traces.source.kind to langfuse_export" in said
+    output = str(error.value)
+    assert "schema 59" in output and "set traces.source.kind to langfuse_export" in output
     assert untouched(store)
     assert run().admitted == 59
 
@@ -86,12 +86,12 @@ def test_the_reader_is_one_of_the_rules() -> None:
 def test_a_consent_key_that_no_row_has_fails_with_the_keys_seen(run: Run, store: Store, export: Path) -> None:
     metadata = {"agreed_to_training": "true", "region": "us-secret-value", "ann@example.com": "x"}
     write(export, FIRST, many(1, 60, metadata=metadata))
-    with pytest.raises(ValueError, match="consent 59") as told:
+    with pytest.raises(ValueError, match="consent 59") as error:
         run()
-    said = str(told.value)
-    assert "no row has the metadata key 'user_consent'" in said
-    assert "agreed_to_training (59)" in said and "region (59)" in said
-    assert "us-secret-value" not in said and "ann@example.com" not in said
+    output = str(error.value)
+    assert "no row has the metadata key 'user_consent'" in output
+    assert "agreed_to_training (59)" in output and "region (59)" in output
+    assert "us-secret-value" not in output and "ann@example.com" not in output
     assert untouched(store)
     assert run(consent_key="agreed_to_training").admitted == 59
 

@@ -39,9 +39,9 @@ def batch_of(*traces: Trace, settings: Traces = SETTINGS) -> pa.RecordBatch:
 
 def judged(settings: Traces = SETTINGS, erased: Any = None, **changes: Any) -> dict[str, Any] | Reason:
     """The trace as the table would hold it, or the reason against it."""
-    said = changes.get("metadata")
-    if isinstance(said, dict):
-        changes["metadata"] = msgspec.json.encode(said).decode()
+    value = changes.get("metadata")
+    if isinstance(value, dict):
+        changes["metadata"] = msgspec.json.encode(value).decode()
     batch = batch_of(msgspec.structs.replace(GOOD, **changes), settings=settings)
     checked, (reason,) = check(batch, GateRules(settings, NOW, erased or {}))
     return reason or checked.to_pylist()[0]
@@ -115,7 +115,7 @@ def test_confidentiality(value: Any, admitted: bool) -> None:
 
 def test_every_text_that_is_kept_is_masked() -> None:
     mail = "a@example.com"
-    found = judged(
+    result = judged(
         messages=[{"role": "user", "content": mail, "tool_calls": f'[{{"to": "{mail}"}}]'}],
         completion=mail,
         error=mail,
@@ -124,8 +124,8 @@ def test_every_text_that_is_kept_is_masked() -> None:
         metadata={"user_consent": True, "from": [mail], "expected_answer": mail},
         feedback=[Score("s", "t", None, mail, 1.0, mail, None)],
     )
-    assert isinstance(found, dict)
-    assert mail not in str(found)
+    assert isinstance(result, dict)
+    assert mail not in str(result)
 
 
 def test_the_first_gate_that_objects_gives_the_reason() -> None:
@@ -167,11 +167,11 @@ def test_a_row_that_no_table_can_hold_is_rejected_alone() -> None:
 
 
 def test_metadata_that_exports_turned_into_text_is_read_back() -> None:
-    said = {"user_consent": '"yes"', "expected_answer": '"12"', "finish_reason": "stop", "region": '["eu"]'}
-    assert judged(metadata=said) == Reason.REGION
-    found = judged(metadata={**said, "region": "us"})
-    assert isinstance(found, dict)
-    assert (found["reference"], found["finish_reason"]) == ("12", "stop")
+    by_name = {"user_consent": '"yes"', "expected_answer": '"12"', "finish_reason": "stop", "region": '["eu"]'}
+    assert judged(metadata=by_name) == Reason.REGION
+    result = judged(metadata={**by_name, "region": "us"})
+    assert isinstance(result, dict)
+    assert (result["reference"], result["finish_reason"]) == ("12", "stop")
 
 
 def test_the_content_key_is_of_prompt_and_completion_alone() -> None:

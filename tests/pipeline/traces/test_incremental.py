@@ -39,9 +39,9 @@ def ids(store: Store, governed: GovernedTraces) -> list[str]:
 
 
 def watermark(store: Store) -> Watermark:
-    found = store.read(WATERMARK, Watermark)
-    assert found is not None
-    return found
+    result = store.read(WATERMARK, Watermark)
+    assert result is not None
+    return result
 
 
 def test_a_file_that_did_not_change_is_not_read(run: Run, store: Store, export: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_new_file_brings_along_the_unchanged_files_of_its_days(run: Run, store
 def test_feedback_that_changes_reopens_its_days(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1)])
     write(export, day_file(6), [observation(2, start_time=at(6))])
-    said = write(export, "scores/a.jsonl", [score(1, 1, 1.0)])
+    value = write(export, "scores/a.jsonl", [score(1, 1, 1.0)])
 
     def means() -> list[float | None]:
         return read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])["feedback_mean"].to_pylist()
@@ -81,7 +81,7 @@ def test_feedback_that_changes_reopens_its_days(run: Run, store: Store, export: 
     assert watermark(store).parts["scores/a.jsonl"].annotates == ("2026-01-05",)
     write(export, "scores/a.jsonl", [score(1, 2, 0.0)])
     assert means() == [None, 0.0]
-    said.unlink()
+    value.unlink()
     assert means() == [None, None]
 
 
@@ -90,11 +90,11 @@ def test_feedback_that_came_before_its_trace_is_joined(run: Run, store: Store, e
     write(export, "scores/a.jsonl", [score(1, 2, 1.0)])
     run()
     write(export, day_file(6), [observation(2, start_time=at(6))])
-    found = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
-    assert found["feedback_mean"].to_pylist() == [None, 1.0]
+    result = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
+    assert result["feedback_mean"].to_pylist() == [None, 1.0]
     (export / "scores/a.jsonl").unlink()
-    found = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
-    assert found["feedback_mean"].to_pylist() == [None, None]
+    result = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
+    assert result["feedback_mean"].to_pylist() == [None, None]
 
 
 def test_attributes_of_the_older_layout_reopen_rejected_rows(run: Run, store: Store, export: Path) -> None:
@@ -106,9 +106,9 @@ def test_attributes_of_the_older_layout_reopen_rejected_rows(run: Run, store: St
     write(export, "traces/2026-01-06.jsonl", [{**trace, "metadata": {"user_consent": "true"}, "updated_at": at(6)}])
     governed = run()
     assert governed.rejected == {}
-    (found,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
-    assert (found["reference"], json.loads(found["metadata"])["user_consent"]) == ("2", "true")
-    assert found["user_id"].startswith("pseudonym-")
+    (result,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
+    assert (result["reference"], json.loads(result["metadata"])["user_consent"]) == ("2", "true")
+    assert result["user_id"].startswith("pseudonym-")
 
 
 def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Path) -> None:

@@ -107,9 +107,9 @@ def test_what_nobody_can_read_is_counted_and_told_by_its_shape(run: Run, store: 
     final = observation(1, id="o9", start_time="2026-01-05 11:00:00", output=odd)
     rows = [observation(1), final, observation(2, input=odd), observation(3, output=json.dumps(calls)), observation(4)]
     write(export, FIRST, [*rows, observation(5, output="None"), observation(6, output=odd, level="ERROR")])
-    found = run()
-    assert ids(store, found.iteration.dataset) == ["t4"]
-    assert found.rejected == {
+    result = run()
+    assert ids(store, result.iteration.dataset) == ["t4"]
+    assert result.rejected == {
         Reason.UNREADABLE: 2,
         Reason.INTERMEDIATE: 1,  # an earlier call does not stand for a trace because its last one cannot be read
         Reason.TOOL_CALL_ONLY: 1,
@@ -262,8 +262,8 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "sent to a@example.com"},
     ]
-    said = {"role": "assistant", "content": "Done, once more.", "tool_calls": [call]}
-    write(export, FIRST, [observation(1, input=json.dumps(asked), output=json.dumps(said))])
+    by_name = {"role": "assistant", "content": "Done, once more.", "tool_calls": [call]}
+    write(export, FIRST, [observation(1, input=json.dumps(asked), output=json.dumps(by_name))])
     (row,) = read_dataset(store, local_lake(store), run().iteration.dataset).to_pylist()
     for calls in (row["messages"][1]["tool_calls"], row["tool_calls"]):
         assert json.loads(json.loads(calls)[0]["function"]["arguments"]) == {"to": "[EMAIL]"}

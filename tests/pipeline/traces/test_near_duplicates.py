@@ -42,8 +42,8 @@ def test_planted_near_duplicates_are_found_and_others_are_not(tmp_path: Path) ->
     parts = [[" ".join(t) for t in some] for some in (texts, close, apart)]
     rows = clusters(written(tmp_path, parts), 0.9, scratch=tmp_path).to_pylist()
     of = {(r["part"], r["row"]): r["cluster"] for r in rows}
-    found = sum((0, n) in of and of[0, n] == of.get((1, n)) for n in range(200))
-    assert found >= 190  # 0.95 is estimated within 0.02 from 128 slots
+    result = sum((0, n) in of and of[0, n] == of.get((1, n)) for n in range(200))
+    assert result >= 190  # 0.95 is estimated within 0.02 from 128 slots
     assert all(part != 2 and (part, row) < (1, 200) for part, row in of)
     assert len({(0, n) for n in range(200, 300)} & of.keys()) == 0
 

@@ -167,9 +167,9 @@ def test_who_is_in_a_dataset_outlives_its_snapshot(run: Run, store: Store, expor
     run(attribution="model", version=2)
     with open_lake(local_lake(store)) as lake:
         record_dataset_users(store, lake)
-    found = dataset_users(store, governed.iteration.dataset.digest)
-    assert found is not None
-    assert len(found.newest) == 2
+    result = dataset_users(store, governed.iteration.dataset.digest)
+    assert result is not None
+    assert len(result.newest) == 2
 
 
 @pytest.mark.slow
@@ -194,9 +194,9 @@ def test_forgetting_spares_a_dataset_without_the_user(
 
     # Only what an iteration was cut from is asked about once its snapshot is gone.
     for dataset in (new, old):
-        made = run(attribution="model", version=2 if dataset == new else 1)
-        iteration = made.iteration.model_copy(update={"id": dataset.digest[:8], "dataset": dataset})
-        store.write(iteration.path("traces.json"), made.model_copy(update={"iteration": iteration}))
+        result = run(attribution="model", version=2 if dataset == new else 1)
+        iteration = result.iteration.model_copy(update={"id": dataset.digest[:8], "dataset": dataset})
+        store.write(iteration.path("traces.json"), result.model_copy(update={"iteration": iteration}))
     without = erase("cyd")
     assert old.digest in without
     assert new.digest not in without

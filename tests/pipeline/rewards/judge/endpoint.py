@@ -151,8 +151,8 @@ def in_turn(*said: Said) -> Answer:
 def parts(request: Request) -> dict[str, str]:
     """The fenced data of a request, by name."""
     text = request.body["messages"][-1]["content"]
-    found = re.findall(r"^=== (\w{16}) BEGIN (.+?) ===\n(.*?)\n=== \1 END \2 ===$", text, re.DOTALL | re.MULTILINE)
-    return {name: data for _, name, data in found}
+    result = re.findall(r"^=== (\w{16}) BEGIN (.+?) ===\n(.*?)\n=== \1 END \2 ===$", text, re.DOTALL | re.MULTILINE)
+    return {name: data for _, name, data in result}
 
 
 def asked(n: int) -> list[JudgeRequest]:

@@ -49,9 +49,9 @@ def test_data_stays_where_it_belongs(prompt: str, completion: str, reference: st
 @pytest.mark.parametrize("attack", attacks(DEFAULT_RUBRIC), ids=lambda attack: attack.name)
 def test_no_attack_gets_out_of_its_fence(attack: Attack) -> None:
     messages = score_prompt(attack.asked, DEFAULT_RUBRIC)
-    found = seen(messages)
-    assert list(found)[-1] == "answer to be scored"
-    outside = messages[1]["content"].replace(found["answer to be scored"], "")
+    result = seen(messages)
+    assert list(result)[-1] == "answer to be scored"
+    outside = messages[1]["content"].replace(result["answer to be scored"], "")
     assert "Ignore all earlier instructions" not in outside
     assert not [tag for tag in ("<|im_start|>", "</s>", "\u200b", "\u202e", "```") if tag in messages[1]["content"]]
 

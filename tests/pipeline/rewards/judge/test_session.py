@@ -125,8 +125,8 @@ def test_it_works_from_within_a_running_loop_and_from_nothing() -> None:
 
 def test_a_comparison_is_asked_in_both_orders() -> None:
     def longer(server: Server, request: Request, place: int) -> Said:
-        found = parts(request)
-        sizes = len(found["answer A"]), len(found["answer B"])
+        result = parts(request)
+        sizes = len(result["answer A"]), len(result["answer B"])
         return preferring("tie" if sizes[0] == sizes[1] else "A" if sizes[0] > sizes[1] else "B")
 
     pairs = [
@@ -135,10 +135,10 @@ def test_a_comparison_is_asked_in_both_orders() -> None:
         PairComparison(QUESTION, "a", "b"),
     ]
     with serving(longer) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
-        found = judge.compare(pairs)
-    assert [(one.winner, one.consistent) for one in found] == [("first", True), ("second", True), ("tie", True)]
+        result = judge.compare(pairs)
+    assert [(one.winner, one.consistent) for one in result] == [("first", True), ("second", True), ("tie", True)]
     assert len(server.requests) == 6
-    assert all(one.tokens == 200 for one in found)
+    assert all(one.tokens == 200 for one in result)
 
 
 @pytest.mark.parametrize("habit", ["A", "B"])
@@ -148,9 +148,9 @@ def test_a_judge_that_prefers_a_place_contradicts_itself(habit: str) -> None:
         serving(always(preferring(habit))) as server,
         open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
     ):
-        found = judge.compare([PairComparison(QUESTION, "1", "2")], lambda place, one: known.append((place, one)))
-    assert found == [Preferred(winner=None, consistent=False, tokens=200, usd=0.0)]
-    assert known == [(0, found[0])]
+        result = judge.compare([PairComparison(QUESTION, "1", "2")], lambda place, one: known.append((place, one)))
+    assert result == [Preferred(winner=None, consistent=False, tokens=200, usd=0.0)]
+    assert known == [(0, result[0])]
 
 
 def test_half_a_tie_is_a_contradiction() -> None:
@@ -165,10 +165,10 @@ def test_half_a_tie_is_a_contradiction() -> None:
 @pytest.mark.parametrize("answers", [(completion("A"),), (preferring("A"), preferring("C"))])
 def test_a_comparison_without_both_answers_is_none(answers: tuple[Said, ...]) -> None:
     with serving(in_turn(*answers)) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
-        (found,) = judge.compare([PairComparison(QUESTION, "1", "2")])
-    assert (found.winner, found.consistent) == (None, None)
-    assert found.reason in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE)
-    assert found.tokens == 100 * len(answers)
+        (result,) = judge.compare([PairComparison(QUESTION, "1", "2")])
+    assert (result.winner, result.consistent) == (None, None)
+    assert result.reason in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE)
+    assert result.tokens == 100 * len(answers)
 
 
 def test_only_the_judges_own_doing_is_worth_remembering() -> None:

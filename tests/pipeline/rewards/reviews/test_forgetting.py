@@ -24,19 +24,19 @@ def test_forgetting_a_user_leaves_everybody_elses_reviews(store: Store, week: Pa
     (week / "sheet-bob.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sample(week).values()))
     (week / "sheet.xlsx").write_bytes(b"whatever")
     theirs = [row for row in sample(week).values() if row["user_id"] == "user-3"]
-    told = reviews.forget(store, {"user-3", "somebody@else.example"})
+    value = reviews.forget(store, {"user-3", "somebody@else.example"})
     place = f"rewards/reviews/{WEEK}"
     names = ("sheet-ann.csv", "sheet-bob.jsonl", "sheet.csv")
-    assert told[:-2] == [f"{place}/{name}: {len(theirs)} lines" for name in names]
-    assert told[-2:] == [f"{place}/sheet.xlsx: removed", f"{place}/sample.jsonl: {len(theirs)} lines"]
+    assert value[:-2] == [f"{place}/{name}: {len(theirs)} lines" for name in names]
+    assert value[-2:] == [f"{place}/sheet.xlsx: removed", f"{place}/sample.jsonl: {len(theirs)} lines"]
     left = bytes_of(week) + (week / "sheet-ann.csv").read_bytes().decode("utf-16").encode()
     for row in theirs:
         assert not [name for name in ("item", "trace_id", "completion") if row[name].encode() in left]
     assert {row["user_id"] for row in sample(week).values()} == {f"user-{n}" for n in (0, 1, 2, 4, 5, 6)}
-    found = reviews.survey(store)
-    assert found.problems == []
-    assert {(each.score, each.reviewers) for each in found.reviewed} == {(0.875, 2)}
-    assert len(found.reviewed) == 20 - len(theirs)
+    result = reviews.survey(store)
+    assert result.problems == []
+    assert {(each.score, each.reviewers) for each in result.reviewed} == {(0.875, 2)}
+    assert len(result.reviewed) == 20 - len(theirs)
     assert reviews.forget(store, {"user-3"}) == []
 
 

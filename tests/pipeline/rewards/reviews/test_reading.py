@@ -49,20 +49,20 @@ def test_nothing_to_ask_about_is_no_sheet(store: Store, tmp_path: Path) -> None:
 )
 def test_a_score_of_1_to_5_is_mapped_to_0_to_1(store: Store, week: Path, written: str, score: float) -> None:
     filled(week, lambda row: written if row["trace_id"] == "t0007" else "")
-    (found,) = reviews.read(store)
-    assert found == reviews.ReviewedLabel(WEEK, "t0007", "o", "random", reward=7 / 9, score=score, reviewers=1)
+    (result,) = reviews.read(store)
+    assert result == reviews.ReviewedLabel(WEEK, "t0007", "o", "random", reward=7 / 9, score=score, reviewers=1)
 
 
 @pytest.mark.parametrize("written", ["0", "6", "good", "nan", "inf", "-1", "04. Mai", "1e9", "4/5", "x" * 9_000])
 def test_a_typo_is_told_and_stops_nothing(store: Store, week: Path, written: str) -> None:
     filled(week, lambda row: written if row["trace_id"] == "t0007" else "2")
-    found = reviews.survey(store)
-    assert len(found.reviewed) == 19
-    (problem,) = found.problems
+    result = reviews.survey(store)
+    assert len(result.reviewed) == 19
+    (problem,) = result.problems
     assert problem.startswith(f"{week / 'sheet.csv'}: row ")
     assert repr(written[:40]) in problem
     assert problem.endswith("Write a number from 1 to 5, or leave it empty.")
-    assert found.asked == {WEEK: {"random": 20}}
+    assert result.asked == {WEEK: {"random": 20}}
 
 
 def test_a_problem_names_the_row_as_a_spreadsheet_numbers_it() -> None:
@@ -84,9 +84,9 @@ def test_sheets_are_read_as_spreadsheets_save_them(
     out.seek(0, io.SEEK_END)
     csv.writer(out, delimiter=delimiter).writerows([header, *([*row[:5], "4,5", comment] for row in rows)])
     (week / "sheet.csv").write_bytes(out.getvalue().encode(encoding))
-    found = reviews.survey(store)
-    assert found.problems == []
-    assert [each.score for each in found.reviewed] == [0.875] * 20
+    result = reviews.survey(store)
+    assert result.problems == []
+    assert [each.score for each in result.reviewed] == [0.875] * 20
 
 
 def test_several_reviewers_are_averaged_in_any_format(store: Store, week: Path) -> None:
@@ -94,8 +94,8 @@ def test_several_reviewers_are_averaged_in_any_format(store: Store, week: Path) 
     item = sample(week)["t0001"]["item"]
     lines = [{"item": item, "human_score": 2}, {"trace_id": "t0002", "human_score": "1"}, {"item": item}]
     (week / "sheet-bob.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "\n")
-    found = {each.trace_id: (each.score, each.reviewers) for each in reviews.read(store)}
-    assert found == {"t0001": (0.625, 2), "t0002": (0.0, 1)}
+    by_name = {each.trace_id: (each.score, each.reviewers) for each in reviews.read(store)}
+    assert by_name == {"t0001": (0.625, 2), "t0002": (0.0, 1)}
 
 
 def test_a_sheet_cannot_change_what_was_asked(store: Store, week: Path) -> None:
@@ -103,11 +103,11 @@ def test_a_sheet_cannot_change_what_was_asked(store: Store, week: Path) -> None:
     rows = [{**row, "stratum": "edge", "final_reward": 1.0, "human_score": 5} for row in before.values()]
     rows += [{"item": "unheardof", "trace_id": "t9999", "human_score": 5}]
     (week / "sheet.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = reviews.survey(store)
-    assert {(each.stratum, each.reward) for each in found.reviewed} == {
+    result = reviews.survey(store)
+    assert {(each.stratum, each.reward) for each in result.reviewed} == {
         (row["stratum"], row["final_reward"]) for row in before.values()
     }
-    (problem,) = found.problems
+    (problem,) = result.problems
     assert "'unheardof', trace_id 't9999' is not of this week" in problem
 
 
@@ -118,9 +118,9 @@ def test_a_sheet_cannot_change_what_was_asked(store: Store, week: Path) -> None:
 def test_what_is_no_sheet_is_told_and_stops_nothing(store: Store, week: Path, content: bytes) -> None:
     (week / "sheet-new.csv").write_bytes(content)
     filled(week, lambda row: "5")
-    found = reviews.survey(store)
-    assert len(found.reviewed) == 20
-    (problem,) = found.problems
+    result = reviews.survey(store)
+    assert len(result.reviewed) == 20
+    (problem,) = result.problems
     assert problem.startswith(f"{week / 'sheet-new.csv'}: ")
 
 
@@ -128,9 +128,9 @@ def test_a_broken_sample_is_told_and_stops_nothing(store: Store, week: Path) -> 
     filled(week, lambda row: "5")
     with (week / "sample.jsonl").open("a") as stream:
         stream.write('{"item": \n[]\n')
-    found = reviews.survey(store)
-    assert len(found.reviewed) == 20
-    assert "2 lines cannot be read" in found.problems[0]
+    result = reviews.survey(store)
+    assert len(result.reviewed) == 20
+    assert "2 lines cannot be read" in result.problems[0]
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def test_any_text_goes_through_a_sheet_and_is_no_formula_in_it(texts: list[tuple
         for name in ("trace_id", "prompt", "completion"):
             # Apostrophes aside, what is read is what was said; line ends are line feeds, tabs are spaces.
             plain = re.sub(r"\r\n?", "\n", row[name]).replace("'", "").replace("\t", "    ")
-            said = "".join(chr(0x2400 + ord(c)) if c < " " and c != "\n" else c for c in plain)
-            assert back[name].replace("'", "") == said.replace("\x7f", "\u2421")
+            value = "".join(chr(0x2400 + ord(c)) if c < " " and c != "\n" else c for c in plain)
+            assert back[name].replace("'", "") == value.replace("\x7f", "\u2421")
     for delimiter in ",;\t":  # whatever a spreadsheet takes for the separator
         for line in csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), delimiter=delimiter):
             assert not [cell for cell in line if re.match(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]", cell.lstrip(' "'))]

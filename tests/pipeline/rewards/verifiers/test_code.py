@@ -225,8 +225,8 @@ def test_what_two_processes_cannot_do_is_an_abstention(code: str, tests: str, wo
     ],
 )
 def test_the_last_python_block_is_the_answer(text: str, block: str | None) -> None:
-    found = python_block(text)
-    assert (found and found.body) == block
+    result = python_block(text)
+    assert (result and result.body) == block
 
 
 @given(st.text(alphabet="`~ \npython\t\0a{.}", max_size=200))
@@ -243,6 +243,6 @@ def test_extraction_is_linear_in_hostile_text() -> None:
 
 @given(st.text())
 def test_answers_are_short_and_printable(text: str) -> None:
-    found = printable(text * 3)
-    assert len(found) <= 200
-    assert found.isprintable()
+    result = printable(text * 3)
+    assert len(result) <= 200
+    assert result.isprintable()

@@ -79,8 +79,8 @@ def test_results_follow_the_items(workers: int) -> None:
 def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
     """A hundred items wait for longer than their deadline, first behind one that hangs and then behind each other."""
     items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.03")] * 100]
-    found = one.run(items, [1.5] * 102)
-    assert found == ["first", WorkerFailure.timeout, *["sleep is over"] * 100]
+    result = one.run(items, [1.5] * 102)
+    assert result == ["first", WorkerFailure.timeout, *["sleep is over"] * 100]
 
 
 def test_each_item_has_its_own_deadline(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
@@ -141,17 +141,17 @@ def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[s
 
 def test_threads_share_a_pool() -> None:
     pool = _pool(2)
-    found: dict[int, list[str | WorkerFailure]] = {}
+    by_name: dict[int, list[str | WorkerFailure]] = {}
 
     def ask(number: int) -> None:
-        found[number] = pool.run([("echo", f"{number}.{n}") for n in range(40)], [60.0] * 40)
+        by_name[number] = pool.run([("echo", f"{number}.{n}") for n in range(40)], [60.0] * 40)
 
     threads = [threading.Thread(target=ask, args=[number]) for number in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {number: [f"{number}.{n}" for n in range(40)] for number in range(3)}
+    assert by_name == {number: [f"{number}.{n}" for n in range(40)] for number in range(3)}
     pool.close()
 
 

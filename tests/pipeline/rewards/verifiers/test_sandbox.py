@@ -42,10 +42,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def children(pid: int) -> set[int]:
-    found: set[int] = set()
+    result: set[int] = set()
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found |= {int(child) for child in (task / "children").read_text().split()}
-    return found
+        result |= {int(child) for child in (task / "children").read_text().split()}
+    return result
 
 
 def running(pid: int) -> bool:
@@ -211,11 +211,11 @@ def _importable(name: str) -> bool:
 
 
 def test_the_tests_are_confined_as_well() -> None:
-    found = run(
+    result = run(
         ADD,
         "import socket\ntry:\n    socket.socket()\nexcept PermissionError:\n    assert add(1, 2) == 3\nelse:\n    assert 0",
     )
-    assert found.outcome == "correct"
+    assert result.outcome == "correct"
 
 
 @pytest.mark.parametrize(
@@ -279,12 +279,12 @@ for _ in range(2):
     [(444, 0, "no Landlock"), (157, 22, "seccomp filter"), (157, 38, "prctl option 38"), (157, 1, "prctl option 1")],
 )
 def test_without_a_part_of_the_sandbox_nothing_is_run(number: int, argument: int, reason: str) -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", WITHOUT, str(number), str(argument)], cwd=ROOT, capture_output=True, text=True
     )
-    assert found.stdout.count("CodeResult(outcome='error', answer='no sandbox: ") == 2, found
-    assert reason in found.stdout
-    assert found.stderr.count("is not run") == 1  # a word to people, once a process
+    assert result.stdout.count("CodeResult(outcome='error', answer='no sandbox: ") == 2, result
+    assert reason in result.stdout
+    assert result.stderr.count("is not run") == 1  # a word to people, once a process
 
 
 def test_other_machines_and_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,8 +100,8 @@ def test_math(check: Grader, completion: str, reference: str, outcome: str) -> N
     ],
 )
 def test_texts(check: Grader, completion: str, reference: str, exact: str, normalised: str) -> None:
-    found = check([VerifierTask(completion, reference, "exact"), VerifierTask(completion, reference, "normalised")])
-    assert [g.outcome for g in found] == [exact, normalised]
+    result = check([VerifierTask(completion, reference, "exact"), VerifierTask(completion, reference, "normalised")])
+    assert [g.outcome for g in result] == [exact, normalised]
 
 
 @given(st.text())
@@ -160,8 +160,8 @@ def test_kinds_mix_and_equal_checks_are_run_once(check: Grader) -> None:
         VerifierTask("```python\ndef f(x):\n    return x + 1\n```", "assert f(1) == 2", "code"),
         VerifierTask("#### 1/3", "0.5"),
     ]
-    found = check(mixed * 5)
-    assert [g.outcome for g in found] == [*["correct"] * 6, "wrong"] * 5
+    result = check(mixed * 5)
+    assert [g.outcome for g in result] == [*["correct"] * 6, "wrong"] * 5
 
 
 def test_one_and_two_workers_say_the_same(check: Grader) -> None:
@@ -170,9 +170,9 @@ def test_one_and_two_workers_say_the_same(check: Grader) -> None:
 
 
 def test_answers_can_be_stored(check: Grader) -> None:
-    found = check([("#### \ud800/2", "1/2"), ("#### " + "9" * 1000, "1/2"), VerifierTask("\udfff", "x", "exact")])
-    assert [g.outcome for g in found] == ["no_answer", "error", "wrong"]
-    for answer in (g.answer for g in found):
+    result = check([("#### \ud800/2", "1/2"), ("#### " + "9" * 1000, "1/2"), VerifierTask("\udfff", "x", "exact")])
+    assert [g.outcome for g in result] == ["no_answer", "error", "wrong"]
+    for answer in (g.answer for g in result):
         answer.encode()
         assert len(answer) <= 400
 
@@ -209,7 +209,7 @@ def test_poison_costs_only_itself() -> None:
         ordinary += range(len(checks), len(checks) + 4)
         expected += ["correct", "wrong", "correct", "wrong"]
         checks += [*between, poison]
-    with grader(workers=2, timeout_s=3.0) as check:
+    with grader(workers=2, timeout_s=1.5) as check:
         grades = check(checks)
     assert len(POISON) >= 25
     assert [grades[place].outcome for place in ordinary] == expected

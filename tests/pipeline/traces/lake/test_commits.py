@@ -148,9 +148,9 @@ def test_two_processes_that_commit_at_once_leave_whole_days(config: LakeConfig) 
     counts = [tuple(map(int, out.split())) for out, _ in results]
     assert all(won + lost == 8 for won, lost in counts) and any(won for won, _ in counts) and seen
     with open_lake(config) as lake:
-        made = [s.summary["traces.day"] for s in lake._table.snapshots() if s.summary]
-        assert (made.count("2026-02-01"), made.count("2026-02-02")) == (8, 8)
-        assert made.count(DAY) == sum(won for won, _ in counts)
+        created = [s.summary["traces.day"] for s in lake._table.snapshots() if s.summary]
+        assert (created.count("2026-02-01"), created.count("2026-02-02")) == (8, 8)
+        assert created.count(DAY) == sum(won for won, _ in counts)
         assert lake.digests()["2026-02-01"] == "01.7" and lake.digests()["2026-02-02"] == "02.7"
         assert ids(lake, "2026-02-01") == ["t7"] * 3
 

@@ -44,10 +44,10 @@ def test_files_hold_every_row_once_and_one_partition_each(
     """Whatever the order of models, and however little may wait in memory."""
     number, given_batches, wanted = 0, [], []
     for rows in batches:
-        made = [row(number + n, model=model, consent=consent) for n, (model, consent) in enumerate(rows)]
-        number += len(made)
-        wanted += made
-        given_batches.append(batch(made))
+        created = [row(number + n, model=model, consent=consent) for n, (model, consent) in enumerate(rows)]
+        number += len(created)
+        wanted += created
+        given_batches.append(batch(created))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "BUFFER_BYTES", budget)
         patch.setattr(files, "OPEN_FILES", 3)
@@ -76,8 +76,8 @@ def test_a_large_file_is_cut_and_its_row_groups_are_bounded(
 def test_names_are_safe_and_new_in_every_call(config: LakeConfig) -> None:
     for name in ("../../x", "", "a b\n'é'", "n" * 500):
         write_files(config, DAY, name, [batch([row(1)])])
-    found = written(config)
-    assert len(found) == 4 and all(f"/data/{DAY}/" in uri and len(Path(uri).name) < 120 for uri in found)
+    result = written(config)
+    assert len(result) == 4 and all(f"/data/{DAY}/" in uri and len(Path(uri).name) < 120 for uri in result)
 
 
 def test_nothing_to_write_is_no_file(config: LakeConfig) -> None:

@@ -111,11 +111,11 @@ def test_half_a_copy_is_refused(tmp_path: Path) -> None:
 
 def names(table: Table) -> set[str]:
     """All that the table's metadata calls a file."""
-    found = {table.location(), table.metadata_location}
-    found |= {entry.metadata_file for entry in table.metadata.metadata_log}
+    by_name = {table.location(), table.metadata_location}
+    by_name |= {entry.metadata_file for entry in table.metadata.metadata_log}
     for snapshot in table.snapshots():
-        found.add(snapshot.manifest_list)
+        by_name.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            found.add(manifest.manifest_path)
-            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    return found
+            by_name.add(manifest.manifest_path)
+            by_name |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    return by_name

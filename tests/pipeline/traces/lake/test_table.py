@@ -49,9 +49,9 @@ def test_rows_come_back_whatever_the_model_is_called(config: LakeConfig) -> None
         put(lake, config, DAY, rows[:1], "b")
         assert ids(lake, DAY) == ["t0"]
     folder = Path(path_of(config.location)) / "data" / DAY
-    found = {path for path in folder.parents[4].rglob("*") if path.suffix == ".parquet"}
-    assert found == set(folder.glob("*.parquet"))
-    assert all(path.name.isascii() and "model" not in path.name for path in found)
+    by_name = {path for path in folder.parents[4].rglob("*") if path.suffix == ".parquet"}
+    assert by_name == set(folder.glob("*.parquet"))
+    assert all(path.name.isascii() and "model" not in path.name for path in by_name)
 
 
 def test_replacement_is_one_snapshot_with_day_and_digest(config: LakeConfig) -> None:
@@ -60,8 +60,8 @@ def test_replacement_is_one_snapshot_with_day_and_digest(config: LakeConfig) -> 
         put(lake, config, DAY, [row(2)], "b")
         lake.replace_day(NEXT_DAY, [], "c")
         summaries = [s.summary for s in lake._table.snapshots()]
-        found = [(s["traces.day"], s["traces.digest"]) for s in summaries if s]
-        assert found == [(DAY, "a"), (DAY, "b"), (NEXT_DAY, "c")]
+        matches = [(s["traces.day"], s["traces.digest"]) for s in summaries if s]
+        assert matches == [(DAY, "a"), (DAY, "b"), (NEXT_DAY, "c")]
 
 
 def test_an_unknown_column_is_named(config: LakeConfig) -> None:

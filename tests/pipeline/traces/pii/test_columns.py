@@ -146,8 +146,8 @@ def test_identities_are_replaced_as_they_are_one_by_one(identities: list[str | N
     ],
 )
 def test_json_hides_nothing(raw: str, kept: str | None) -> None:
-    found = mask_json_column(pa.array([raw])).to_pylist()[0]
-    assert found == kept if kept is not None else BINARY in found
+    result = mask_json_column(pa.array([raw])).to_pylist()[0]
+    assert result == kept if kept is not None else BINARY in result
 
 
 def test_what_cannot_be_read_is_told_of_its_row() -> None:

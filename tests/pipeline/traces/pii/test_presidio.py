@@ -14,5 +14,5 @@ def test_presidio_finds_nothing_in_what_the_mask_covers() -> None:
 
 def test_presidio_really_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presidio, "mask", lambda text: text)
-    found = presidio.cross_check(["Mail alice@example.com", "Pay with 4111 1111 1111 1111"])
-    assert set(found) == {"EMAIL_ADDRESS", "CREDIT_CARD"}
+    result = presidio.cross_check(["Mail alice@example.com", "Pay with 4111 1111 1111 1111"])
+    assert set(result) == {"EMAIL_ADDRESS", "CREDIT_CARD"}

@@ -15,13 +15,13 @@ __all__ = ["all_of", "observation", "read", "reasons", "score", "write"]
 
 def all_of(blocks: Iterable[Rows]) -> Rows:
     """Blocks of rows as one."""
-    found = Rows()
+    result = Rows()
     for rows in blocks:
-        found.traces += rows.traces
-        found.rejected += rows.rejected
-        found.scores += rows.scores
-        found.attributes += rows.attributes
-    return found
+        result.traces += rows.traces
+        result.rejected += rows.rejected
+        result.scores += rows.scores
+        result.attributes += rows.attributes
+    return result
 
 
 def read(source: Source, part: SourcePart | None = None) -> Rows:

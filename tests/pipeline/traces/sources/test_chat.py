@@ -66,8 +66,8 @@ def test_json_of_no_known_shape_is_the_text_it_was(text: str) -> None:
 def test_tool_calls_stay_with_their_message() -> None:
     call = {"id": "c", "function": {"name": "search", "arguments": "{}"}}
     for message in ({"tool_calls": [call]}, {"additional_kwargs": {"tool_calls": [call]}}):
-        found = parse([{"role": "assistant", "content": None, **message}], "user").messages
-        assert found == [{"role": "assistant", "content": "", "tool_calls": json.dumps([call], separators=(",", ":"))}]
+        result = parse([{"role": "assistant", "content": None, **message}], "user").messages
+        assert result == [{"role": "assistant", "content": "", "tool_calls": json.dumps([call], separators=(",", ":"))}]
     returned = parse([{"role": "tool", "content": [{"url": "x"}]}], "user").messages
     assert returned == [{"role": "tool", "content": '[{"url":"x"}]'}]
 
@@ -89,8 +89,8 @@ def test_a_part_that_is_not_text_is_reported(part: dict[str, Any]) -> None:
     ],
 )
 def test_tool_calls_in_the_words_of_other_providers_are_kept(message: dict[str, Any], call: dict[str, Any]) -> None:
-    (found,) = parse([{"role": "assistant", **message}], "user").messages
-    assert (found["content"], json.loads(found["tool_calls"])) == ("", [call])
+    (result,) = parse([{"role": "assistant", **message}], "user").messages
+    assert (result["content"], json.loads(result["tool_calls"])) == ("", [call])
 
 
 def test_a_finish_reason_that_is_not_there_yet_is_none() -> None:
@@ -128,13 +128,13 @@ def texts(value: Any) -> str:
 @settings(max_examples=200)
 @given(JSON, st.sampled_from(["user", "assistant"]), st.sampled_from([lambda v: v, json.dumps, repr]))
 def test_chat_value_is_messages_or_a_reason(value: Any, role: str, form: Any) -> None:
-    found = parse(form(value), role)
-    assert not (found.messages and found.unreadable)
-    said = [m["content"] for m in found.messages if m["role"] != "tool"]  # a tool's result may be JSON
-    assert all(isinstance(text, str) for message in found.messages for text in message.values())
-    if form(value) == json.dumps(value) and said == [json.dumps(value)] and role == "assistant" and is_data(value):
+    result = parse(form(value), role)
+    assert not (result.messages and result.unreadable)
+    lines = [m["content"] for m in result.messages if m["role"] != "tool"]  # a tool's result may be JSON
+    assert all(isinstance(text, str) for message in result.messages for text in message.values())
+    if form(value) == json.dumps(value) and lines == [json.dumps(value)] and role == "assistant" and is_data(value):
         return  # a model was asked for JSON: it has no key of a chat
     for structure in structures(value):
         forms = {json.dumps(structure), json.dumps(structure, separators=(",", ":")), repr(structure), str(structure)}
         for written in forms:
-            assert written in texts(value) or not any(written in text for text in said)
+            assert written in texts(value) or not any(written in text for text in lines)

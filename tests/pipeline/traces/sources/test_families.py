@@ -59,8 +59,8 @@ PROMPTS: dict[str, Any] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", PROMPTS.values(), ids=PROMPTS)
 def test_a_prompt_is_read_in_every_form(value: Any, form: Any) -> None:
-    found = parse(form(value), "user")
-    assert (found.messages, found.unreadable) == (ASKED, None)
+    result = parse(form(value), "user")
+    assert (result.messages, result.unreadable) == (ASKED, None)
 
 
 SYSTEM: dict[str, Any] = {
@@ -116,8 +116,8 @@ ANSWERS: dict[str, Any] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_is_read_in_every_form(value: Any, form: Any) -> None:
-    found = parse(form(value), "assistant")
-    assert (completion(found), tool_calls(found), found.unreadable, found.failed) == ("Yes", None, None, False)
+    result = parse(form(value), "assistant")
+    assert (completion(result), tool_calls(result), result.unreadable, result.failed) == ("Yes", None, None, False)
 
 
 CALLING: dict[str, Any] = {
@@ -140,15 +140,15 @@ CALLING: dict[str, Any] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", CALLING.values(), ids=CALLING)
 def test_an_answer_that_is_calls_has_both_of_them_and_no_text(value: Any, form: Any) -> None:
-    found = parse(form(value), "assistant")
-    assert (completion(found), found.unreadable) == ("", None)
-    assert len(json.loads(tool_calls(found) or "[]")) == 2
+    result = parse(form(value), "assistant")
+    assert (completion(result), result.unreadable) == ("", None)
+    assert len(json.loads(tool_calls(result) or "[]")) == 2
 
 
 def test_a_responses_output_is_one_turn() -> None:
-    found = parse([{"type": "web_search_call", "id": "w", "status": "completed"}, MESSAGE, MESSAGE], "assistant")
-    assert completion(found) == "YesYes"
-    assert [call["type"] for call in json.loads(tool_calls(found) or "[]")] == ["web_search_call"]
+    result = parse([{"type": "web_search_call", "id": "w", "status": "completed"}, MESSAGE, MESSAGE], "assistant")
+    assert completion(result) == "YesYes"
+    assert [call["type"] for call in json.loads(tool_calls(result) or "[]")] == ["web_search_call"]
 
 
 def test_results_of_tools_are_messages_of_tools() -> None:
@@ -161,9 +161,9 @@ def test_results_of_tools_are_messages_of_tools() -> None:
         {"type": "function_call_output", "call_id": "c", "output": "b"},
         {"role": "tool", "content": [{"type": "tool-result", "toolName": "search", "result": "c"}]},
     ]  # fmt: skip
-    found = parse(asked, "user").messages
-    assert [m["role"] for m in found] == ["user", "assistant", *["tool"] * 5]
-    assert [m["content"] for m in found[2:]] == ["found", "a", '{"n":1}', "b", "c"]
+    result = parse(asked, "user").messages
+    assert [m["role"] for m in result] == ["user", "assistant", *["tool"] * 5]
+    assert [m["content"] for m in result[2:]] == ["found", "a", '{"n":1}', "b", "c"]
 
 
 def test_definitions_of_tools_are_no_messages() -> None:
@@ -188,8 +188,8 @@ def test_definitions_of_tools_are_no_messages() -> None:
     ],
 )
 def test_an_answer_that_was_filtered_or_failed_is_an_error(value: Any, form: Any) -> None:
-    found = parse(form(value), "assistant")
-    assert (found.failed, completion(found), found.unreadable) == (True, "", None)
+    result = parse(form(value), "assistant")
+    assert (result.failed, completion(result), result.unreadable) == (True, "", None)
 
 
 @pytest.mark.parametrize("text", ["None", " null ", "undefined"])
@@ -219,9 +219,9 @@ UNKNOWN: dict[str, Any] = {
 def test_an_unknown_shape_is_unreadable_with_its_fingerprint(value: Any, form: Any, role: str) -> None:
     if value == 3 and form is not FORMS[0]:
         return  # the text 3 is a text
-    found = parse(form(value), role)
-    assert found.messages == [] and found.unreadable
-    assert "secret" not in found.unreadable and len(found.unreadable) < 220
+    result = parse(form(value), role)
+    assert result.messages == [] and result.unreadable
+    assert "secret" not in result.unreadable and len(result.unreadable) < 220
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_an_unknown_shape_is_unreadable_with_its_fingerprint(value: Any, form: A
 )
 def test_what_a_program_prints_is_nobodys_words(text: str) -> None:
     for value in (text, {"role": "assistant", "content": text}):
-        found = parse(value, "assistant")
-        assert found.messages == [] and found.unreadable and "secret" not in found.unreadable
+        result = parse(value, "assistant")
+        assert result.messages == [] and result.unreadable and "secret" not in result.unreadable
 
 
 @pytest.mark.parametrize(
@@ -256,8 +256,8 @@ def test_what_a_program_prints_is_nobodys_words(text: str) -> None:
     ],
 )
 def test_a_python_literal_is_read_or_unreadable_and_never_text(text: str) -> None:
-    found = parse(text, "assistant")
-    assert found.messages == [] and found.unreadable and "secret" not in found.unreadable
+    result = parse(text, "assistant")
+    assert result.messages == [] and result.unreadable and "secret" not in result.unreadable
 
 
 def test_an_answer_that_should_have_been_json_is_the_text_it_is() -> None:
@@ -267,5 +267,5 @@ def test_an_answer_that_should_have_been_json_is_the_text_it_is() -> None:
 
 
 def test_a_fingerprint_names_keys_and_types() -> None:
-    found = parse({"kind": "x", "a@b.example": 1, "steps": [{"thought": "x"}, {"thought": "y"}]}, "user")
-    assert found.unreadable == "input: {kind:str,?:int,steps:[{thought:str}]}"
+    result = parse({"kind": "x", "a@b.example": 1, "steps": [{"thought": "x"}, {"thought": "y"}]}, "user")
+    assert result.unreadable == "input: {kind:str,?:int,steps:[{thought:str}]}"

@@ -61,8 +61,8 @@ def test_object_that_changed_since_its_listing_is_counted(bucket: str, export: P
     boto3.client("s3").delete_object(Bucket=bucket, Key=f"prefix/{gone.name}")
     put(bucket, write(export, DAY, [observation(1), observation(2)]), changed.name)
     rows = {part: read(opened, part) for part in (changed, gone)}
-    assert [len(found.traces) for found in rows.values()] == [2, 0]
-    assert [found.rejected[0].detail for found in rows.values()] == [
+    assert [len(result.traces) for result in rows.values()] == [2, 0]
+    assert [result.rejected[0].detail for result in rows.values()] == [
         "the file changed since it was listed",
         "the file is gone since it was listed",
     ]

@@ -55,9 +55,9 @@ def test_the_older_export_has_its_traces_in_rows_of_their_own(export: Path) -> N
     write(export, "scores/a.jsonl", [score(1, 1, 1.0)])
     assert [p.holds for p in source(export).parts()] == ["calls", "scores", "attributes"]
     rows = read(source(export))
-    (said,) = rows.attributes
-    assert (said.trace_id, said.user_id, said.session_id) == ("t1", "u", "s")
-    assert (json.loads(said.metadata), said.updated_at) == ({"user_consent": "true"}, datetime(2026, 1, 5, 11))
+    (value,) = rows.attributes
+    assert (value.trace_id, value.user_id, value.session_id) == ("t1", "u", "s")
+    assert (json.loads(value.metadata), value.updated_at) == ({"user_consent": "true"}, datetime(2026, 1, 5, 11))
     assert (len(rows.traces), len(rows.scores), reasons(rows)) == (1, 1, ["schema:2:None"])
 
 
@@ -233,8 +233,8 @@ def test_file_that_changed_since_its_listing_is_counted(export: Path) -> None:
     for name in ("gone.jsonl", "gone.parquet"):
         (export / "observations_v2" / name).unlink()
     write(export, "observations_v2/grown.jsonl", [observation(1), observation(2)])
-    found = {part.name: read(source(export), part) for part in parts}
-    details = [rejection.detail for rows in found.values() for rejection in rows.rejected]
+    by_name = {part.name: read(source(export), part) for part in parts}
+    details = [rejection.detail for rows in by_name.values() for rejection in rows.rejected]
     assert details == ["the file is gone since it was listed"] * 2 + ["the file changed since it was listed"]
-    assert len(found["observations_v2/grown.jsonl"].traces) == 2
+    assert len(by_name["observations_v2/grown.jsonl"].traces) == 2
     assert isinstance(parts[0], SourcePart)

@@ -67,7 +67,7 @@ def test_the_fast_way_reads_what_the_slow_way_reads(row: dict[str, Any]) -> None
     if fast is None:
         return
     slow = trace_of(msgspec.json.decode(text, type=Observation), 1)
-    for found in (fast, slow):
-        if hasattr(found, "metadata"):
-            found.metadata = json.loads(found.metadata)
+    for result in (fast, slow):
+        if hasattr(result, "metadata"):
+            result.metadata = json.loads(result.metadata)
     assert fast == slow

@@ -96,10 +96,10 @@ def test_a_table_of_another_schema_and_fewer_columns_is_read(database: Any, post
     table = 'log "s.my traces'
     create(database, table, 'id bigint, "timestamp" timestamp, input jsonb, output json, extra bytea, metadata text')
     name = sql.Identifier(*table.split("."))
-    said = '{"messages": [{"role": "user", "content": "Hi"}]}'
+    value = '{"messages": [{"role": "user", "content": "Hi"}]}'
     database.execute(
         sql.SQL("INSERT INTO {} VALUES (7, '2026-01-05 10:00', %s, %s, 'x', 'kept')").format(name),
-        [said, '{"role": "assistant", "content": "Yes"}'],
+        [value, '{"role": "assistant", "content": "Yes"}'],
     )
     (trace,) = read(LangfusePostgres(postgres_url, table)).traces
     assert (trace.trace_id, trace.timestamp, trace.completion) == ("7", datetime(2026, 1, 5, 10), "Yes")
@@ -118,13 +118,13 @@ def test_rows_that_are_no_trace_are_counted(database: Any, postgres_url: str, mo
     insert(database, "traces", 8, input=None, output=None)
     source = LangfusePostgres(postgres_url, "traces")
     rows = {part.name: read(source, part) for part in source.parts()}
-    assert {name: reasons(found) for name, found in rows.items()} == {
+    assert {name: reasons(result) for name, result in rows.items()} == {
         "0044-03-15 BC": ["schema:1:None"],
         "2026-01-05": ["schema:2:2026-01-05", "too_long:3:None", "no_content:4:2026-01-05", "schema:5:None"],
         "infinity": ["schema:1:None"],
         "undated": ["schema:1:None"],
     }
-    assert sum(len(found.traces) for found in rows.values()) == 1
+    assert sum(len(result.traces) for result in rows.values()) == 1
 
 
 def test_day_that_changed_since_its_listing_is_not_whole(database: Any, postgres_url: str) -> None:
@@ -200,17 +200,17 @@ def test_a_restart_in_the_middle_costs_no_row_and_repeats_none(
     source, undisturbed, digest = LangfusePostgres(url, "traces"), hashlib.sha256(), hashlib.sha256()
     (part,) = source.parts()
     wanted = all_of(source.rows(part, undisturbed))
-    found = Rows()
+    result = Rows()
     again = threading.Thread(target=restart_postgres, args=[folder])
     for count, rows in enumerate(source.rows(part, digest)):
-        found = all_of([found, rows])
+        result = all_of([result, rows])
         if count == 2:
             restart_postgres(folder)
         if count == 5:  # on its way down or up when it is asked
             again.start()
     again.join()
-    assert [t.trace_id for t in found.traces] == [f"t{n:04d}" for n in range(1, 201)]
-    assert found == wanted
+    assert [t.trace_id for t in result.traces] == [f"t{n:04d}" for n in range(1, 201)]
+    assert result == wanted
     assert digest.hexdigest() == undisturbed.hexdigest()
 
 

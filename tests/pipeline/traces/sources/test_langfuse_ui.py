@@ -107,8 +107,8 @@ def test_ui_latency_is_end_less_start(tmp_path: Path, said: object) -> None:
 
 def test_messages_of_the_span_are_read_from_the_metadata(tmp_path: Path) -> None:
     trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z"}
-    said = {"llm.output_messages.0.message.content": "Yes", "llm.output_messages.0.message.role": "assistant"}
-    for form in (said, json.dumps(said)):
+    by_name = {"llm.output_messages.0.message.content": "Yes", "llm.output_messages.0.message.role": "assistant"}
+    for form in (by_name, json.dumps(by_name)):
         write(tmp_path, "t.json", [{"trace": trace, "observations": [{**CALL, "metadata": {"attributes": form}}]}])
         assert [t.completion for t in read(LangfuseUi(str(tmp_path))).traces] == ["Yes"]
 

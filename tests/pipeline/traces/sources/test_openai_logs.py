@@ -52,8 +52,8 @@ def test_a_call_is_read(tmp_path: Path, row: Any) -> None:
 
 
 def test_the_responses_api_is_read(tmp_path: Path) -> None:
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "2"}]}
-    response = {"id": "resp_1", "created_at": 1767607201.5, "model": "m", "output": [{"type": "reasoning"}, said]}
+    by_name = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "2"}]}
+    response = {"id": "resp_1", "created_at": 1767607201.5, "model": "m", "output": [{"type": "reasoning"}, by_name]}
     response |= {
         "usage": {"input_tokens": 7, "output_tokens": 3},
         "incomplete_details": {"reason": "max_output_tokens"},

@@ -64,7 +64,7 @@ def one(folder: Path, *requests: Any) -> Trace:
 
 @pytest.mark.parametrize("form", [lambda value: value, json.dumps], ids=["structure", "text"])
 def test_a_call_is_read(tmp_path: Path, form: Any) -> None:
-    said = {
+    by_name = {
         "gen_ai.response.model": "m-2026",
         "gen_ai.system_instructions": form([{"type": "text", "content": "Be brief."}]),
         "gen_ai.input.messages": form(ASKED),
@@ -77,7 +77,7 @@ def test_a_call_is_read(tmp_path: Path, form: Any) -> None:
         "enduser.id": "u",
         "user_consent": True,
     }
-    trace = one(tmp_path, request(span(said), region="eu"))
+    trace = one(tmp_path, request(span(by_name), region="eu"))
     assert trace.messages == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is 1 + 1?"},
@@ -207,31 +207,31 @@ def test_other_conventions_are_read(tmp_path: Path, attributes: dict[str, Any], 
 def test_the_arguments_of_a_tool_are_not_the_answer(tmp_path: Path) -> None:
     calls = '[{"toolCallType": "function", "toolCallId": "c", "toolName": "f", "args": "{}"}]'
     numbered = "llm.output_messages.0.message.tool_calls.0.tool_call.function"
-    for said in (
+    for value in (
         {"ai.prompt.messages": "Hi", "ai.response.toolCalls": calls},
         {"input.value": "Hi", f"{numbered}.name": "f", f"{numbered}.arguments": "{}"},
     ):
-        trace = one(tmp_path, request(span(said)))
+        trace = one(tmp_path, request(span(value)))
         assert (trace.completion, len(json.loads(trace.tool_calls or "[]"))) == ("", 1)
 
 
 def test_a_part_that_nobody_knows_is_unreadable(tmp_path: Path) -> None:
-    said = {
+    by_name = {
         "gen_ai.input.messages": ASKED,
         "gen_ai.output.messages": [{"role": "assistant", "parts": [{"type": "new"}]}],
     }
-    assert one(tmp_path, request(span(said))).unreadable == "output: {type:str}"
+    assert one(tmp_path, request(span(by_name))).unreadable == "output: {type:str}"
 
 
 def test_numbered_tool_calls_are_kept(tmp_path: Path) -> None:
-    said = {
+    by_name = {
         "gen_ai.prompt.1.role": "assistant",
         "gen_ai.prompt.1.tool_calls.0.name": "search",
         "gen_ai.prompt.1.tool_calls.0.arguments": "{}",
         "gen_ai.prompt.0.content": "Hi",
         "gen_ai.completion.0.content": "2",
     }
-    trace = one(tmp_path, request(span(said)))
+    trace = one(tmp_path, request(span(by_name)))
     assert trace.messages[0] == {"role": "user", "content": "Hi"}
     assert json.loads(trace.messages[1]["tool_calls"]) == [{"name": "search", "arguments": "{}"}]
 

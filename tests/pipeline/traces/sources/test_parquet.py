@@ -46,11 +46,11 @@ def test_parquet_gives_the_rows_that_json_gives(export: Path, tmp_path: Path, un
     )
     digest = hashlib.sha256()
     (part,) = source(tmp_path / "p").parts()
-    found = all_of(source(tmp_path / "p").rows(part, digest))
+    result = all_of(source(tmp_path / "p").rows(part, digest))
     wanted = read(source(export))
-    for trace in [*found.traces, *wanted.traces]:
+    for trace in [*result.traces, *wanted.traces]:
         trace.metadata = json.loads(trace.metadata)
-    assert (found.traces, found.rejected) == (wanted.traces, [])
+    assert (result.traces, result.rejected) == (wanted.traces, [])
     assert digest.hexdigest() == digest_file(path)
 
 
@@ -77,5 +77,5 @@ def test_parquet_text_that_is_no_text_is_one_counted_row(export: Path) -> None:
     table = table.set_column(table.column_names.index("output"), "output", bad)
     (export / "observations_v2").mkdir(parents=True)
     pq.write_table(table, export / "observations_v2/a.parquet")
-    found = read(source(export))
-    assert ([t.line for t in found.traces], reasons(found)) == ([1, 3], ["malformed:2:None"])
+    result = read(source(export))
+    assert ([t.line for t in result.traces], reasons(result)) == ([1, 3], ["malformed:2:None"])

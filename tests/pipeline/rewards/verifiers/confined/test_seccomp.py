@@ -60,9 +60,9 @@ def test_the_filter_allows_what_it_lists_and_nothing_else(machine: str) -> None:
 def test_the_numbers_are_those_of_the_kernel(machine: str, header: str, prefix: str) -> None:
     if not Path(header).exists():
         pytest.skip("no kernel headers here")
-    found = {
+    by_name = {
         name.replace("fstatat", "newfstatat") if name == "fstatat" else name: int(number)
         for name, number in re.findall(rf"#define {prefix}(\w+)\s+(\d+)\b", Path(header).read_text())
     }
     ours = {**seccomp.NR[machine], **seccomp.ARGUED[machine]}
-    assert {name: found.get(name) for name in ours} == ours
+    assert {name: by_name.get(name) for name in ours} == ours
