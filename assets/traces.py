@@ -43,15 +43,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     champion = deployment.champion()
     source = recipe.traces.source
     if isinstance(source, DemoSource):
-        ensure_days(
-            store.path(layout.PRODUCTION),
-            champion.model,
-            days=source.days,
-            traces_per_day=source.traces_per_day,
-            seed=source.seed,
-            sample=sampler(context.log.info),
-            log=context.log.info,
-        )
+        log = context.log.info
+        ensure_days(store.path(layout.PRODUCTION), champion.model, source, sampler(log), log)
     if recipe.evaluation.suite == demo_suite.NAME:
         demo_suite.ensure_suite(store, recipe.evaluation)
     result = materialize(

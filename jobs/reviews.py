@@ -40,11 +40,10 @@ def write_sample(settings: Deployment, now: datetime) -> str:
         sheet = reviews.write(
             store,
             labels,
-            recipe.rewards.review,
             week,
-            rubric=recipe.rewards.judge.rubric if recipe.rewards.judge else DEFAULT_RUBRIC,
-            chosen_min=recipe.selection.chosen_min,
-            rejected_max=recipe.selection.rejected_max,
+            recipe.rewards.review,
+            recipe.selection,
+            recipe.rewards.judge.rubric if recipe.rewards.judge else DEFAULT_RUBRIC,
         )
     if sheet is None:
         return f"Iteration {labels.iteration} has no labels to review."

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.demo.task import Problem, problems
+from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import Completion, Messages, Sampler, Sampling
 from pipeline.storage import ModelRef, Record, Store, write_atomically
 
@@ -55,20 +56,13 @@ class _User(NamedTuple):
 
 
 def ensure_days(
-    root: Path,
-    champion: ModelRef,
-    *,
-    days: int,
-    traces_per_day: int,
-    seed: int,
-    sample: Sampler,
-    log: Callable[[str], None],
+    root: Path, champion: ModelRef, source: DemoSource, sample: Sampler, log: Callable[[str], None]
 ) -> Path:
     """The export root, after `champion` has served its days: the next `days` dates that no champion has claimed.
 
     Days that are published already are not sampled again; a claim stands as it was first made.
     """
-    claim = _claim(Store(root / "claims"), champion, days, traces_per_day, seed)
+    claim = _claim(Store(root / "claims"), champion, source)
     for day in claim.days:
         observations, scores = (root / folder / f"{day}.jsonl.gz" for folder in ("observations_v2", "scores"))
         if observations.exists() and scores.exists():
@@ -81,15 +75,17 @@ def ensure_days(
     return root
 
 
-def _claim(store: Store, champion: ModelRef, days: int, traces_per_day: int, seed: int) -> TrafficClaim:
+def _claim(store: Store, champion: ModelRef, source: DemoSource) -> TrafficClaim:
     """The champion's claim. Claims are numbered and made by create-if-absent, so no date has two champions."""
     number, last = 0, FIRST_DAY - timedelta(days=1)
     while True:
         name = f"{number:05d}.json"
         known = store.read(name, TrafficClaim)
         if known is None:
-            dates = tuple((last + timedelta(days=n)).isoformat() for n in range(1, days + 1))
-            claim = TrafficClaim(champion=champion.digest, days=dates, traces_per_day=traces_per_day, seed=seed)
+            dates = tuple((last + timedelta(days=n)).isoformat() for n in range(1, source.days + 1))
+            claim = TrafficClaim(
+                champion=champion.digest, days=dates, traces_per_day=source.traces_per_day, seed=source.seed
+            )
             if store.create(name, claim):
                 return claim
             continue
@@ -117,7 +113,7 @@ def _serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) -
     scores: list[str] = []
     for second, (problem, prompt, answer) in zip(seconds, served, strict=True):
         moment = datetime.combine(date.fromisoformat(day), time()) + timedelta(seconds=round(second, 3))
-        row = _observation(rng, moment, rng.choice(users), problem, prompt, answer, champion)
+        row = _observation(rng, moment, rng.choice(users), (problem, prompt), answer, champion)
         observations += _exported(rng, row)
         if row["output"] is not None and rng.random() < THUMB:
             scores.append(json.dumps(_thumb(rng, row, moment, _is_right(answer.text, problem.answer))))
@@ -149,11 +145,11 @@ def _observation(
     rng: random.Random,
     moment: datetime,
     user: _User,
-    problem: Problem,
-    prompt: str,
+    asked: tuple[Problem, str],
     answer: Completion,
     champion: ModelRef,
 ) -> dict[str, Any]:
+    problem, prompt = asked
     # Drawn whatever they decide, so that one row's fate does not shift the draws of the next.
     known, secret, failed, slow = (rng.random() for _ in range(4))
     latency_s = 0.05 + 0.01 * answer.tokens + rng.expovariate(20) + (180.0 if slow < SLOW else 0.0)

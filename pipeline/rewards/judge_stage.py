@@ -245,7 +245,8 @@ class JudgeStage:
         key, sample = item
         values = {} if judgement.score is None else {"judge": judgement.score}
         missing = {} if judgement.score is not None else {"judge": str(judgement.reason)}
-        line = line_of(key, "judge", self._iteration.id, sample, values, missing, judgement.tokens, judgement.usd)
+        scores = PaidScores(values, missing, judgement.tokens, judgement.usd)
+        line = line_of(key, "judge", self._iteration.id, sample, scores)
         line.again = not judgement.final
         if (
             judgement.reason == JudgeReason.BUDGET and not judgement.tokens
@@ -267,8 +268,8 @@ class JudgeStage:
         values = {**(earlier.values if earlier else {}), **finding.values}
         missing = {**(earlier.missing if earlier else {}), **finding.missing}
         missing = {name: reason for name, reason in missing.items() if name not in values}
-        tokens, usd = finding.tokens, finding.usd
-        writer.add(line_of(key, "rag", self._iteration.id, sample, values, missing, tokens, usd))
+        scores = PaidScores(values, missing, finding.tokens, finding.usd)
+        writer.add(line_of(key, "rag", self._iteration.id, sample, scores))
 
 
 def _retrieved(sample: RewardSample, before: JournalLine | None) -> Retrieved:
@@ -332,28 +333,32 @@ def audits(sample: RewardSample, settings: Rewards) -> bool:
     return settings.judge is not None and settings.judge.audits > 0 and sample.profile == "verified"
 
 
-def line_of(
-    key: str, source: Any, iteration: str, sample: RewardSample, values: dict[str, float], missing: dict[str, str],
-    tokens: int, usd: float,
-) -> JournalLine:  # fmt: skip
+class PaidScores(NamedTuple):
+    """What was asked about one row: scores by measure, the reasons of those that are missing, and the price."""
+
+    values: dict[str, float]
+    missing: dict[str, str]
+    tokens: int
+    usd: float
+
+
+def line_of(key: str, source: Any, iteration: str, sample: RewardSample, scores: PaidScores) -> JournalLine:
     return JournalLine(
         key=key,
         source=source,
         iteration=iteration,
         trace_id=sample.trace_id,
         user_id=sample.user_id,
-        values=values,
-        missing=missing,
-        tokens=tokens,
-        usd=usd,
-        again=not AGAIN.isdisjoint(missing.values()),
+        **scores._asdict(),
+        again=not AGAIN.isdisjoint(scores.missing.values()),
     )
 
 
 def order_line(key: str, iteration: str, sample: RewardSample, preference: Preferred) -> JournalLine:
     values = {} if preference.consistent is None else {"consistent": float(preference.consistent)}
     missing = {} if preference.consistent is not None else {"consistent": str(preference.reason)}
-    line = line_of(key, "order", iteration, sample, values, missing, preference.tokens, preference.usd)
+    scores = PaidScores(values, missing, preference.tokens, preference.usd)
+    line = line_of(key, "order", iteration, sample, scores)
     line.again = not preference.final
     return line
 

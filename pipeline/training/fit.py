@@ -20,6 +20,7 @@ from pipeline.rewards.verifiers import Grader
 from pipeline.storage import CheckpointRef
 from pipeline.training.callback import ProgressCallback
 from pipeline.training.checkpoints import Checkpointer, room
+from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution
 from pipeline.training.export import export, take_back
 from pipeline.training.goodput import account, interruptions
@@ -82,7 +83,7 @@ def _checkpointer(plan: TrainingPlan, folder: Path, fence: Callable[[], None]) -
     shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
     attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / JOURNAL))
     return Checkpointer(
-        folder / "checkpoints", plan.digest(), plan.world_size, attempt, plan.training.checkpoints, emit, fence
+        folder / "checkpoints", Origin(plan.digest(), plan.world_size), attempt, plan.training.checkpoints, emit, fence
     )
 
 

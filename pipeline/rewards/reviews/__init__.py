@@ -21,6 +21,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.recipe import Selection
 from pipeline.recipe.rewards import DEFAULT_RUBRIC, Review
 from pipeline.rewards.feedback import principal
 from pipeline.rewards.findings import key_of
@@ -59,21 +60,20 @@ def week_of(moment: datetime) -> str:
 def write(
     store: Store,
     labels: RewardLabels,
-    settings: Review,
     week: str,
-    *,
+    settings: Review,
+    selection: Selection,
     rubric: str = DEFAULT_RUBRIC,
-    chosen_min: float = 0.7,
-    rejected_max: float = 0.5,
 ) -> Path | None:
     """Draw the week's sample and publish its sheet; the sheet's path, or None where there is nothing to ask about.
 
-    A week that has a sheet keeps it. Raises FileNotFoundError when the label table is gone.
+    `selection`: rewards near the thresholds of its pairs are asked about. A week that has a sheet keeps it. Raises
+    FileNotFoundError when the label table is gone.
     """
     folder = f"{layout.REVIEWS}/{week}"
     if not store.path(folder).is_dir():
         table = pq.read_table(labels.dataset.uri, columns=list(strata.COLUMNS))
-        picks = strata.draw(table, settings, week, labels.dataset.digest, chosen_min, rejected_max)
+        picks = strata.draw(table, settings, week, labels.dataset.digest, selection.chosen_min, selection.rejected_max)
         if not picks:
             return None
         rows = _rows(labels.dataset, picks, week, labels.iteration)

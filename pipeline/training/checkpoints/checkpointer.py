@@ -46,15 +46,14 @@ class Checkpointer:
     def __init__(
         self,
         root: Path,
-        plan_digest: str,
-        world_size: int,
+        origin: Origin,
         attempt: int,
         settings: Checkpoints,
         say: Callable[[str], None],
         fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._root, self._attempt, self._settings, self._say = root, attempt, settings, say
-        self._origin = Origin(plan_digest, world_size)
+        self._origin = origin
         self.fence = fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)

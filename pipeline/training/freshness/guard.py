@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from pipeline.training.freshness.proof import MAX_RESIDUAL, FreshnessProof, LogProbabilities, prove_fresh, same_version
+from pipeline.training.freshness.proof import (
+    MAX_RESIDUAL,
+    FreshnessProof,
+    LogProbabilities,
+    ResidualLimits,
+    StalePolicies,
+    prove_fresh,
+    same_version,
+)
 
 
 class Probe(NamedTuple):
@@ -41,6 +49,20 @@ class TrainedPolicy(Protocol):
         ...
 
 
+class GuardSettings(NamedTuple):
+    tolerance: float = MAX_RESIDUAL
+    """The greatest residual, nats per token."""
+    probes: int = 32
+    """Completions that are compared at each sync."""
+    tokens: int = 64
+    """Of a probe, from its beginning."""
+    patience: int = 20
+    """Syncs in a row that prove nothing, after which a line says so."""
+
+
+SETTINGS = GuardSettings()
+
+
 class FreshnessGuard:
     """The proof from sync to sync: picks probes, remembers what was proven, and counts what could not be decided.
 
@@ -52,17 +74,10 @@ class FreshnessGuard:
         self,
         engine: RolloutEngine,
         policy: TrainedPolicy,
-        *,
-        noise: float | None = None,
-        tolerance: float = MAX_RESIDUAL,
-        probes: int = 32,
-        tokens: int = 64,
-        patience: int = 20,
+        settings: GuardSettings = SETTINGS,
         log: Callable[[str], None] = print,
     ) -> None:
-        self._engine, self._policy, self._log = engine, policy, log
-        self._noise, self._tolerance = noise, tolerance
-        self._size, self._tokens, self._patience = probes, tokens, patience
+        self._engine, self._policy, self._settings, self._log = engine, policy, settings, log
         self._probes: list[Probe] = []
         self._base: LogProbabilities | None = None
         self._previous: LogProbabilities | None = None
@@ -83,10 +98,8 @@ class FreshnessGuard:
                 claimed,
                 replica,
                 policy,
-                base=self._base,
-                previous=self._previous,
-                noise=median(self._residuals[-32:]) if self._residuals else self._noise,
-                tolerance=self._tolerance,
+                StalePolicies(self._base, self._previous),
+                ResidualLimits(median(self._residuals[-32:]) if self._residuals else None, self._settings.tolerance),
             )
             for replica in self._engine.log_probabilities(self._probes)
         ]
@@ -96,7 +109,7 @@ class FreshnessGuard:
             self.undecided, self._renew = 0, True
         else:
             self.undecided += 1
-            if self.undecided % self._patience == 0:
+            if self.undecided % self._settings.patience == 0:
                 self._log(
                     f"freshness: {self.undecided} syncs in a row proved nothing, the policy moved less than the noise "
                     f"of {worst.residual:.2g} nats a token. Raise the learning rate, or look whether it trains at all."
@@ -112,6 +125,8 @@ class FreshnessGuard:
             self._renew = False
 
     def _choose(self, candidates: Sequence[Probe]) -> None:
-        step = max(1, len(candidates) // self._size)  # spread, because neighbours answer the same prompt
-        self._probes = [Probe(p, c[: self._tokens]) for p, c in candidates[::step][: self._size] if p and c]
+        step = max(1, len(candidates) // self._settings.probes)  # spread, because neighbours answer the same prompt
+        self._probes = [
+            Probe(p, c[: self._settings.tokens]) for p, c in candidates[::step][: self._settings.probes] if p and c
+        ]
         self._base = self._policy.base_log_probabilities(self._probes)

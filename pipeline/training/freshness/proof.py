@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -75,18 +75,34 @@ class FreshnessProof(Record):
     since_previous: Movement | None
 
 
+class StalePolicies(NamedTuple):
+    """What an engine that missed a push would say: before any training, and before this push. None: not known."""
+
+    base: LogProbabilities | None = None
+    previous: LogProbabilities | None = None
+
+
+class ResidualLimits(NamedTuple):
+    """Nats per token."""
+
+    noise: float | None = None
+    """The usual residual, if it is known."""
+    tolerance: float = MAX_RESIDUAL
+    """The greatest."""
+
+
+NOTHING_STALE, LIMITS = StalePolicies(), ResidualLimits()
+
+
 def prove_fresh(
     pushed: str,
     claimed: str,
     engine: LogProbabilities,
     policy: LogProbabilities,
-    *,
-    base: LogProbabilities | None = None,
-    previous: LogProbabilities | None = None,
-    noise: float | None = None,
-    tolerance: float = MAX_RESIDUAL,
+    stale: StalePolicies = NOTHING_STALE,
+    limits: ResidualLimits = LIMITS,
 ) -> FreshnessProof:
-    """Decide by the rule above. `noise`: the usual residual, if it is known; `tolerance`: the greatest; nats per token.
+    """Decide by the rule above.
 
     Raises StalePolicy, and ValueError when the engine scored other tokens than the policy.
     """
@@ -97,7 +113,8 @@ def prove_fresh(
             f"The engine scored {sum(map(len, engine))} tokens of {len(engine)} probes, the policy {sum(lengths)} of "
             f"{len(lengths)}: ask it for the log-probabilities of the same token ids, the completion's alone."
         )
-    old = {name: _flat(rows) for name, rows in (("base", base), ("previous", previous)) if rows is not None}
+    noise, tolerance = limits
+    old = {name: _flat(rows) for name, rows in stale._asdict().items() if rows is not None}
     engine_logprobs, right = _flat(engine), _flat(policy)
     usable = np.isfinite(np.stack([right, *old.values()])).all(axis=0)
     if bad := int((usable & ~np.isfinite(engine_logprobs)).sum()):

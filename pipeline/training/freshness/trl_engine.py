@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pipeline.training.freshness.guard import FreshnessGuard, Probe
+from pipeline.training.freshness.guard import FreshnessGuard, GuardSettings, Probe
 from pipeline.training.freshness.proof import MAX_RESIDUAL, FreshnessProof, LogProbabilities
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class TrlFreshness:
         self, trainer: Any, name: str, tolerance: float = MAX_RESIDUAL, log: Callable[[str], None] = print
     ) -> None:
         self._trainer, self._name, self._engine = trainer, name, TrlEngine(trainer)
-        self.guard = FreshnessGuard(self._engine, TrlPolicy(trainer), tolerance=tolerance, log=log)
+        self.guard = FreshnessGuard(self._engine, TrlPolicy(trainer), GuardSettings(tolerance=tolerance), log)
 
     def sync(self, prompt_ids: Sequence[Sequence[int]]) -> FreshnessProof | None:
         """Push the weights, if the step is new, and prove that they arrived; raises StalePolicy."""

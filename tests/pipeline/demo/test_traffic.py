@@ -50,7 +50,7 @@ def serve(
     root: Path, champion: ModelRef = FIRST, server: Server | None = None, size: int = 200, days: int = 2
 ) -> Server:
     server = server or Server()
-    ensure_days(root, champion, days=days, traces_per_day=size, seed=7, sample=server, log=lambda line: None)
+    ensure_days(root, champion, DemoSource(days=days, traces_per_day=size), server, lambda line: None)
     return server
 
 
@@ -160,7 +160,7 @@ def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
             for a in answers
         ]
 
-    ensure_days(tmp_path / "e", FIRST, days=1, traces_per_day=800, seed=7, sample=right, log=lambda line: None)
+    ensure_days(tmp_path / "e", FIRST, DemoSource(days=1, traces_per_day=800), right, lambda line: None)
     governed = govern(tmp_path / "e", tmp_path / "s")
     means: dict[bool, list[float]] = {True: [], False: []}
     for row in read(Store(tmp_path / "s"), local_lake(Store(tmp_path / "s")), governed.iteration.dataset).to_pylist():

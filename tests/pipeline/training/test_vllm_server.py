@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.demo.task import problems
 from pipeline.training.freshness import FreshnessProof, LogProbabilities, Probe, StalePolicy, prove_fresh
+from pipeline.training.freshness.proof import StalePolicies
 from pipeline.training.freshness.trl_engine import model_log_probabilities
 
 from ...servers import vllm_server
@@ -143,7 +144,7 @@ def test_the_adapter_answers_otherwise_than_the_base(served: dict[str, Served], 
 def prove(models: dict[str, Any], prompts: list[list[int]], pushed: str, engine: Served) -> FreshnessProof:
     probes, told = engine.rollouts(prompts)
     base, previous, policy = (model_log_probabilities(models[name], probes) for name in ("base", "older", "newer"))
-    return prove_fresh(pushed, engine.version(), told, policy, base=base, previous=previous)
+    return prove_fresh(pushed, engine.version(), told, policy, StalePolicies(base, previous))
 
 
 def test_the_served_adapter_is_proven_fresh(

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.estimate import UNKNOWN
+from pipeline.recipe import Selection
 from pipeline.recipe.rewards import Review
 from pipeline.rewards import reviews
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
@@ -59,7 +60,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def week(store: Store, tmp_path: Path) -> Path:
     """The folder of a week in which 20 labels are asked about."""
-    written = reviews.write(store, published(tmp_path, [label(at) for at in range(20)]), EVERYTHING, WEEK)
+    written = reviews.write(store, published(tmp_path, [label(at) for at in range(20)]), WEEK, EVERYTHING, Selection())
     assert written is not None
     return written.parent
 

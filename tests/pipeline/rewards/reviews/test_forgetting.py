@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import layout
+from pipeline.recipe import Selection
 from pipeline.rewards import reviews
 from pipeline.storage import Store
 from tests.pipeline.rewards.reviews.conftest import EVERYTHING, WEEK, filled, label, published, sample
@@ -78,7 +79,7 @@ def test_a_sheet_with_a_broken_quote_loses_all_that_ran_together(store: Store, w
 
 def test_a_user_who_is_called_like_a_session_is_forgotten(store: Store, tmp_path: Path) -> None:
     rows = [label(0, user_id="session:a"), label(1, user_id="user:session:a")]  # a session's rows, and a user's
-    written = reviews.write(store, published(tmp_path, rows), EVERYTHING, WEEK)
+    written = reviews.write(store, published(tmp_path, rows), WEEK, EVERYTHING, Selection())
     assert written is not None
     reviews.forget(store, {"session:a"})
     assert list(sample(written.parent)) == ["t0000"]

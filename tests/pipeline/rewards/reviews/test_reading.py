@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.recipe import Selection
 from pipeline.recipe.rewards import Review
 from pipeline.rewards import reviews
 from pipeline.rewards.reviews import sheet
@@ -33,14 +34,16 @@ def test_a_sheet_shows_neither_reward_nor_stratum_nor_user(week: Path) -> None:
 def test_a_week_is_drawn_once(store: Store, week: Path, tmp_path: Path) -> None:
     content = filled(week, lambda row: "3").read_bytes()
     other = published(tmp_path / "other", [label(at) for at in range(50, 60)])
-    assert reviews.write(store, other, EVERYTHING, WEEK) == week / "sheet.csv"
+    assert reviews.write(store, other, WEEK, EVERYTHING, Selection()) == week / "sheet.csv"
     assert (week / "sheet.csv").read_bytes() == content
     assert len(sample(week)) == 20
-    assert reviews.write(store, other, EVERYTHING, "2026-W48") == store.path("rewards/reviews/2026-W48/sheet.csv")
+    assert reviews.write(store, other, "2026-W48", EVERYTHING, Selection()) == store.path(
+        "rewards/reviews/2026-W48/sheet.csv"
+    )
 
 
 def test_nothing_to_ask_about_is_no_sheet(store: Store, tmp_path: Path) -> None:
-    assert reviews.write(store, published(tmp_path, [label(0)]), Review(share=0.0), WEEK) is None
+    assert reviews.write(store, published(tmp_path, [label(0)]), WEEK, Review(share=0.0), Selection()) is None
     assert reviews.read(store) == []
 
 

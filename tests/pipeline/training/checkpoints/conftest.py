@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import MANIFEST, Checkpointer
+from pipeline.training.checkpoints.manifest import Origin
 
 WEIGHTS, STATE, NESTED = "adapter_model.safetensors", "optimizer.pt", "global_step/rank_0.pt"
 FILES = (WEIGHTS, STATE, NESTED)
@@ -22,7 +23,7 @@ class Run:
         self.folder, self.root = folder, folder / "checkpoints"
         self.said: list[str] = []
         self.checkpoints = Checkpointer(
-            self.root, plan, world_size, attempt, Checkpoints.model_validate(settings), self.said.append
+            self.root, Origin(plan, world_size), attempt, Checkpoints.model_validate(settings), self.said.append
         )
 
     def save(self, step: int, score: float | None = None) -> Path:

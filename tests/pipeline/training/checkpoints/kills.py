@@ -51,7 +51,7 @@ def train(folder: Path, kind: str, returned: int) -> None:
             os.write(returned, f"{step}\n".encode())
     mirror = f"file://{folder}/mirror" if kind == "mirrored" else None
     settings = Checkpoints(keep_last=2, keep_best=1, mirror=mirror)
-    checkpoints = Checkpointer(root, PLAN, 1, 1, settings, lambda line: None)
+    checkpoints = Checkpointer(root, Origin(PLAN, 1), 1, settings, lambda line: None)
     step = int(found.name[5:]) if (found := checkpoints.newest()) else 0
     while True:
         step += 1
@@ -76,7 +76,7 @@ def left(folder: Path, kind: str) -> Path | None:
         return max(root.glob("step-*"), default=None)
     if kind == "committed":
         torn = [folder for folder in published(root) if not is_whole(folder)]
-        return torn[0] if torn else Checkpointer(root, PLAN, 1, 1, Checkpoints(), lambda line: None).newest()
+        return torn[0] if torn else Checkpointer(root, Origin(PLAN, 1), 1, Checkpoints(), lambda line: None).newest()
     found = Mirror(f"file://{folder}/mirror", Origin(PLAN, 1), 1).manifests()
     place = folder / "mirror" / PLAN[:12]
     names = [f"step-{each.step:06d}" for each in found]

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import Checkpointer, FencingToken, only_writer
+from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.checkpoints.writer import check, parse, take
 from pipeline.training.result import InvalidPlan
 
@@ -63,7 +64,7 @@ def test_of_turns_that_race_the_highest_has_the_directory(tmp_path: Path) -> Non
 def test_an_attempt_that_was_replaced_commits_no_checkpoint(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     with only_writer(tmp_path, FencingToken(1)):
-        keeper = Checkpointer(root, "p", 1, 1, Checkpoints(), print, lambda: check(tmp_path, FencingToken(1)))
+        keeper = Checkpointer(root, Origin("p", 1), 1, Checkpoints(), print, lambda: check(tmp_path, FencingToken(1)))
         assert keeper.commit(trained(tmp_path / "a", 5), 5, None).is_dir()
         take(tmp_path, FencingToken(2))  # by a launcher elsewhere, which believes this one dead
         with pytest.raises(InvalidPlan, match="writes nothing more"):

@@ -101,13 +101,14 @@ import resource
 from pathlib import Path
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import Checkpointer
+from pipeline.training.checkpoints.manifest import Origin
 root = Path({str(tmp_path)!r})
 saved = root / "trl"
 saved.mkdir()
 (saved / "weights").write_bytes(bytes(1000))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
-    Checkpointer(root / "checkpoints", "p", 1, 1, Checkpoints(), print).commit(saved, 5, None)
+    Checkpointer(root / "checkpoints", Origin("p", 1), 1, Checkpoints(), print).commit(saved, 5, None)
 except ValueError as error:
     print("said:", error)
 """

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.training.freshness import FreshnessGuard, FreshnessProof, LogProbabilities, Probe, StalePolicy
+from pipeline.training.freshness.guard import GuardSettings
 from pipeline.training.freshness.trl_engine import model_log_probabilities
 
 from .conftest import Adapter, Run
@@ -74,7 +75,7 @@ def noise(pushed: Sequence[Adapter]) -> Adapter:
 def play(run: Run, engine: FakeEngine, versions: Sequence[Adapter], **settings: int) -> list[FreshnessProof]:
     """A training's syncs: push, prove, draw, update. As long as nothing was refused."""
     policy, proofs = FakePolicy(run), []
-    guard = FreshnessGuard(engine, policy, log=lambda line: pytest.fail(line), **settings)
+    guard = FreshnessGuard(engine, policy, GuardSettings(**settings), lambda line: pytest.fail(line))
     for step, adapter in enumerate(versions):
         policy.adapter = adapter
         engine.push(f"step-{step}", adapter)
@@ -177,7 +178,7 @@ def test_movements_below_the_noise_add_up_until_they_decide(run_of: Runs) -> Non
 def test_a_policy_that_never_moves_is_reported_and_never_refused(run_of: Runs) -> None:
     run = run_of(8, 2e-3)
     engine, policy, lines = FakeEngine(run, newest), FakePolicy(run), []
-    guard = FreshnessGuard(engine, policy, patience=3, log=lines.append)
+    guard = FreshnessGuard(engine, policy, GuardSettings(patience=3), lines.append)
     for step in range(7):
         engine.push(f"step-{step}", run.adapters[0])
         assert not guard.check(f"step-{step}", run.batch(0)).proven

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.training.freshness import StalePolicy, prove_fresh
-from pipeline.training.freshness.proof import BAND, FEWEST_PROBES, STANDS_OUT
+from pipeline.training.freshness.proof import BAND, FEWEST_PROBES, STANDS_OUT, ResidualLimits, StalePolicies
 
 Rows = list[np.ndarray]
 
@@ -36,7 +36,7 @@ class World:
         known = known or {"base": self.base, "previous": self.previous}
         lists = {name: [row.tolist() for row in rows] for name, rows in known.items()}
         policy, told = [row.tolist() for row in self.policy], [row.tolist() for row in engine]
-        return prove_fresh("v2", "v2", told, policy, noise=noise, **lists)
+        return prove_fresh("v2", "v2", told, policy, StalePolicies(**lists), ResidualLimits(noise))
 
 
 worlds = st.builds(
