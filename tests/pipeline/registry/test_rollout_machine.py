@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
@@ -282,4 +283,4 @@ RolloutMachine.TestCase.settings = settings(
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
-TestRollout = RolloutMachine.TestCase
+TestRollout = pytest.mark.slow(RolloutMachine.TestCase)
