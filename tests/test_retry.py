@@ -16,6 +16,7 @@ from assets.records import RECORDS
 from assets.resources import Deployment, Records, records
 from jobs import retry, rollout
 from pipeline import audit
+from pipeline.registry import advance
 from pipeline.registry.record import read_events
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
@@ -43,7 +44,8 @@ def finished(
     shutil.copytree(folder / "data", folder / "untouched")
     with forked(fork_server), instance(folder / "home") as home, pytest.MonkeyPatch.context() as patch:
         # The rollout's clock stands, and with it the rollout at its first weight: a promotion would begin an iteration.
-        patch.setattr(registry, "time", SimpleNamespace(time=lambda: proposed_at, sleep=time.sleep))
+        for module in (registry, advance):
+            patch.setattr(module, "time", SimpleNamespace(time=lambda: proposed_at, sleep=time.sleep))
         yield Finished(settings, home, folder / "data")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 from pipeline import layout
@@ -46,7 +47,7 @@ def advance(context: StageContext, tracking_uri: str, drive_for_s: float) -> Rol
         )
         # Replayed requests come when they are asked for: with short dwells nothing is worth a minute's wait.
         look_every_s = min(60.0, max(1.0, *recipe.rollout.dwell_s))
-        return drive(ports, Pace(drive_for_s, look_every_s), log)
+        return drive(ports, Pace(drive_for_s, look_every_s, time.time, time.sleep), log)
 
 
 def _judged_by(context: StageContext, state: RolloutState) -> Recipe:
