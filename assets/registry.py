@@ -4,23 +4,16 @@ import time
 
 import dagster as dg
 
-from assets.card import IterationRecords, card_sections
+from assets.on_record import judged, on_record
 from assets.outcome import conclude
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
-from evals import report
 from evals.gate import GateVerdict
 from pipeline import layout
-from pipeline.iteration import Iteration
-from pipeline.pinning import pinned
-from pipeline.plots import rewards as reward_plots
-from pipeline.plots import traces as traces_plots
-from pipeline.plots import training as training_plots
-from pipeline.registry import versions
 from pipeline.registry.advance import advance
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import on_hold, propose
-from pipeline.registry.record import JudgedCandidate, ModelVersion, RolloutState
+from pipeline.registry.record import ModelVersion, RolloutState
 
 
 @dg.asset(group_name="registry", kinds={"mlflow"}, owners=["team:ml-platform"], output_required=False)
@@ -59,7 +52,7 @@ def canary(
         context.log.warning(held)
         conclude(store, iteration, "held", held)
         return
-    proposed = propose(store, iteration, model_version, _judged(gate_verdict), policy_of(recipe.rollout), time.time())
+    proposed = propose(store, iteration, model_version, judged(gate_verdict), policy_of(recipe.rollout), time.time())
     if proposed.waits:  # the iteration stays open
         context.log.warning(f"Not rolled out yet, the same launch does so once that is over: {proposed.refused}")
         return
@@ -70,40 +63,6 @@ def canary(
     state = advance(deployment.stage(context.log.info), deployment.tracking_uri(), 0.0)
     conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
     yield dg.Output(state, metadata=_shown(state))
-
-
-def on_record(
-    deployment: Deployment, iteration: Iteration, records: IterationRecords, verdict: GateVerdict | None = None
-) -> versions.RecordedVersion:
-    """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none."""
-    trained = records.trained
-    images = {
-        "gates": traces_plots.funnel(records.traces.seen, records.rejected, records.traces.admitted),
-        "rewards": reward_plots.reward_distribution(records.labels.histogram, records.labels.mean_reward),
-        "training": training_plots.training_curve(trained.metrics),
-        "health": training_plots.health_panels(trained.metrics, trained.health.findings),
-        "step_time": training_plots.step_time(trained.metrics),
-        "goodput": training_plots.goodput_bar(trained.goodput),
-    }
-    return versions.record(
-        deployment.tracking_uri(),
-        deployment.store(),
-        iteration,
-        trained.checkpoint,
-        _judged(verdict) if verdict else JudgedCandidate("STOP", trained.checkpoint.model.digest, ""),
-        versions.RunContents(
-            params=pinned(deployment.store(), iteration).model_dump(mode="json"),
-            metrics=records.metrics,
-            plots={**images, "evaluation": report.picture(records.report)} if records.report else images,
-            card=card_sections(records, verdict),
-            code_version=deployment.code_version(),
-            tags=records.tags,
-        ),
-    )
-
-
-def _judged(verdict: GateVerdict) -> JudgedCandidate:
-    return JudgedCandidate(str(verdict.verdict), verdict.candidate.digest, verdict.bundle_digest)
 
 
 def _shown(state: RolloutState) -> dict[str, str | int]:

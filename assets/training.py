@@ -7,9 +7,9 @@ import dagster as dg
 from assets.card import IterationRecords
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
 from assets.metadata import picture, table
+from assets.on_record import on_record
 from assets.outcome import conclude
 from assets.records import LABELS, TRACES
-from assets.registry import on_record
 from assets.resources import Deployment
 from evals.suites import suite
 from k8s.launch import account_for

@@ -9,9 +9,9 @@ import pytest
 
 from assets.card import IterationRecords
 from assets.graph import ASSETS
+from assets.on_record import on_record
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, LABELS, PLAN, TRACES
-from assets.registry import on_record
 from assets.resources import Deployment
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
