@@ -13,6 +13,7 @@ from jobs.definitions import definitions
 from jobs.sensors import delete_orphaned_gang
 from k8s.attempts import GangAttempts
 from k8s.ledger import Ledger
+from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
 from pipeline.pinning import pin
@@ -47,6 +48,7 @@ def test_training_asset_runs_on_the_recipes_cluster(
         overrides=[f"data_root={tmp_path / 'data'}", f"compute.kubernetes={yaml.safe_dump(placed)}"],
     )
     pin(store, iteration, settings.recipe())
+    ensure_suite(store, settings.recipe().evaluation)
     resources = {"deployment": settings, "io_manager": records}
     with Kubelet(cluster.api, tmp_path / "logs") as kubelet, dg.instance_for_test() as instance:
         cluster.ours.logs = kubelet.logs
