@@ -1,35 +1,26 @@
 """What happens around each step of a training: it is told, timed, validated, watched, saved, and ended in good order.
 
-SIGTERM. The step under way is finished, saved and left with exit code 143; GRPO goes on to the end of its batch of
-generation, for in the middle of one there is no state to resume from. If that would take longer than the grace, the
-process ends at once and the last checkpoint stands. With several ranks, one rank's signal ends all of them at the same
-step: they agree after each step.
+With several ranks, one rank's SIGTERM (termination.py) ends all of them at the same step: they agree after each step.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
-import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from pipeline.training import sentinel
+from pipeline.training import completion_tables, sentinel
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.rates import Clock, Rates
-from pipeline.training.result import PREEMPTED, Health, HealthFinding
+from pipeline.training.result import Health, HealthFinding
+from pipeline.training.termination import Termination
 from pipeline.training.validation import Validator
 from pipeline.training.weights import without_places
 
@@ -41,8 +32,6 @@ SHOWN = {
     "held_out/accuracy": "held out",
     "tokens_per_s": "tokens/s",
 }
-TABLE_EVERY, TABLE_ROWS = 10, 16
-"""Steps between tables of sampled completions, and their rows."""
 
 
 class ProgressCallback(TrainerCallback):
@@ -67,50 +56,33 @@ class ProgressCallback(TrainerCallback):
         self.leaving = self.stopped = self.solved = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
         early, because it has nothing left to learn."""
-        self._asked_to_leave = False
         self._trainer: Trainer | None = None
         self._rates: Rates | None = None
-        self._begun = self._step_begun = self._saved = self._logged = time.monotonic()
-        self._in_block, self._at = False, 0
-        self._longest = self._save_s = 0.0
+        self._step_begun = self._saved = self._logged = time.monotonic()
+        self._at = 0
         self._spent: dict[str, float] = {}
-        self._said: dict[str, float] = {}
+        self._held_out: dict[str, float] = {}
         self._scored: tuple[int, float | None] = (-1, None)
-        self._validation_s = 0.0
-        self._loaded = self._validated = False
-        signal.signal(signal.SIGTERM, self._terminate)
+        self._validated = False
+        self._termination = Termination(plan.training.grace_s, self._note_sigterm)
 
     def attach(self, trainer: Trainer) -> None:
         """The trainer whose callback this is: validation and agreement between the ranks go through it."""
         self._trainer, self._rates = trainer, Rates(self._plan, trainer)
 
-    def _terminate(self, *_: Any) -> None:
-        self._asked_to_leave = True
+    def _note_sigterm(self) -> None:
         self._journal.add("stopping", self._at, why="SIGTERM")
-        if not self._loaded:
-            self._leave()
-        grace = self._plan.training.grace_s
-        left = self._longest - (time.monotonic() - self._begun if self._in_block else 0.0)
-        if max(0.0, left) + self._validation_s + self._save_s > grace:
-            self._leave()
-        backstop = threading.Timer(0.9 * grace, self._leave)
-        backstop.daemon = True
-        backstop.start()
-
-    def _leave(self) -> None:
-        """End now: the commit protocol makes every instant a safe one."""
-        os._exit(PREEMPTED)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._at = state.global_step
         self._journal.add("ready", self._at)
         if self._validator is not None and self._at == 0:  # the base model, which all that follows is compared with
             self._validate(0)
-            state.log_history.append({"step": 0, **self._said})
-            self._said = {}
+            state.log_history.append({"step": 0, **self._held_out})
+            self._held_out = {}
         for row in state.log_history:
             self.health = sentinel.remember(self.health, self._watch.add(row))
-        self._saved, self._loaded = time.monotonic(), True
+        self._saved, self._termination.loaded = time.monotonic(), True
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._keeper is not None:
@@ -119,7 +91,7 @@ class ProgressCallback(TrainerCallback):
         self._clock.take()
         self._step_begun = time.monotonic()
         if state.global_step % self._block == 0:
-            self._begun, self._in_block = self._step_begun, True
+            self._termination.batch_begins(self._step_begun)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._clock.settle()
@@ -132,7 +104,7 @@ class ProgressCallback(TrainerCallback):
         last = step >= state.max_steps
         if step % self._block and not last:
             return
-        self._longest, self._in_block = max(self._longest, now - self._begun), False
+        self._termination.batch_ends(now)
         if self._agree(not finite(self._trainer))[0]:
             self._stop(
                 control, HealthFinding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite")
@@ -143,9 +115,9 @@ class ProgressCallback(TrainerCallback):
         if validated:
             self._validate(step)
         due = self._keeper is not None and self._cadence.due(step, time.monotonic() - self._saved, self._block)
-        asked, due = self._agree(self._asked_to_leave, due)
+        asked, due = self._agree(self._termination.asked, due)
         control.should_save = not last and (due or (validated and self._plan.training.checkpoints.keep_best > 0))
-        if asked and not self._asked_to_leave:
+        if asked and not self._termination.asked:
             self._journal.add("stopping", step, why="SIGTERM")  # another rank's: one node goes, all leave
         if asked and not last:  # the last step has only the export before it
             self.leaving = control.should_save = control.should_training_stop = True
@@ -154,10 +126,10 @@ class ProgressCallback(TrainerCallback):
         """Ask the held-out prompts; the answers go into the step's row."""
         assert self._validator is not None and self._trainer is not None
         begun = time.monotonic()
-        self._said = self._validator(self._trainer)
-        self._scored = step, self._said.get("held_out/accuracy")
+        self._held_out = self._validator(self._trainer)
+        self._scored = step, self._held_out.get("held_out/accuracy")
         seconds = time.monotonic() - begun
-        self._validation_s = max(self._validation_s, seconds)
+        self._termination.validated(seconds)
         self._journal.add("validated", step, {"validation": seconds})
 
     def on_log(
@@ -172,17 +144,18 @@ class ProgressCallback(TrainerCallback):
             return
         row: dict[str, Any] = state.log_history[-1]
         row |= {name: math.nan for name, value in row.items() if value is None}  # TRL's mean of no value
-        row |= {f"seconds/{name}": seconds for name, seconds in self._spent.items()} | self._said
+        row |= {f"seconds/{name}": seconds for name, seconds in self._spent.items()} | self._held_out
         assert self._rates is not None
         row |= self._rates(row, self._spent) | memory()
-        self._validated, self._said = bool(self._said), {}
+        self._validated, self._held_out = bool(self._held_out), {}
         before, findings = self.health, self._watch.add(row)
         for finding in findings:
-            self._stop(control, finding) if finding.verdict == "STOP" else self._hear(finding)
+            self._stop(control, finding) if finding.verdict == "STOP" else self._add_finding(finding)
         if self._validated and self._agree(any(finding.rule == "solved" for finding in findings))[0]:
             self._end_early(state, control)
-        if state.global_step % TABLE_EVERY in (0, 1) or self.health is not before:
-            self._table(state.global_step)
+        if state.global_step % completion_tables.EVERY in (0, 1) or self.health is not before:
+            assert self._trainer is not None, "attach() comes before the training"
+            completion_tables.write_completions(self._trainer, self._completions, state.global_step)
         parts = [f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row]
         emit(f"step {state.global_step}/{state.max_steps}  " + "  ".join(parts))
         self._logged = time.monotonic()
@@ -200,12 +173,13 @@ class ProgressCallback(TrainerCallback):
         now = time.monotonic()
         seconds = now - self._logged
         self._cadence.saved(seconds)
-        self._save_s, self._saved = max(self._save_s, seconds), now
+        self._termination.saved(seconds)
+        self._saved = now
         self._journal.add("saved", state.global_step, {"save": seconds})
 
     def _stop(self, control: TrainerControl, finding: HealthFinding) -> None:
         """End the training; nobody resumes what was stopped."""
-        self._hear(finding)
+        self._add_finding(finding)
         self.stopped = control.should_training_stop = True
         self.leaving = control.should_save = False
 
@@ -219,10 +193,10 @@ class ProgressCallback(TrainerCallback):
 
     def collapse(self, reason: str) -> None:
         """The policy cannot even be sampled from any more: to run again would end here again."""
-        self._hear(HealthFinding(verdict="STOP", rule="not_finite", step=self._at, reason=reason))
+        self._add_finding(HealthFinding(verdict="STOP", rule="not_finite", step=self._at, reason=reason))
         self.stopped, self.leaving = True, False
 
-    def _hear(self, finding: HealthFinding) -> None:
+    def _add_finding(self, finding: HealthFinding) -> None:
         known, self.health = self.health, sentinel.remember(self.health, (finding,))
         if self.health is not known:
             emit(f"{finding.verdict} at step {finding.step}: {finding.reason}")
@@ -235,32 +209,6 @@ class ProgressCallback(TrainerCallback):
             return list(mine)
         flags = torch.tensor([[float(each) for each in mine]], device=accelerator.device)
         return [bool(each) for each in accelerator.gather(flags).amax(dim=0)]
-
-    def _table(self, step: int) -> None:
-        """Some of the completions that TRL still holds, as a Parquet file for people."""
-        logs: Any = getattr(self._trainer, "_logs", None)
-        if not logs or not logs["completion"] or not is_first(self._trainer):
-            return
-        rows: Sequence[tuple[Any, ...]] = list(
-            zip(logs["prompt"], logs["completion"], *logs["rewards"].values(), logs["advantages"], strict=False)
-        )[:TABLE_ROWS]
-        table = pa.table(
-            {
-                "prompt": [json.dumps(row[0], ensure_ascii=False) for row in rows],
-                "completion": [row[1][-1]["content"] for row in rows],
-                "reward": [float(row[2]) for row in rows],
-                "advantage": [float(row[-1]) for row in rows],
-            }
-        )
-        self._completions.mkdir(exist_ok=True)
-        pq.write_table(table, self._completions / f"step-{step:06d}.parquet")
-
-
-def is_first(trainer: Trainer | None) -> bool:
-    """Whether this process is the one that writes."""
-    assert trainer is not None, "attach() comes before the training"
-    accelerator: Any = trainer.accelerator
-    return bool(accelerator.is_main_process)
 
 
 def finite(trainer: Trainer | None) -> bool:
