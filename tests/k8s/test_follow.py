@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from k8s.follow import FRUITLESS, KEPT, GangProgress, LogTail
-from k8s.gang import Gang, example
+from k8s.attempts import GangAttempts
+from k8s.follow import FRUITLESS, KEPT, GangFollower, GangProgress, Hooks, LogTail
+from k8s.gang import Gang, example, gang_of
 from k8s.observe import Observed, PodSeen
 from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
@@ -201,3 +202,31 @@ def test_the_checkpoints_of_nemo_rl_count(progress: GangProgress, tmp_path: Path
 def test_progress_ignores_starts_before_this_launch(progress: GangProgress) -> None:
     assert progress.started(5 * FRUITLESS)
     assert not progress.started(6 * FRUITLESS)
+
+
+@pytest.mark.parametrize("rival", ["its pods are still alive", "another launch has closed the attempt"])
+def test_gang_is_not_made_where_another_launch_is_ahead(
+    rival: str, cluster: Cluster, planned: tuple[Store, TrainingPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan = planned
+    settings = cluster.settings(tmp_path)
+    attempts = GangAttempts(store, plan.iteration)
+    path = store.path("iterations", plan.iteration, "training", "plan.json")
+    attempt = attempts.current(0.0, lambda number: gang_of(plan, path, settings, number).name)
+    gang = gang_of(plan, path, settings, attempt.attempt)
+    follower = GangFollower(
+        cluster.connect(), gang, attempts, attempt, Hooks(log=lambda line: None, sleep=lambda s: None), lambda _: True
+    )
+    alive: list[list[PodSeen]] = []
+    if rival == "its pods are still alive":  # and would be gone by the next look
+        alive.append([running_pod(attempt.attempt)])
+    else:
+        attempts.close(attempt.model_copy(update={"closed_at": 1.0, "outcome": "crashed"}))
+    monkeypatch.setattr(follower, "_pods", lambda *_: alive.pop() if alive else [])
+    assert not follower._make()
+    assert cluster.api.find("JobSet", cluster.namespace, gang.name) is None
+
+
+def running_pod(attempt: int) -> PodSeen:
+    """A pod of that attempt that runs."""
+    return POD._replace(attempt=attempt)
