@@ -35,7 +35,7 @@ def test_mlflow_is_embedded_unless_the_environment_names_one(tmp_path: Path, mon
     assert settings.tracking_uri() == "http://127.0.0.1:5001"
 
 
-def test_a_base_model_without_a_tokenizer_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_base_model_without_a_tokenizer_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     overrides = [f"data_root={tmp_path}", f"base_model.uri={tmp_path / 'model'}"]

@@ -136,7 +136,7 @@ def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()}
 
 
-def test_a_training_is_shown_with_its_health_its_time_and_its_cost(lay: Lay) -> None:
+def test_training_is_shown_with_health_time_and_cost(lay: Lay) -> None:
     result = run(lay(), "policy_checkpoint")
     (check,) = result.get_asset_check_evaluations()
     assert (check.check_name, check.passed) == ("healthy", True)
@@ -154,7 +154,7 @@ def test_a_training_is_shown_with_its_health_its_time_and_its_cost(lay: Lay) -> 
     assert "| SIGTERM | 5 | 1 |" in shown["interruptions"]
 
 
-def test_without_a_plan_to_train_there_is_nothing_to_be_unhealthy(lay: Lay) -> None:
+def test_health_passes_where_nothing_was_trained(lay: Lay) -> None:
     settings = lay(method="none")
     result = run(settings, "policy_checkpoint", "eval_report")
     assert result.success
@@ -207,7 +207,7 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_on_hold_waits_for_a_person_who_names_its_iteration(lay: Lay) -> None:
+def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay) -> None:
     settings = lay(HOLD)
     shown = run(settings, "policy_checkpoint")
     (check,) = shown.get_asset_check_evaluations()

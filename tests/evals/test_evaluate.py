@@ -112,7 +112,7 @@ def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, publish
     assert report.digest() == published[1].digest()
 
 
-def test_verify_gives_the_published_verdict_wherever_the_bundle_is(
+def test_verify_repeats_the_verdict_wherever_the_bundle_is(
     tmp_path: Path, published: tuple[Store, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, report = published
@@ -157,9 +157,7 @@ def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Stor
         bundle.verify(copy)
 
 
-def test_outcomes_rewritten_with_their_digests_still_contradict_the_recorded_numbers(
-    tmp_path: Path, published: tuple[Store, Any]
-) -> None:
+def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, published: tuple[Store, Any]) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     lines = (copy / "candidate.jsonl").read_text()
     (copy / "candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))

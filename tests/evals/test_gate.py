@@ -150,7 +150,7 @@ def test_only_one_arm_that_says_what_decoded_it_is_inconclusive(kit: Any, good: 
     assert older.verdict is Verdict.PASS
 
 
-def test_every_field_of_a_protocol_has_a_word_on_how_to_make_it_equal() -> None:
+def test_protocol_fields_all_say_how_to_make_them_equal() -> None:
     assert set(gate.ALIKE) == {*Protocol.model_fields, *Decoding.model_fields} - {"decoding"}
 
 
@@ -188,9 +188,7 @@ def test_thirty_clusters_are_enough(kit: Any) -> None:
         (lambda items: items[:-2], "the suite has 198 items, the recipe asks for 200"),
     ],
 )
-def test_a_bad_suite_is_inconclusive_even_where_both_arms_agree_with_it(
-    kit: Any, edit: Callable[[Any], Any], reason: str
-) -> None:
+def test_bad_suite_is_inconclusive_where_both_arms_agree_too(kit: Any, edit: Callable[[Any], Any], reason: str) -> None:
     section = kit.section()
     suite = kit.suite(section)
     suite = suite.model_copy(update={"items": edit(suite.items)})

@@ -73,7 +73,7 @@ def test_a_small_sample_speaks_against_a_method(change: dict[str, Estimate], lac
     assert lacking not in decide(**{name: share(100 * small.n * small.value, 100 * small.n)}).lacks
 
 
-def test_the_groups_that_will_be_drawn_decide_not_those_on_record() -> None:
+def test_groups_to_be_drawn_decide_not_the_logged_ones() -> None:
     expected = expect(GOOD, Training(), Accelerator(), 1_000_000)
     flat = {"zero_variance_share": share(1330, 1400)}
     assert decide(**flat).method == "dpo"
@@ -115,7 +115,7 @@ def test_what_would_change_the_decision_is_said_in_numbers(change: dict[str, obj
     assert remedy in "; ".join(decide(**change).would_change)
 
 
-def test_as_many_references_as_are_proposed_would_do_and_one_less_would_not() -> None:
+def test_proposed_references_suffice_and_one_less_does_not() -> None:
     few = {"verifiable_prompts": 300, **UNVERIFIABLE}
     (said,) = [each for each in decide(**few).would_change if "references" in each]
     more = int(said.removeprefix("GRPO: references for another ").split()[0])
@@ -149,9 +149,7 @@ evidences = st.fixed_dictionaries(
 @given(st.integers(0, 2000), st.integers(0, 2000), st.floats(0, 1))
 @example(100, 7, 0.55)  # 0.55 * 100 is a little more than 55
 @example(0, 0, 1.0)
-def test_as_many_labels_as_are_proposed_would_do_and_one_less_would_not(
-    traces: int, labelled: int, floor: float
-) -> None:
+def test_proposed_labels_suffice_and_one_less_does_not(traces: int, labelled: int, floor: float) -> None:
     labelled = min(labelled, traces)
     coverage = labelled / traces if traces else 0.0
     said = decide(min_coverage=floor, traces=traces, labelled=labelled, coverage=coverage).would_change

@@ -109,7 +109,7 @@ def test_a_large_cluster_is_trained_on() -> None:
     assert held_out(clusters, 0.4)
 
 
-def test_a_template_without_numbers_stays_cheap_and_exact_where_its_words_are_rare() -> None:
+def test_template_without_numbers_stays_cheap_and_exact() -> None:
     def topic(n: int) -> str:
         return "x" + "".join(chr(97 + int(digit)) for digit in str(n))
 

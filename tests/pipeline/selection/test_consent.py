@@ -39,7 +39,7 @@ def test_what_the_table_holds_may_be_used(store: Store, governed: GovernedTraces
     assert kept(store, governed) == ["t1", "t2", "t3"]
 
 
-def test_a_consent_that_is_withdrawn_later_counts_for_the_dataset_of_before(
+def test_consent_withdrawn_later_counts_for_an_old_dataset(
     store: Store, export: Path, run: Run, governed: GovernedTraces
 ) -> None:
     withdrawn = observation(
@@ -62,7 +62,7 @@ def test_a_consent_that_is_withdrawn_later_counts_for_the_dataset_of_before(
         ("nobody", None, ["t1", "t2", "t3"]),
     ],
 )
-def test_a_user_on_the_list_of_the_forgotten_is_left_out_before_their_rows_are_gone(
+def test_forgotten_user_is_left_out_before_the_rows_are_gone(
     store: Store, governed: GovernedTraces, user: str, since: datetime | None, expected: list[str]
 ) -> None:
     with exclusive_lock(store):

@@ -131,7 +131,7 @@ def test_short_answers_are_no_items() -> None:
     assert (report.hits, report.unidentifying, report.texts) == (0, 4, {"suite": 5})
 
 
-def test_boilerplate_of_a_suite_is_not_evidence_but_the_items_are() -> None:
+def test_contamination_counts_items_not_boilerplate() -> None:
     frame = "Answer the following question and put nothing but the letter of your choice into a box at the end. "
     topics = [
         "rivers",
@@ -159,7 +159,7 @@ def test_languages_without_spaces() -> None:
     assert rule([text], row(f"\u8bf7\u95ee\uff1a{text}\u5417\uff1f")) == "13-gram"
 
 
-def test_the_report_counts_rows_by_rule_and_suite_and_never_shows_a_users_text() -> None:
+def test_contamination_report_counts_and_shows_no_users_text() -> None:
     rows = [
         row(LONG, trace="a"),
         row(f"My name is Ann. {LONG}", trace="b"),

@@ -43,7 +43,7 @@ def lengths(prompt_tokens: float, completion_tokens: float) -> Evidence:
     ],
     ids=["7B on A100", "8B on B200", "32B on H200"],
 )  # fmt: skip
-def test_grpo_takes_as_long_as_published_within_a_factor_of_three(
+def test_grpo_hours_are_within_a_factor_three_of_published(
     weights: float,
     settings: dict[str, float],
     tokens: tuple[float, float],
@@ -72,7 +72,7 @@ def test_tokens_follow_from_lengths_and_settings() -> None:
     assert "1,000,000,000 parameters" in grpo.basis
 
 
-def test_a_measured_step_replaces_the_estimate_of_its_method_alone() -> None:
+def test_measured_step_replaces_its_own_methods_estimate() -> None:
     training, accelerator = Training(), Accelerator()
     estimated = expect(GOOD, training, accelerator, 10**9, 4)
     found = expect(GOOD, training, accelerator, 10**9, 4, {"grpo": 45.0})

@@ -61,7 +61,7 @@ def test_the_counts_and_shares_of_a_small_set() -> None:
     assert (found.pairs, found.margin.n, found.margin.value) == (1, 1, None)
 
 
-def test_verified_outcomes_go_before_rewards_when_variance_is_sought() -> None:
+def test_variance_takes_verified_outcomes_before_rewards() -> None:
     shaped = [row("p", "a", final_reward=0.9), row("p", "b", final_reward=0.8)]
     assert evidence(shaped).zero_variance_share.value == 1.0
     unverified = [r._replace(correct=None, reference=None, profile="judged") for r in shaped]
@@ -102,7 +102,7 @@ def test_labels_that_nobody_can_contradict_have_unknown_noise() -> None:
     assert found.label_noise == UNKNOWN
 
 
-def test_a_judge_that_contradicts_itself_is_at_least_half_as_noisy() -> None:
+def test_judge_noise_is_at_least_half_its_contradictions() -> None:
     def judged(prompt: str) -> list[LabelledRow]:
         bare = {"reference": None, "verifier": None, "correct": None, "profile": "judged"}
         return [row(prompt, "a", judge=1.0, **bare), wrong(prompt, "b", **{**bare, "judge": 0.0})]
@@ -130,7 +130,7 @@ known = st.tuples(st.integers(1, 60), st.floats(0, 1)).map(lambda drawn: share(d
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1), known | st.just(UNKNOWN)), min_size=1, max_size=3))
-def test_the_noise_of_a_mix_lies_in_its_interval_and_within_its_parts(mix: list[tuple[float, Estimate]]) -> None:
+def test_noise_of_a_mix_lies_between_its_parts(mix: list[tuple[float, Estimate]]) -> None:
     total = sum(weight for weight, _ in mix)
     sources = {str(i): NoiseSource(share=w / total, noise=noise, known_from="") for i, (w, noise) in enumerate(mix)}
     found = label_noise(sources)

@@ -104,7 +104,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("distribution", [DDP, *SHARDED], ids=described)
 @pytest.mark.parametrize(("nodes", "processes"), [(1, 8), (2, 4)])
-def test_accelerates_launcher_reads_the_file_and_exports_the_same_environment(
+def test_accelerate_launcher_exports_our_environment(
     distribution: Distribution, nodes: int, processes: int, tmp_path: Path, exported: Any
 ) -> None:
     file = tmp_path / "accelerate.yaml"
@@ -147,9 +147,7 @@ def accelerator(world_size: int = 2) -> Any:
 
 
 @pytest.mark.parametrize("distribution", [DDP, *SHARDED], ids=described)
-def test_what_accelerate_makes_of_the_environment_is_accepted_for_this_plan_alone(
-    distribution: Distribution, exported: Any
-) -> None:
+def test_accelerate_state_is_accepted_for_its_plan_alone(distribution: Distribution, exported: Any) -> None:
     exported(distribution)
     assert_distribution(accelerator(), plan(distribution))
     for other in (d for d in (DDP, *SHARDED) if d != distribution):
@@ -168,7 +166,7 @@ def test_the_first_version_of_fsdp_is_refused(exported: Any, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_fsdp_gathers_full_weights_and_wraps_each_decoder_layer_of_a_model_with_an_adapter(exported: Any) -> None:
+def test_fsdp_gathers_full_weights_and_wraps_decoder_layers(exported: Any) -> None:
     from peft import LoraConfig, get_peft_model
     from torch.distributed.fsdp import StateDictType
     from transformers import AutoModelForCausalLM
@@ -246,7 +244,7 @@ def test_a_pod_that_counts_nodes_as_ranks_is_told_how_to_start() -> None:
         check_world(plan(DDP, nodes=2, processes=8), {"RANK": "0", "WORLD_SIZE": "2"})
 
 
-def test_both_trainers_take_the_arguments_of_several_processes_and_one_needs_none() -> None:
+def test_trainers_take_the_arguments_of_several_processes() -> None:
     from trl import DPOConfig, GRPOConfig
 
     for config in (DPOConfig, GRPOConfig):

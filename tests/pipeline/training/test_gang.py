@@ -157,7 +157,7 @@ def gang(folder: Path, nodes: int = 1, master: str = "") -> subprocess.Popen[byt
         ([64, 143], 64),
     ],
 )
-def test_the_nodes_code_is_that_of_the_first_failure_unless_one_says_never(codes: list[int], expected: int) -> None:
+def test_node_exits_with_the_first_failure_or_with_never_retry(codes: list[int], expected: int) -> None:
     assert exit_code(codes) == expected
 
 
@@ -170,7 +170,7 @@ def test_one_process_needs_ranks_only_for_deepspeed_and_fsdp(processes: int, str
 
 
 @pytest.mark.slow
-def test_every_process_has_its_rank_on_the_loopback_and_its_threads(launch: Callable[..., int], tmp_path: Path) -> None:
+def test_processes_have_rank_loopback_and_threads(launch: Callable[..., int], tmp_path: Path) -> None:
     assert launch([0], [0], threads=3) == 0
     for rank in range(2):
         found = json.loads((tmp_path / f"env-{rank}-0").read_text())
@@ -211,9 +211,7 @@ def test_restarts_are_counted(launch: Callable[..., int], tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_all_processes_start_again_when_one_is_killed_and_go_on_together(
-    launch: Callable[..., int], tmp_path: Path
-) -> None:
+def test_processes_start_again_together_when_one_is_killed(launch: Callable[..., int], tmp_path: Path) -> None:
     once, never = {"do": "add_up", "value": 4}, {"do": "add_up", "value": 0}
     assert launch([never], [once, never], max_restarts=1) == 0
     for rank in range(2):
@@ -222,7 +220,7 @@ def test_all_processes_start_again_when_one_is_killed_and_go_on_together(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("grace_s", "saving_s", "saved"), [(30.0, 0.5, True), (1.0, 60, False)])
-def test_sigterm_reaches_every_process_and_waits_for_the_plans_grace(
+def test_sigterm_reaches_all_processes_and_waits_for_the_grace(
     launch: Callable[..., int], tmp_path: Path, grace_s: float, saving_s: float, saved: bool
 ) -> None:
     def tell() -> None:
@@ -252,9 +250,7 @@ def test_no_process_outlives_its_gang(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_nodes_meet_at_the_master_and_are_not_started_again_one_by_one(
-    launch: Callable[..., int], tmp_path: Path
-) -> None:
+def test_nodes_meet_at_the_master_and_never_restart_alone(launch: Callable[..., int], tmp_path: Path) -> None:
     scripts = [[{"do": "add_up", "value": dies_at}] for dies_at in (0, 4)]
     script(tmp_path, *scripts)
     with held_port() as held:

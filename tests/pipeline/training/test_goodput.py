@@ -145,7 +145,7 @@ lines = st.builds(
 
 @given(st.lists(lines, max_size=30))
 @example([TrainingEvent(kind="step", at=0, step=1, seconds={"step": -1.0})])
-def test_whatever_the_journal_says_no_second_is_lost_or_counted_twice(events: Sequence[TrainingEvent]) -> None:
+def test_goodput_loses_no_second_and_counts_none_twice(events: Sequence[TrainingEvent]) -> None:
     """Clocks that differ between machines, lines that a kill cut out, seconds that cannot be: still an account."""
     found = account(events)
     assert tuple(found.badput_s) == CAUSES
@@ -162,7 +162,7 @@ def journal(*lines: tuple[Kind, float, int]) -> Iterator[TrainingEvent]:
         yield TrainingEvent(kind=kind, at=at, step=step, why={"stopping": "SIGTERM", "ended": "stopped"}.get(kind, ""))
 
 
-def test_a_step_longer_than_the_grace_is_lost_work_and_not_waiting() -> None:
+def test_step_longer_than_the_grace_is_lost_work() -> None:
     events = list(journal(("started", 0, 0), ("ready", 1, 0), ("step", 11, 1), ("saved", 12, 1), ("stopping", 18, 1),
                           ("started", 20, 1), ("ready", 21, 1), ("step", 31, 2), ("ended", 33, 2)))  # fmt: skip
     found = account(events)
@@ -171,14 +171,14 @@ def test_a_step_longer_than_the_grace_is_lost_work_and_not_waiting() -> None:
     assert interruptions(events) == (Preemption(cause="SIGTERM", step=1, lost_steps=0),)
 
 
-def test_a_stopped_training_went_through_no_step_after_its_best_checkpoint() -> None:
+def test_stopped_training_counts_no_step_after_its_best() -> None:
     events = list(journal(("started", 0, 0), ("ready", 1, 0), ("step", 3, 1), ("step", 7, 2), ("ended", 8, 1)))
     found = account(events)
     assert (found.productive_s, found.badput_s["lost"], found.badput_s["end"]) == (2, 4, 1)
     assert interruptions(events) == ()
 
 
-def test_a_checkpoint_that_falls_back_far_loses_the_steps_of_earlier_attempts_too() -> None:
+def test_fall_back_loses_the_steps_of_earlier_attempts_too() -> None:
     events = list(journal(("started", 0, 0), ("ready", 0, 0), ("step", 1, 1), ("step", 2, 2), ("started", 2, 2),
                           ("ready", 2, 2), ("step", 3, 3), ("started", 3, 1), ("ready", 3, 1),
                           ("step", 4, 2)))  # fmt: skip

@@ -156,7 +156,7 @@ def test_the_same_signs_without_the_score_hold(score: Shape) -> None:
     assert {"zero_variance", "entropy", "one_component"} <= {f.rule for f in health.findings}
 
 
-def test_groups_that_are_all_wrong_are_not_explained_by_held_out_prompts() -> None:
+def test_groups_all_wrong_are_not_explained_by_held_out() -> None:
     rows = history({**SURE, "held_out/accuracy": to(0.5, 0.95), "accuracy": to(0.5, 0.45)})
     assert "zero_variance" in {f.rule for f in review(rows, SETTINGS).findings}
     assert review(rows, SETTINGS).solved is None
@@ -169,7 +169,7 @@ def test_without_held_out_prompts_nothing_is_explained() -> None:
     )
 
 
-def test_a_base_model_near_the_ceiling_is_neither_held_nor_solved() -> None:
+def test_base_model_near_the_ceiling_is_not_held_nor_solved() -> None:
     near = {"held_out/accuracy": to(0.96, 0.98), "accuracy": 0.97, "frac_reward_zero_std": 0.88}
     for last in (0.02, 0.0, 0.4):  # so near to nothing, a token more or less is a multiple
         assert review(history({**near, "entropy": to(0.1, last)}), SETTINGS).findings == ()
@@ -221,7 +221,7 @@ ROWS = st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8), max
 
 @settings(max_examples=60)
 @given(ROWS, st.integers(1, 4))
-def test_what_was_found_stays_and_is_what_check_says_at_each_step(rows: list[Row], window: int) -> None:
+def test_findings_stay_and_agree_with_check_at_each_step(rows: list[Row], window: int) -> None:
     """Any metrics may be missing, any value may be out of range or no number: nothing raises."""
     limits, kept = Sentinel(window=window), []
     for end in range(len(rows) + 1):

@@ -35,7 +35,7 @@ def test_a_shared_opening_counts_across_prompts(groups: dict[str, list[str]], sh
     assert of(groups)["text/prefix_share"] == pytest.approx(share)
 
 
-def test_bigrams_that_come_back_in_other_answers_are_less_distinct() -> None:
+def test_bigrams_of_other_answers_are_less_distinct() -> None:
     varied = {f"p{n}": [f"a{n} b{n} c{n} d{n}"] for n in range(6)}
     same = {f"p{n}": ["a b c d"] for n in range(6)}
     assert of(varied)["text/distinct_2"] == 1

@@ -24,7 +24,7 @@ from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, 
 
 
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
-def test_consent_that_was_withdrawn_since_the_selection_leaves_its_rows_out(tmp_path: Path, method: str) -> None:
+def test_rows_whose_consent_was_withdrawn_are_left_out(tmp_path: Path, method: str) -> None:
     _, plan = make_plan(tmp_path, method, withdrawn=8)
     assert plan.without_consent == 8 and plan.data is not None
     asked = {row["prompt"][0]["content"] for row in pq.read_table(plan.data.uri).to_pylist()}
@@ -101,7 +101,7 @@ def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_what_trl_does_not_take_is_refused_before_a_weight_is_loaded(tmp_path: Path, fork_server: ForkServer) -> None:
+def test_arguments_unknown_to_trl_are_refused_before_loading(tmp_path: Path, fork_server: ForkServer) -> None:
     wrong = GRPO_SETTINGS.model_copy(update={"trainer_args": {"learning_rat": 1.0}})
     store, plan = make_plan(tmp_path)
     path = folder(store, plan) / "plan.json"
@@ -159,9 +159,7 @@ def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, f
 
 
 @pytest.mark.slow
-def test_weights_that_are_no_numbers_stop_the_training_and_the_base_stands(
-    tmp_path: Path, fork_server: ForkServer
-) -> None:
+def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_server: ForkServer) -> None:
     wild = GRPO_SETTINGS.model_copy(update={"learning_rate": 1e30})
     store, plan = make_plan(tmp_path, grpo=wild)
     assert attempt(fork_server, store, plan) == 0, fork_server.said()
@@ -178,7 +176,7 @@ def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, fork_server:
 
 
 @pytest.mark.slow
-def test_a_finished_training_is_not_trained_again_by_its_entry_point(tmp_path: Path, fork_server: ForkServer) -> None:
+def test_finished_training_is_not_trained_again(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
     assert attempt(fork_server, store, plan) == 0, fork_server.said()
     path, bits = folder(store, plan), adapter(store, plan)

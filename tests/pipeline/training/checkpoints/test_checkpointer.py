@@ -9,7 +9,7 @@ from pipeline.training.checkpoints.manifest import Origin, read, sealed
 from .conftest import FILES, HARMS, PLAN, STATE, WEIGHTS, Run, is_whole, trained
 
 
-def test_a_commit_publishes_whole_and_keeps_the_last_and_the_best(tmp_path: Path) -> None:
+def test_commit_publishes_whole_and_keeps_last_and_best(tmp_path: Path) -> None:
     run = Run(tmp_path, keep_last=2, keep_best=1)
     for step, score in ((5, 0.2), (10, 0.9), (15, 0.5), (20, None), (25, 0.4)):
         assert is_whole(run.save(step, score))
@@ -44,7 +44,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path, name: str, 
     assert name in run.said[0]
 
 
-def test_when_every_checkpoint_is_damaged_the_training_begins_anew(tmp_path: Path) -> None:
+def test_training_begins_anew_where_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for step in (5, 10):
         (Run(tmp_path).save(step) / STATE).unlink()
     run = Run(tmp_path)
@@ -90,7 +90,7 @@ def test_a_renamed_checkpoint_is_not_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../b", "./a", "", ".", "a//b"])
-def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_manifest_naming_a_file_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     folder = Run(tmp_path).save(5)
     true = read(folder, Origin(PLAN, 1))
     files = {name: true.files[WEIGHTS], STATE: true.files[STATE]}
@@ -100,7 +100,7 @@ def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(tmp_path: Pa
     assert f"{name!r}, which is no file inside its folder" in run.said[0]
 
 
-def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_replaced_at_its_step(tmp_path: Path) -> None:
     Run(tmp_path).save(5)
     (Run(tmp_path).save(10) / STATE).write_bytes(b"")
     run = Run(tmp_path)
@@ -116,7 +116,7 @@ def test_a_whole_checkpoint_stands_when_its_step_comes_again(tmp_path: Path) -> 
     assert not (tmp_path / "trl" / "checkpoint-5").exists()
 
 
-def test_a_damaged_one_that_was_passed_over_takes_no_good_ones_place(tmp_path: Path) -> None:
+def test_damaged_checkpoint_takes_no_good_ones_place(tmp_path: Path) -> None:
     first = Run(tmp_path, keep_last=2, keep_best=0)
     first.save(5)
     (first.save(10) / STATE).unlink()

@@ -16,7 +16,7 @@ def killed(folder: Path, kills: int, kind: str, steps: int = 0) -> dict[str, int
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def test_a_kill_leaves_the_last_commit_that_returned_or_the_one_after(tmp_path: Path) -> None:
+def test_kill_leaves_the_last_commit_or_the_next(tmp_path: Path) -> None:
     account = killed(tmp_path, 40, "committed", steps=10)
     assert account["steps"] >= 10  # else the kills met nothing but starts
     assert (account["torn"], account["back"]) == (0, 0)

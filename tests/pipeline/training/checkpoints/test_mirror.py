@@ -76,7 +76,7 @@ def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
 
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_checkpoint_in_the_mirror_is_passed_over_by_name(
+def test_damaged_checkpoint_of_the_mirror_is_passed_over(
     tmp_path: Path, uri: str, mirror: Path, name: str, harm: str
 ) -> None:
     first = attempt(tmp_path / "first", uri)
@@ -106,9 +106,7 @@ def test_a_cut_upload_is_never_trusted_and_is_cleared(tmp_path: Path, uri: str, 
     assert is_whole(mirror / "step-000020")
 
 
-def test_what_was_not_up_when_the_last_attempt_died_goes_up_at_the_next_start(
-    tmp_path: Path, uri: str, mirror: Path
-) -> None:
+def test_upload_that_a_kill_left_out_happens_at_the_next_start(tmp_path: Path, uri: str, mirror: Path) -> None:
     Run(tmp_path).save(5)  # without a mirror: as good as killed before the upload
     run = attempt(tmp_path, uri)
     run.newest()
@@ -147,7 +145,7 @@ def silent(bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> It
         yield f"s3://{bucket}/runs"
 
 
-def test_a_silent_mirror_stops_no_training_that_has_a_checkpoint_here(tmp_path: Path, silent: str) -> None:
+def test_silent_mirror_stops_no_training_with_a_checkpoint(tmp_path: Path, silent: str) -> None:
     Run(tmp_path).save(5)
     run = attempt(tmp_path, silent)
     assert run.newest() == "step-000005"
@@ -160,7 +158,7 @@ def test_a_silent_mirror_stops_no_training_that_has_a_checkpoint_here(tmp_path: 
     assert "500" in said or "InternalError" in said
 
 
-def test_a_training_does_not_begin_anew_while_the_mirror_is_silent(tmp_path: Path, silent: str) -> None:
+def test_training_does_not_begin_while_the_mirror_is_silent(tmp_path: Path, silent: str) -> None:
     with pytest.raises(ConnectionError, match=r"no checkpoint in .* does not answer .*Start again when"):
         attempt(tmp_path, silent).newest()
 
@@ -205,7 +203,7 @@ def test_of_two_attempts_the_later_one_writes(tmp_path: Path, uri: str, mirror: 
     assert sorted(path.name for path in mirror.glob("step-*")) == ["step-000010", "step-000015"]
 
 
-def test_an_attempt_is_overtaken_between_its_files_and_its_manifest(tmp_path: Path, uri: str, mirror: Path) -> None:
+def test_attempt_overtaken_before_its_manifest_publishes_none(tmp_path: Path, uri: str, mirror: Path) -> None:
     folder = Run(tmp_path).save(5)
     origin = Origin(PLAN, 1)
     first, second = Mirror(uri, origin, 1), Mirror(uri, origin, 2)
@@ -255,7 +253,7 @@ def test_an_upload_that_arrives_short_is_not_trusted(tmp_path: Path, uri: str, m
     assert not (mirror / "step-000005" / MANIFEST).exists()
 
 
-def test_a_checkpoint_whose_files_change_is_not_trusted_meanwhile(tmp_path: Path, uri: str, mirror: Path) -> None:
+def test_checkpoint_whose_files_change_is_not_trusted(tmp_path: Path, uri: str, mirror: Path) -> None:
     up(attempt(tmp_path / "first", uri), 5)
     folder = Run(tmp_path / "second", attempt=2).save(5)  # the same step again
 

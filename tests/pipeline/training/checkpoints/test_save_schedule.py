@@ -29,7 +29,7 @@ def test_one_slow_save_does_not_stretch_the_interval() -> None:
     assert cadence.interval_s == pytest.approx(120.0)
 
 
-def test_a_save_that_takes_longer_than_the_time_between_interruptions() -> None:
+def test_save_longer_than_the_time_between_interruptions() -> None:
     cadence = SaveSchedule(Checkpoints(interruption_every_s=60))
     cadence.saved(600.0)
     assert cadence.interval_s == 60

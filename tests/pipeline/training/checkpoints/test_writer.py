@@ -52,7 +52,7 @@ def fill(disk: Path) -> None:
             stream.write(bytes(4096))
 
 
-def test_a_full_disk_costs_no_older_checkpoint_and_says_what_to_do(small_disk: Path) -> None:
+def test_full_disk_costs_no_older_checkpoint(small_disk: Path) -> None:
     run = Run(small_disk)
     run.save(5)
     saved = trained(small_disk / "trl" / "checkpoint-10", 10)

@@ -86,7 +86,7 @@ def play(run: Run, engine: FakeEngine, versions: Sequence[Adapter], **settings: 
 
 
 @pytest.mark.slow
-def test_an_honest_engine_is_proven_at_every_sync_after_the_first(run_of: Runs) -> None:
+def test_honest_engine_is_proven_at_each_sync_but_the_first(run_of: Runs) -> None:
     run = run_of(8, 2e-3)
     first, *others = play(run, FakeEngine(run, newest), run.adapters)
     assert not first.proven  # an untrained adapter is the base: nothing to tell apart
@@ -153,7 +153,7 @@ def test_an_engine_that_claims_another_version_is_refused(run_of: Runs) -> None:
     assert refused.value.lie == "wrong version"
 
 
-def test_a_version_that_changes_while_rollouts_are_drawn_is_refused(run_of: Runs) -> None:
+def test_version_that_changes_during_rollouts_is_refused(run_of: Runs) -> None:
     run = run_of(8, 2e-3)
     engine = FakeEngine(run, newest)
     guard = FreshnessGuard(engine, FakePolicy(run))
@@ -188,7 +188,7 @@ def test_a_policy_that_never_moves_is_reported_and_never_refused(run_of: Runs) -
     assert all("proved nothing" in line for line in lines)
 
 
-def test_a_resumed_training_is_compared_with_the_base_at_its_first_sync(run_of: Runs) -> None:
+def test_resumed_training_is_compared_with_the_base_first(run_of: Runs) -> None:
     run = run_of(8, 2e-3)
     assert play(run, FakeEngine(run, newest), run.adapters[6:])[0].proven
     with pytest.raises(StalePolicy, match="base policy"):

@@ -137,7 +137,7 @@ def test_a_server_that_another_training_feeds_is_refused(run_of: Callable[[int, 
         freshness.remember(prompts, completions)
 
 
-def test_the_log_probabilities_are_those_of_the_model_without_padding(run_of: Callable[[int, float], Run]) -> None:
+def test_log_probabilities_are_those_without_padding(run_of: Callable[[int, float], Run]) -> None:
     run = run_of(8, 2e-3)
     batch = run.batch(0)
     alone = [model_log_probabilities(run.policy(3), [probe])[0] for probe in batch]

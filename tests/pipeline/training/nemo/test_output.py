@@ -78,7 +78,7 @@ def test_a_step_of_nemo_rl_becomes_a_row() -> None:
     }
 
 
-def test_steps_are_counted_from_where_the_training_resumes_whatever_their_epoch_says() -> None:
+def test_steps_are_counted_from_where_the_training_resumes() -> None:
     assert [row["step"] for row in read(STEP * 3, step=40)] == [41, 42, 43]
 
 

@@ -53,7 +53,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("lora", "name"), [(lora, name) for lora, names in FILES.items() for name in names])
-def test_a_checkpoint_without_any_of_its_parts_is_passed_over_by_name(lora: bool, name: str, tmp_path: Path) -> None:
+def test_checkpoint_without_one_of_its_parts_is_passed_over(lora: bool, name: str, tmp_path: Path) -> None:
     checkpoint(tmp_path, 10, lora)
     torn = checkpoint(tmp_path, 20, lora) / name
     shutil.rmtree(torn) if torn.is_dir() else torn.unlink()

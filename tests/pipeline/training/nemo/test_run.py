@@ -189,7 +189,7 @@ def test_a_training_that_ended_is_not_trained_again(checkout: Path, tmp_path: Pa
     assert again.checkpoint == first.checkpoint and steps(again) == steps(first)
 
 
-def test_a_training_that_goes_wrong_is_stopped_and_its_best_checkpoint_stands(checkout: Path, tmp_path: Path) -> None:
+def test_training_gone_wrong_is_stopped_at_its_best_checkpoint(checkout: Path, tmp_path: Path) -> None:
     behave(checkout, loss={"5": math.nan}, pause_at=5, accuracy={"0": 0.1, "2": 0.9, "4": 0.2})
     result = trained(make_plan(tmp_path, checkpoints={"every_steps": 2, "keep_best": 2}), tmp_path, checkout)
     assert result.health.verdict == "STOP" and result.health.findings[-1].step == 5

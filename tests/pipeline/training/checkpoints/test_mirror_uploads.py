@@ -85,7 +85,7 @@ def test_the_manifest_goes_up_last(run: Run, gated: type[Gated]) -> None:
 
 
 @pytest.mark.parametrize("file", range(len(FILES) + 1))
-def test_a_failure_is_said_once_and_the_next_checkpoint_tries_again(run: Run, gated: type[Gated], file: int) -> None:
+def test_failed_upload_is_reported_once_and_tried_again(run: Run, gated: type[Gated], file: int) -> None:
     gated.gate.clear()
     run.save(1)
     assert gated.reached.wait(TIMEOUT_S)

@@ -27,7 +27,7 @@ def test_what_is_no_turn_is_said(text: str) -> None:
         parse(text)
 
 
-def test_a_later_turn_takes_the_directory_and_an_earlier_one_does_not_get_it_back(tmp_path: Path) -> None:
+def test_later_token_takes_the_folder_and_keeps_it(tmp_path: Path) -> None:
     take(tmp_path, FencingToken(1))
     take(tmp_path, FencingToken(1, 1))
     take(tmp_path, FencingToken(1, 1))  # the same one, started again
