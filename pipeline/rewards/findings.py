@@ -21,12 +21,14 @@ import msgspec
 from pipeline import layout
 from pipeline.storage import Store, write_atomically
 
+Source = Literal["verifier", "judge", "rag", "order", "admission"]
+
 
 class JournalLine(msgspec.Struct, omit_defaults=True):
     """One finding. `values` and `missing` are by component; `again` marks what another attempt may do better."""
 
     key: str
-    source: Literal["verifier", "judge", "rag", "order", "admission"]
+    source: Source
     iteration: str
     trace_id: str
     user_id: str | None = None

@@ -31,12 +31,11 @@ from pipeline.rewards.judge_stage import (
     audits,
     judge_key,
     judge_traces,
-    rag_key,
     wants_judge,
-    wants_rag,
 )
 from pipeline.rewards.rag import METRICS
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
+from pipeline.rewards.retrieval_stage import retrieval_key, wants_retrieval
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import summarise
@@ -212,7 +211,7 @@ def _paid_keys(panel: JudgeStageResult, sample: RewardSample, settings: Rewards)
         return {}
     asked = wants_judge(sample, settings) or audits(sample, settings)
     keys = {"judge": judge_key(panel.judge_id, sample)} if asked else {}
-    return keys | ({"rag": rag_key(panel.rag_id, sample)} if wants_rag(sample, settings) else {})
+    return keys | ({"rag": retrieval_key(panel.rag_id, sample)} if wants_retrieval(sample, settings) else {})
 
 
 def _label(

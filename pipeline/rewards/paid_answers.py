@@ -1,0 +1,72 @@
+"""What a paid question and its answer have in common, whoever is asked: what is still to be asked, within which budget,
+and the journal's line for what came.
+
+The key of an answer in the journal holds all that decides it: who judges by what, and what is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pipeline.recipe.rewards import Judge, Rag
+from pipeline.rewards.findings import JournalLine, Source, spent
+from pipeline.rewards.judge.budget import Budget
+from pipeline.rewards.rag import AGAIN
+from pipeline.rewards.samples import RewardSample
+from pipeline.traces.context import IterationContext
+
+
+class PaidScores(NamedTuple):
+    """What was asked about one row: scores by measure, the reasons of those that are missing, and the price."""
+
+    values: dict[str, float]
+    missing: dict[str, str]
+    tokens: int
+    usd: float
+
+
+class AnswerCount:
+    """How many answers were asked for, and how many were known."""
+
+    def __init__(self) -> None:
+        self.asked = self.remembered = 0
+
+    def unanswered(
+        self, wanted: Mapping[str, RewardSample], answered: Mapping[str, JournalLine]
+    ) -> dict[str, RewardSample]:
+        """The samples, by key, that have no answer yet or one that may come out otherwise now."""
+        todo = {key: sample for key, sample in wanted.items() if key not in answered or answered[key].again}
+        self.asked += len(todo)
+        self.remembered += len(wanted) - len(todo)
+        return todo
+
+
+def budget_left(
+    section: Judge | Rag, context: IterationContext, days: Sequence[str], sources: Sequence[Source]
+) -> Budget:
+    """The iteration's budget, less what earlier attempts have spent of it."""
+    paid = [spent(context.store, days, context.iteration.id, source) for source in sources]
+    return Budget(
+        section.max_tokens,
+        section.max_usd,
+        section.usd_per_million_prompt_tokens,
+        section.usd_per_million_completion_tokens,
+        spent_tokens=sum(each.tokens for each in paid),
+        spent_usd=sum(each.usd for each in paid),
+    )
+
+
+def line_of(key: str, source: Source, iteration: str, sample: RewardSample, scores: PaidScores) -> JournalLine:
+    return JournalLine(
+        key=key,
+        source=source,
+        iteration=iteration,
+        trace_id=sample.trace_id,
+        user_id=sample.user_id,
+        values=scores.values,
+        missing=scores.missing,
+        tokens=scores.tokens,
+        usd=scores.usd,
+        again=not AGAIN.isdisjoint(scores.missing.values()),
+    )
