@@ -126,16 +126,16 @@ NAN = float("nan")
         (look(arm(100), arm(100, p99=NAN)), "canary latency is missing"),
         (look(arm(100), arm(100).model_copy(update={"latency_p99_s": None})), "canary latency is missing"),
         (look(arm(100), arm(0)), "no graded canary requests"),
-        (look(arm(100), arm(100), end=500.1), "future"),
-        (look(arm(100), arm(100), start=NAN), "future"),
-        (look(arm(100), arm(100), start=-1.0), "inside what was counted"),
-        (look(arm(100), arm(100), end=199.0), "old"),
+        (look(arm(100), arm(100), end=500.1), "window 0.0 to 500.1 is empty or lies in the future"),
+        (look(arm(100), arm(100), start=NAN), "window nan to 400.0 is empty or lies in the future"),
+        (look(arm(100), arm(100), start=-1.0), "window starts at -1.0, inside what was counted"),
+        (look(arm(100), arm(100), end=199.0), "metrics are 301 s old"),
         (look(arm(100), arm(100)), ""),
     ],
 )
 def test_what_a_look_must_be_to_count(seen, why):
     result = unusable(seen, 0.0, 500.0, POLICY)
-    assert (why in result) if why else result == ""
+    assert result.startswith(why) if why else result == ""
 
 
 @pytest.mark.parametrize(
