@@ -252,6 +252,7 @@ CLEAR = {"value": 0.1, "standard_error": 0.01, "lower": 0.08, "upper": 0.12, "bo
         (CLEAR, {"value": 0.02, "upper": 0.06, "bootstrap_upper": 0.06}, {}, Verdict.INCONCLUSIVE),  # no power
         (CLEAR, {"value": 0.1, "lower": 0.06, "upper": 0.14, "bootstrap_lower": 0.06, "bootstrap_upper": 0.14}, {},
          Verdict.FAIL),  # no power, but harm beyond the margin is shown
+        ({**CLEAR, "standard_error": 0.05}, {}, {}, Verdict.PASS),
         ({**CLEAR, "standard_error": 0.0501}, {}, {}, Verdict.INCONCLUSIVE),
         (CLEAR, {}, {"items": 29}, Verdict.INCONCLUSIVE),
         (CLEAR, {}, {"clusters": 29}, Verdict.INCONCLUSIVE),
@@ -262,6 +263,29 @@ def test_the_rule_at_its_edges(
 ) -> None:
     report = _with(kit.report(*good), gain, rise, **fields)
     assert gate.judge(report, good[0]).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("rise", "reason"),
+    [
+        ({"value": 0.02, "upper": 0.06, "bootstrap_upper": 0.06}, "too little evidence for a guard"),
+        ({"value": 0.03, "upper": 0.05, "bootstrap_upper": 0.049}, "the tests of a guard disagree"),
+    ],
+)
+def test_an_open_guard_says_whether_items_are_what_it_lacks(
+    kit: Any, good: tuple[Any, ...], rise: dict[str, float], reason: str
+) -> None:
+    verdict = gate.judge(_with(kit.report(*good), CLEAR, rise), good[0])
+    assert [each.partition(":")[0] for each in verdict.reasons] == [reason]
+    assert ("evaluate more items" in verdict.reasons[0]) == ("too little" in reason)
+
+
+def test_each_verdict_is_recorded_under_its_name(kit: Any, good: tuple[Any, ...]) -> None:
+    """What is published is read by later releases, and by people."""
+    section, suite, old, new = good
+    recorded = [kit.judge(section, suite, *arms).model_dump(mode="json") for arms in ((old, new), (old, old))]
+    recorded.append(kit.judge(section, suite, old, _drop(new)).model_dump(mode="json"))
+    assert [record["verdict"] for record in recorded] == ["PASS", "FAIL", "INCONCLUSIVE"]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -139,7 +139,9 @@ def test_who_decided_and_why_is_in_event_and_audit_log(world):
         ("resume", "operator", "metrics are back"),
         ("abort", "operator", "they were not"),
     ]
-    assert [e.reason for e in read_events(world.store, NAME) if e.by] == ["metrics are back", "they were not"]
+    decisions = [e for e in read_events(world.store, NAME) if e.by]
+    assert [e.reason for e in decisions] == ["metrics are back", "they were not"]
+    assert [(e.subject, e.detail["epoch"]) for e in written] == [(f"{e.rollout}/{e.epoch}", e.epoch) for e in decisions]
     assert audit.verify(world.store).flaw == ""
 
 

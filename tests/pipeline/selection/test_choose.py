@@ -9,7 +9,7 @@ from pipeline.recipe import Accelerator, Selection, Training
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Evidence, PromptAttempts, Trust
-from pipeline.selection.noise import NoiseSource
+from pipeline.selection.noise import NoiseSource, label_noise
 
 AUTO = Selection()
 GOOD = Evidence(
@@ -29,6 +29,12 @@ def decide(settings: Selection = AUTO, min_coverage: float = 0.5, **change: obje
 
 
 UNVERIFIABLE = {"verifiable_share": share(300, 1500)}
+FEW_PROMPTS = {"prompts": 2, "verifiable_prompts": 0, "verifiable_share": share(0, 2)}
+SOURCES = {
+    "feedback": NoiseSource(share=0.6, noise=share(90, 900), known_from="the verifier"),
+    "judge": NoiseSource(share=0.4, noise=UNKNOWN, known_from="the verifier"),
+}
+HALF_KNOWN = {"noise_sources": SOURCES, "label_noise": label_noise(SOURCES)}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,9 @@ def test_a_forced_method_without_material_does_not_train(method: str, change: di
         ({"pairs": 0}, "this traffic gives none"),
         ({"frontier_prompts": 50}, "another 50 verifiable prompts on the frontier: about 5,000 more traces"),
         ({"label_noise": share(360, 900)}, "labels less noisy by 18.2 points at worst; most of it is from feedback"),
-        ({"label_noise": share(20, 100)}, "DPO: about 3"),
+        ({"label_noise": share(20, 100)}, "DPO: about 316 audited prompts instead of 100"),
+        (HALF_KNOWN, "DPO: people's reviews of 100 more labels, or references where only judge spoke"),
+        (FEW_PROMPTS, "GRPO: more prompts: 2 are too few to tell, whatever their references"),
         ({}, "to DPO: it qualifies as well"),
         ({}, "away from GRPO: its closest call is verifiable share of prompts: 86.7%"),
     ],

@@ -45,6 +45,7 @@ def to(first: float, last: float) -> Shape:
     return lambda step: first if step <= 6 else last
 
 
+NO_GRADIENT = {"loss": 0.0, "grad_norm": 0.0}
 SOLVING = {"accuracy": to(0.5, 0.96), "held_out/accuracy": to(0.5, 0.95)}
 
 
@@ -101,6 +102,42 @@ def test_a_rule_speaks_and_stays_silent_next_door(
 ) -> None:
     assert found(history(broken))[rule] == verdict
     assert rule not in found(history(clean))
+
+
+LIMITS = Sentinel(
+    prefix_share=0.25, unanswered=0.25, length_drift=0.25, truncated=0.25, abstained=0.25, zero_variance=0.75,
+    component_share=0.75, grad_norm=8.0, kl_hold=0.125, accuracy_noise=0.125,
+)  # fmt: skip
+"""Sums of powers of 2, which a mean over a window leaves as they are."""
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"text/prefix_share": to(0.0, 0.25)},
+        {"text/refusals": to(0.0, 0.25)},
+        {"text/answered": to(1.0, 0.75)},
+        {"completions/mean_length": to(100.0, 125.0)},
+        {"completions/clipped_ratio": 0.25},
+        {"abstained": 0.25},
+        {"frac_reward_zero_std": 0.75},
+        {"component/format": 0.75},
+        {"grad_norm": 8.0},
+        {"kl": to(0.0, 0.125)},
+        {"held_out/kl": to(0.0, 0.125)},
+        {"frac_reward_zero_std": 1.0, "accuracy": to(0.5, 0.875), "held_out/accuracy": to(0.5, 0.875)},
+    ],
+    ids=lambda changed: "-".join(changed),
+)
+def test_a_limit_that_is_met_and_not_passed_is_silent(changed: dict[str, Any]) -> None:
+    assert found(history(changed), LIMITS) == {}
+
+
+@pytest.mark.parametrize("absent", ["loss", "grad_norm"])
+def test_no_gradient_is_silent_where_its_metric_is_absent(absent: str) -> None:
+    rows = [{name: value for name, value in row.items() if name != absent} for row in history(NO_GRADIENT)]
+    assert found(rows) == {}
+    assert found(history(NO_GRADIENT)) == {"no_gradient": "STOP"}
 
 
 def test_every_rule_is_tried() -> None:

@@ -74,6 +74,14 @@ def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
     assert [line for line in run.said if STATE in line] == run.said != []
 
 
+def test_what_the_mirror_healed_has_its_place_at_the_next_commit(tmp_path: Path, uri: str) -> None:
+    run = attempt(tmp_path, uri, keep_last=2, keep_best=1)
+    HARMS["flip"](up(run, 5) / STATE)
+    run.newest()
+    up(run, 10)
+    assert run.there() == ["step-000005", "step-000010"]
+
+
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
 @pytest.mark.parametrize("harm", HARMS)
 def test_damaged_checkpoint_of_the_mirror_is_passed_over(
