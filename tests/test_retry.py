@@ -161,5 +161,5 @@ def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixtur
         with instance(typed.parent / "home") as each:
             assert job(settings).execute_in_process(op_selection=[f"{stage}*"], instance=each).success
         after = {asset: record.find(store, iteration.id) for asset, record in RECORDS.items()}
-        assert after["gate_verdict.json"].candidate == before["gate_verdict.json"].candidate
-        assert after["gate_verdict.json"].verdict == before["gate_verdict.json"].verdict
+        assert after["gate_verdict"].candidate == before["gate_verdict"].candidate
+        assert after["gate_verdict"].verdict == before["gate_verdict"].verdict
