@@ -8,41 +8,62 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evals import bundle, gate, runner
-from evals.comparison import EvalReport
+from evals import bundle, gate
+from evals.bundle import SuiteEvidence
+from evals.comparison import EvalReport, SuiteMeasurement
 from evals.gate import GateVerdict
-from evals.runner import Grader, sampling
-from evals.suites import suite
+from evals.results import EvalArm
+from evals.runner import Grader, Respondent, sampling
+from evals.suites import Suite, pin, suites
 from pipeline import layout
-from pipeline.serving.sample import Server
+from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import ModelRef
 from pipeline.traces.context import IterationContext
 
 Log = Callable[[str], None]
 
 
-def evaluate(context: IterationContext, candidate: ModelRef, serve: Server, grader: Grader) -> EvalReport:
-    """Run the champion and the candidate over the suite, and publish the evidence and its report.
+def evaluate(
+    context: IterationContext, candidate: ModelRef, engine: InferenceEngine, grader: Grader
+) -> EvalReport:
+    """Run the champion and the candidate over the recipe's suites, and publish the evidence and its report.
 
-    Bad data is in the report's problems. Raises ValueError when a published bundle was altered or the suite's file
-    cannot be read, and whatever `serve` raises when a model cannot be served.
+    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read
+    or a model cannot be asked, and whatever the engine raises when a model cannot be served.
     """
     store, iteration, section, log = context.store, context.iteration, context.recipe.evaluation, context.log
     name = iteration.path(layout.EVIDENCE)
 
+    def run(arm: str, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
+        with engine.open(arm, model) as session:
+            respondent = Respondent(model, session, grader, store, log)
+            return [respondent.run(each, sampling(section, section.suite(each.name))) for each in asked]
+
     def make() -> EvalReport:
         if not store.path(name).is_dir():
-            items, plan = suite(store, section), sampling(section)
-            log(f"evaluation: {len(items.items)} items, {plan.samples} samples of each, champion first")
-            before = runner.run(iteration.champion, items, plan, serve, grader)
-            log(f"evaluation: champion done, candidate {candidate.digest[:12]} next")
-            after = runner.run(candidate, items, plan, serve, grader)
-            bundle.publish(store, name, bundle.evidence(iteration.id, section, items, before, after))
+            asked = suites(store, section)
+            problems = unpinned(context, asked)
+            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+            arms = zip(run("champion", iteration.champion, asked), run("candidate", candidate, asked), strict=True)
+            pairs = tuple(SuiteEvidence(suite=each, arms=pair) for each, pair in zip(asked, arms, strict=True))
+            bundle.publish(store, name, bundle.evidence(iteration.id, section, pairs, problems))
         report = bundle.recompute(store.path(name))
-        log(f"evaluation: {summary(report)}")
+        for line in summary(report):
+            log(f"evaluation: {line}")
         return report
 
     return store.once(iteration.path(layout.EVAL_REPORT), EvalReport, make)
+
+
+def unpinned(context: IterationContext, asked: tuple[Suite, ...]) -> tuple[str, ...]:
+    """The suites that are not those that the training data was cleaned of."""
+    pins = pin(context.store, context.path(), asked).digests
+    return tuple(
+        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.digest()[:12]}, "
+        f"then {pins.get(each.name, 'none')[:12]}): put the file back, or begin a new iteration"
+        for each in asked
+        if pins.get(each.name) != each.digest()
+    )
 
 
 def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
@@ -65,13 +86,17 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
     return store.once(context.path(layout.GATE_VERDICT), GateVerdict, make)
 
 
-def summary(report: EvalReport) -> str:
-    """One line for the log."""
-    compared = report.measurement.comparison
+def summary(report: EvalReport) -> list[str]:
+    """A line for each suite, for the log."""
+    return [_line(each) for each in report.measurements]
+
+
+def _line(measured: SuiteMeasurement) -> str:
+    compared = measured.comparison
     if compared is None:
-        return f"no comparison: {'; '.join(report.measurement.problems)}"
+        return f"{measured.suite}: no comparison: {'; '.join(measured.problems)}"
     gain = compared.difference
     return (
-        f"accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
+        f"{measured.suite}: accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
         f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
     )

@@ -6,6 +6,7 @@ are exact in any order), shares of samples come out. Leading axes are independen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -161,4 +162,29 @@ def paired(sums: Array, sizes: Array, alpha: float, seed: int, draws: int = BOOT
         upper=mean + upper,
         bootstrap_lower=np.quantile(resampled, alpha, axis=1),
         bootstrap_upper=np.quantile(resampled, 1 - alpha, axis=1),
+    )
+
+
+def log_ratio(before: Array, after: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Paired:
+    """The logarithm of the ratio of two paired totals over (C,) clusters, as one experiment; 0 where both are 0.
+
+    The standard error is linearised (the delta method), with t of C - 1 degrees of freedom; the bootstrap draws whole
+    clusters. A total of 0 against one that is not has no logarithm: it counts as half a token.
+    """
+    c, one, other = len(before), *(max(float(each.sum()), 0.5) for each in (before, after))
+    residuals = after / other - before / one
+    error = np.array([math.sqrt(float((residuals**2).sum()) * c / (c - 1))])
+    value = np.array([math.log(other / one)])
+    half, wide = (-t_quantile(tail, c - 1) * error for tail in (alpha, (1 - LEVEL) / 2))
+    totals = bootstrap_means(np.stack([before, after]), np.ones(c), draws, seed) * c
+    resampled = np.log(np.maximum(totals[1], 0.5) / np.maximum(totals[0], 0.5))
+    return Paired(
+        value=value,
+        standard_error=error,
+        low=value - wide,
+        high=value + wide,
+        lower=value - half,
+        upper=value + half,
+        bootstrap_lower=np.quantile(resampled, [alpha]),
+        bootstrap_upper=np.quantile(resampled, [1 - alpha]),
     )

@@ -1,0 +1,62 @@
+"""Recipe section `evaluation`: the suites, how they are answered, and how sure the gate has to be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pipeline.recipe.serving import AnyServing, TransformersServing
+from pipeline.recipe.suites import AnySuite, ArithmeticSuite, SuiteSection
+from pipeline.section import Section, Share
+
+
+class Evaluation(Section):
+    """The gate's protocol; compared runs share every field (evals/gate.py holds the rule)."""
+
+    suites: tuple[AnySuite, ...] = Field(default=(ArithmeticSuite(),), min_length=1)
+    """What is asked. At least one of them is a target."""
+    serving: AnyServing = TransformersServing()
+    """What answers."""
+    samples_per_item: PositiveInt = 4
+    """Answers that each model draws for an item; their mean is the score on that item."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of both models. At 1 they answer as users get their answers."""
+    max_completion_tokens: PositiveInt = 512
+    """Length limit of an answer, also of replayed rollout traffic. An answer that reaches it is truncated."""
+    seed: int = 11
+    """Seed of the draw of the items, of the sampling of both models and of the bootstrap."""
+    improve: Literal["all", "any", "cost"] = "all"
+    """all: every target improves. any: at least one does (tested at alpha over their number), and none is worse than
+    its margin. cost: none is worse than its margin, and answers are shorter by `cheaper_by`."""
+    cheaper_by: Share = 0.1
+    """With `improve: cost`: share of the tokens of an answer that must be shown to be saved."""
+    alpha: Share = 0.05
+    """One-sided level of the improvement test and of every guard."""
+    guard_margin: Share = 0.03
+    """Non-inferiority margin of the guards that are shares of answers: without an answer, truncated, refused."""
+    longer_by: PositiveFloat = 0.3
+    """Growth of the mean length of an answer that is still borne, as a share of the champion's."""
+    max_standard_error: PositiveFloat = 0.03
+    """A wider standard error of the paired difference of a target cannot carry a verdict: INCONCLUSIVE."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Evaluation:
+        if repeated := [name for name, times in Counter(each.name for each in self.suites).items() if times > 1]:
+            raise ValueError(f"two suites are named {repeated[0]}: give each a name of its own.")
+        if not self.targets:
+            raise ValueError("no suite has the role target: nothing could be shown to improve. Give one that role.")
+        return self
+
+    @property
+    def targets(self) -> tuple[SuiteSection, ...]:
+        return tuple(each for each in self.suites if each.role == "target")
+
+    def suite(self, name: str) -> AnySuite:
+        """The section of that name, which is one of the suites."""
+        return next(each for each in self.suites if each.name == name)
+
+    def improvement_alpha(self) -> float:
+        """One-sided level at which one target is tested."""
+        return self.alpha / len(self.targets) if self.improve == "any" else self.alpha

@@ -1,0 +1,122 @@
+"""Recipe section `evaluation.suites`: what the gate asks, and what each suite decides.
+
+Owns the kinds of suites and their fields. Refuses to read an item: evals/suites does, by kind.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+
+from pipeline.locations import Uri
+from pipeline.recipe.rewards import VerifierKind
+from pipeline.section import Operational, Section, Share
+
+Role = Literal["target", "guard", "report"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class SuiteSection(Section):
+    """What every suite has."""
+
+    name: Name
+    """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore."""
+    role: Role = "target"
+    """target: the candidate must be better here. guard: it must not be worse than `margin`. report: it is measured,
+    and decides nothing."""
+    margin: Share = 0.03
+    """Of a guard: the loss of its score that is still borne. Of a target: the same against the best model there was."""
+    floor: Share | None = None
+    """Score that the candidate must be shown to reach, whatever the champion's; null: none."""
+    samples_per_item: PositiveInt | None = None
+    """Answers that each model draws for an item; null: `evaluation.samples_per_item`."""
+    max_completion_tokens: PositiveInt | None = None
+    """Length limit of an answer; null: `evaluation.max_completion_tokens`."""
+    temperature: NonNegativeFloat | None = None
+    """Sampling temperature; null: `evaluation.temperature`. 0 takes the likeliest token and draws once: for reports."""
+    system: str = ""
+    """System prompt before each item that has none of its own."""
+    instruction: str = ""
+    """Text after each item's last message: how to give the answer so that the check reads it."""
+    pass_at: tuple[PositiveInt, ...] = ()
+    """Report pass@k for these k: the chance that one of k answers is right (arXiv 2107.03374)."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> SuiteSection:
+        if self.temperature == 0 and (self.role != "report" or (self.samples_per_item or 1) != 1):
+            raise ValueError("temperature 0 gives one answer, as no user gets it: use role report, samples_per_item 1.")
+        return self
+
+
+class ArithmeticSuite(SuiteSection):
+    """Word problems in arithmetic, made for the embedded model: of any other it says little."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    name: Name = "arithmetic"
+    items: PositiveInt = 500
+    """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
+
+
+class Columns(NamedTuple):
+    """Which field of a line holds what; "" where none does."""
+
+    messages: str = ""
+    prompt: str = ""
+    reference: str = ""
+    cluster: str = ""
+    slice: str = ""
+    id: str = ""
+    check: str = ""
+
+
+class FileSuite(SuiteSection):
+    """A file of JSON lines, an item each."""
+
+    path: Annotated[Uri, Operational]
+    """The file. Its content decides, by `sha256`, not where it lies."""
+    sha256: Sha256 = ""
+    """Digest of the file's bytes; may be left out below the data root alone."""
+    items: PositiveInt | None = None
+    """Draw so many of its items, by `evaluation.seed`; null: all."""
+    check: VerifierKind = "math"
+    """How an answer is compared with its reference, where the item does not say."""
+
+    columns: ClassVar[Columns]
+
+
+class JsonlSuite(FileSuite):
+    """Items of the user's own: `prompt` or `messages`, `reference`, and where there are some `id`, `cluster`, `slice`
+    and `check`."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check"], str] = {}
+    """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
+    ignore: tuple[str, ...] = ()
+    """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""
+
+
+class Gsm8kSuite(FileSuite):
+    """The test problems of GSM8K (arXiv 2110.14168), from the authors' own file, given by path."""
+
+    kind: Literal["gsm8k"] = "gsm8k"
+    name: Name = "gsm8k"
+    sha256: Sha256 = "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"
+    """Digest of the file's bytes: `test.jsonl` of the authors' repository, 1,319 problems."""
+    instruction: str = "\nReason step by step, and end with a line of its own: #### and the number alone."
+    """Text after each problem."""
+
+
+class Math500Suite(FileSuite):
+    """The 500 problems of MATH that arXiv 2305.20050 tests on, from a file of the user's, given by path."""
+
+    kind: Literal["math500"] = "math500"
+    name: Name = "math500"
+    sha256: Sha256 = "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"
+    """Digest of the file's bytes."""
+    instruction: str = "\nReason step by step, and put the final answer into \\boxed{}."
+    """Text after each problem."""
+
+
+AnySuite = Annotated[ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite, Field(discriminator="kind")]
