@@ -158,9 +158,7 @@ def read(path: Path) -> EvalEvidence:
     suites: list[SuiteEvidence] = []
     for each in provenance.suites:
         items, *results = (path / "suites" / each.name / file for file in SUITE_FILES)
-        suite = Suite(
-            name=each.name, system=each.system, instruction=each.instruction, items=_read_lines(items, Item)
-        )
+        suite = Suite(name=each.name, system=each.system, instruction=each.instruction, items=_read_lines(items, Item))
         models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (
             EvalArm(model=model, protocol=protocol, results=_read_lines(file, ItemResult))

@@ -1,8 +1,8 @@
 """The journal of answers: what was paid for is kept, line by line, and found again by who asks the same.
 
-One file for each model and protocol (both by digest). A kill loses the answers in flight and no other: each line is one
-write, and a line that was cut is cut off at the next opening. One process writes at a time; a second one waits, and then
-finds what the first one paid for. An error is no answer and is not kept.
+One file for each model and protocol (both by digest). A kill loses the answers in flight and no other: each line is
+one write, and a line that was cut is cut off at the next opening. One process writes at a time; a second one waits, and
+then finds what the first one paid for. An error is no answer and is not kept.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
