@@ -59,20 +59,30 @@ def split(text: str) -> list[str]:
 
 
 def apply(tree: dict[str, Any], override: str) -> None:
-    """Put the value of `KEY=VALUE` into the tree. Raises ValueError when it is none, or leads through a value."""
+    """Put the value of `KEY=VALUE` into the tree; `suites.0.items` leads into the first element of a list.
+
+    Raises ValueError when it is none, or leads through a value.
+    """
     key, sign, text = override.partition("=")
     key = key.strip()
     if not sign or not key:
         raise ValueError(f"Override {override!r} is not KEY=VALUE. Write it like training.seed=3.")
     *parents, leaf = key.split(".")
-    node = tree
+    node: Any = tree
     for parent in parents:
-        child = node.get(parent)
+        if isinstance(node, list):
+            child = node[int(parent)] if parent.isdecimal() and int(parent) < len(node) else None
+            if child is None:
+                raise ValueError(f"Override {override!r}: the list has {len(node)} elements, from 0. Check the path.")
+        else:
+            child = node.get(parent)
         if child is None:  # a section that the file leaves out, or empty
             child = node[parent] = {}
-        if not isinstance(child, dict):
+        if not isinstance(child, dict | list):
             raise ValueError(f"Override {override!r}: {parent!r} is a value, not a section. Check the path.")
         node = child
+    if isinstance(node, list):
+        raise ValueError(f"Override {override!r}: name a field of an element, such as {key.rpartition('.')[0]}.0.name.")
     try:
         node[leaf] = parse(text)
     except ValueError as error:

@@ -36,7 +36,7 @@ from .conftest import DECODING
 SUITE = ArithmeticSuite(items=240)
 SECTION = Evaluation(suites=(SUITE,), max_standard_error=0.05, guard_margin=0.05)
 OLD, NEW = ModelRef(uri="models/old", digest="old"), ModelRef(uri="models/new", digest="new")
-FILES = [bundle.MEASUREMENT, bundle.PROVENANCE, *(f"suites/arithmetic/{name}" for name in bundle.SUITE_FILES)]
+FILES = [bundle.MEASUREMENT, bundle.PROVENANCE, *(f"arithmetic/{name}" for name in bundle.SUITE_FILES)]
 
 
 class StandIn:
@@ -227,8 +227,8 @@ def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Stor
 
 def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, published: tuple[Store, Any]) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
-    lines = (copy / "suites/arithmetic/candidate.jsonl").read_text()
-    (copy / "suites/arithmetic/candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
+    lines = (copy / "arithmetic/candidate.jsonl").read_text()
+    (copy / "arithmetic/candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
     manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in FILES})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
