@@ -29,12 +29,12 @@ class AskingLoop(Generic[C]):
         self, asked: Sequence[Q], answer: Callable[[Q], Awaitable[A]], done: Callable[[int, A], None] | None
     ) -> list[A]:
         """Every answer, in the order of the questions. A `done` that raises ends the asking; no request that waits is
-        then made. What `answer` raises comes as an ExceptionGroup, after the answers that were there before."""
-        known: queue.SimpleQueue[tuple[int, A] | None] = queue.SimpleQueue()
+        then made. An `answer` that raises ends it too: its error is raised, after `done` had the answers before."""
+        answered: queue.SimpleQueue[tuple[int, A] | None] = queue.SimpleQueue()
 
         async def work(places: Iterator[int]) -> None:
             for place in places:
-                known.put((place, await answer(asked[place])))
+                answered.put((place, await answer(asked[place])))
 
         async def ask() -> None:
             places = iter(range(len(asked)))
@@ -43,19 +43,22 @@ class AskingLoop(Generic[C]):
                     for _ in range(min(len(asked), self._concurrency)):
                         group.create_task(work(places))
             finally:
-                known.put(None)
+                answered.put(None)
 
         asking = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         answers: dict[int, A] = {}
         try:
-            while (item := known.get()) is not None:
+            while (item := answered.get()) is not None:
                 answers[item[0]] = item[1]
                 if done is not None:
                     done(*item)
         except BaseException:  # whatever ended the caller ends the asking
             asking.cancel()
             raise
-        asking.result()
+        try:
+            asking.result()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
         return [answers[place] for place in range(len(asked))]
 
     async def closed(self) -> None:
