@@ -64,15 +64,15 @@ class IterationRecords:
                 "launch/preemptions": float(self.account.preemptions),
                 "launch/lost_steps": float(self.account.lost_steps),
             }
-        compared = self.report.measurement.comparison if self.report else None
-        if compared is not None:
-            last |= {
-                "held_out/accuracy_champion": compared.champion.value,
-                "held_out/accuracy_candidate": compared.candidate.value,
-                "held_out/difference": compared.difference.value,
-                "held_out/difference_low": compared.difference.low,
-                "held_out/difference_high": compared.difference.high,
-            }
+        for measured in self.report.measurements if self.report else ():
+            if compared := measured.comparison:
+                last |= {
+                    f"held_out/{measured.suite}/champion": compared.champion.value,
+                    f"held_out/{measured.suite}/candidate": compared.candidate.value,
+                    f"held_out/{measured.suite}/difference": compared.difference.value,
+                    f"held_out/{measured.suite}/difference_low": compared.difference.low,
+                    f"held_out/{measured.suite}/difference_high": compared.difference.high,
+                }
         return [*self.trained.metrics, last]
 
 

@@ -5,7 +5,7 @@ import dagster as dg
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.metadata import picture, table
 from assets.resources import Deployment
-from evals.suites import held_out_texts, suite
+from evals.suites import pin, suites
 from pipeline import layout
 from pipeline.plots import selection as selection_plots
 from pipeline.rewards.records import RewardLabels
@@ -22,10 +22,12 @@ from pipeline.training.step_times import measured_step_s
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
     """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
+    asked = suites(work.store, work.recipe.evaluation)
+    pin(work.store, work.path(), asked)
     dataset: PreferenceDataset = build(
         work,
         reward_labels.dataset,
-        held_out_texts(suite(work.store, work.recipe.evaluation)),
+        {each.name: each.texts() for each in asked},
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
     )
@@ -100,6 +102,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         description="; ".join(decision.reasons),
     )
     plan_path = store.path(iteration.path(layout.PLAN))
-    may_launch = launchable(recipe, plan, plan_path, lambda: suite(store, recipe.evaluation))
+    may_launch = launchable(recipe, plan, plan_path, lambda: suites(store, recipe.evaluation))
     yield may_launch
     refuse_unlaunchable(may_launch)

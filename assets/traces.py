@@ -12,6 +12,7 @@ from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.pinning import pin
 from pipeline.plots import traces as traces_plots
+from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
@@ -45,8 +46,9 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     if isinstance(source, DemoSource):
         log = context.log.info
         ensure_days(store.path(layout.PRODUCTION), champion.model, source, sampler(log), log)
-    if recipe.evaluation.suite == demo_suite.NAME:
-        demo_suite.ensure_suite(store, recipe.evaluation)
+    for suite in recipe.evaluation.suites:
+        if isinstance(suite, ArithmeticSuite):
+            demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
     result = materialize(
         deployment.stage(context.log.info),
         Address(source, deployment.source_uri()),

@@ -3,7 +3,7 @@
     manifest.json       sha256 of every other file; its own is the bundle's digest
     provenance.json     who was compared, under which section of the recipe, protocols and versions
     measurement.json    the numbers, as they came out when the evidence was gathered
-    suites/<name>/      of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item
+    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item
 
 Owns its files, their digests and the offline recomputation. Refuses to decide: the rule is the gate's.
 """
@@ -138,8 +138,8 @@ def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
     """Write the bundle under `name` in one step; a bundle that is already there stands."""
     with store.staged(name) as folder:
         for each in eval_evidence.suites:
-            below = folder / "suites" / each.suite.name
-            below.mkdir(parents=True)
+            below = folder / each.suite.name
+            below.mkdir()
             contents = (each.suite.items, *(arm.results for arm in each.arms))
             for file, records in zip(SUITE_FILES, contents, strict=True):
                 _write_lines(below / file, records)
@@ -157,10 +157,8 @@ def read(path: Path) -> EvalEvidence:
     provenance = _read(path / PROVENANCE, Provenance)
     suites: list[SuiteEvidence] = []
     for each in provenance.suites:
-        items, *results = (path / "suites" / each.name / file for file in SUITE_FILES)
-        suite = Suite(
-            name=each.name, system=each.system, instruction=each.instruction, items=_read_lines(items, Item)
-        )
+        items, *results = (path / each.name / file for file in SUITE_FILES)
+        suite = Suite(name=each.name, system=each.system, instruction=each.instruction, items=_read_lines(items, Item))
         models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (
             EvalArm(model=model, protocol=protocol, results=_read_lines(file, ItemResult))
@@ -202,7 +200,7 @@ def verify(path: str | Path, digest: str = "") -> GateVerdict:
 
 def _files(provenance: Provenance) -> list[str]:
     """Names of every file of a bundle but the manifest."""
-    of_suites = (f"suites/{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
+    of_suites = (f"{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
     return [MEASUREMENT, PROVENANCE, *of_suites]
 
 

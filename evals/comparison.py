@@ -149,9 +149,7 @@ SHARES: dict[str, Counter] = {
 """Defects that a candidate may not add, as counts of an item's samples."""
 
 
-def compare(
-    suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection
-) -> Comparison:
+def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
     """Compare two complete runs, champion first, over the same items (gate.problems says whether they are).
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
@@ -213,7 +211,8 @@ def _guards(
         for row, (name, (one, other)) in enumerate(pairs.items())
     ]
     tokens = [_numbers(arm, lambda counts, _: counts.tokens, False) for arm in (before, after)]
-    length = statistics.log_ratio(*(statistics.cluster_sums(each, clusters) for each in tokens), section.alpha, section.seed)
+    one, other = (statistics.cluster_sums(each, clusters) for each in tokens)
+    length = statistics.log_ratio(one, other, section.alpha, section.seed)
     champion, candidate = (float(each.sum()) / total for each in tokens)
     return (
         *guards,

@@ -23,9 +23,7 @@ from pipeline.traces.context import IterationContext
 Log = Callable[[str], None]
 
 
-def evaluate(
-    context: IterationContext, candidate: ModelRef, engine: InferenceEngine, grader: Grader
-) -> EvalReport:
+def evaluate(context: IterationContext, candidate: ModelRef, engine: InferenceEngine, grader: Grader) -> EvalReport:
     """Run the champion and the candidate over the recipe's suites, and publish the evidence and its report.
 
     Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read

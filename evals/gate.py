@@ -14,8 +14,8 @@ The rule
    must, tested at alpha over their number (Holm's first step; Scand. J. Statist. 1979), and no target may be worse than
    its margin. With `improve: cost` none may be worse than its margin, and answers must be shown to be shorter.
 3. Every guard must be non-inferior on every target and guard: the upper one-sided 1 - alpha bound of its increase lies
-   below its margin. Guards are answers without a result, truncations, refusals and the length of answers, and on a suite
-   whose role is guard the loss of its score. All must pass (intersection-union). A guard that is not shown to be safe
+   below its margin. Guards are answers without a result, truncations, refusals and the length of answers, on a suite
+   that guards the loss of its score. All must pass (intersection-union). A guard that is not shown to be safe
    fails the candidate if the test had its share of a power of 0.8 at no increase (0.8 ** (1 / guards), so that all of
    them together let a harmless candidate through with 0.8), or if harm beyond the margin is shown; otherwise it is
    inconclusive. Personal data in answers are too rare for that: this guard fails where harm beyond its margin is shown.
@@ -123,13 +123,16 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
         if each.comparison is None:
             findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
         else:
-            findings.inconclusive += [f"{each.suite}: {why}" for why in _inadequacies(each.comparison, section, settings)]
+            findings.inconclusive += [
+                f"{each.suite}: {why}" for why in _inadequacies(each.comparison, section, settings)
+            ]
             gating.append((settings, each.comparison))
     if not any(settings.role == "target" for settings, _ in gating):
         findings.inconclusive = findings.inconclusive or ["no target was measured"]
     if findings.inconclusive:
         return
-    power = GUARD_POWER ** (1 / sum(guard.rule == "safe" for _, each in gating for guard in each.guards))
+    guards = sum(guard.rule == "safe" for _, each in gating for guard in each.guards)
+    power = GUARD_POWER ** (1 / max(guards, 1))
     _improvements([(s, c) for s, c in gating if s.role == "target"], section, findings)
     for settings, comparison in gating:
         for guard in comparison.guards:

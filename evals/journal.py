@@ -1,8 +1,8 @@
 """The journal of answers: what was paid for is kept, line by line, and found again by who asks the same.
 
-One file for each model and protocol (both by digest). A kill loses the answers in flight and no other: each line is one
-write, and a line that was cut is cut off at the next opening. One process writes at a time; a second one waits, and then
-finds what the first one paid for. An error is no answer and is not kept.
+One file for each model and protocol (both by digest). A kill loses the answers in flight and no other: each line is
+one write, and a line that was cut is cut off at the next opening. One process writes at a time; a second one waits, and
+then finds what the first one paid for. An error is no answer and is not kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AnswerProtocol(Record):
         return digest_json(self)
 
 
-class JournalLine(Record):
+class AnswerLine(Record):
     """An answer, and the item that it is about: by it the line can be found and erased."""
 
     protocol: str
@@ -55,7 +55,7 @@ class AnswerJournal:
 
     def add(self, item: str, answer: Answer) -> None:
         """Keep an answer. Raises OSError where the disk does not take it whole; it is then asked again."""
-        line = JournalLine(protocol=self._protocol, item=item, answer=answer).model_dump_json() + "\n"
+        line = AnswerLine(protocol=self._protocol, item=item, answer=answer).model_dump_json() + "\n"
         content = line.encode()
         if os.write(self._descriptor, content) != len(content):
             raise OSError(f"{self._path} took a part of a line alone: make room on its disk and evaluate again.")
@@ -69,7 +69,7 @@ class AnswerJournal:
         answers: dict[str, Answer] = {}
         for number, text in enumerate(content[:whole].split(b"\n")[:-1], start=1):
             try:
-                line = JournalLine.model_validate_json(text)
+                line = AnswerLine.model_validate_json(text)
             except ValidationError as error:
                 raise ValueError(
                     f"Line {number} of {self._path} is no answer of this journal. Move the file away: what it holds is "

@@ -8,9 +8,11 @@ n items; a gain of (z(1-alpha) + z(power)) standard errors is shown with that po
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from evals.gate import GUARD_POWER, MIN_CLUSTERS, MIN_ITEMS
+from evals.runner import sampling
 from evals.statistics import normal_quantile, zero_event_bound
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
@@ -43,34 +45,42 @@ class Power(NamedTuple):
 
 def plan(suite: Suite, section: Evaluation, variance: Variance) -> Power:
     """The power of the recipe's evaluation over this suite."""
-    items, clusters = len(suite.items), len({item.cluster for item in suite.items})
-    error = math.sqrt((variance.between + variance.within / section.samples_per_item) / items)
-    reach = normal_quantile(1 - section.alpha) + normal_quantile(GUARD_POWER)
-    return Power(items, clusters, error, reach * error, zero_event_bound(clusters, section.alpha))
+    samples = sampling(section, section.suite(suite.name)).samples
+    error = math.sqrt((variance.between + variance.within / samples) / len(suite.items))
+    reach = normal_quantile(1 - section.improvement_alpha()) + normal_quantile(GUARD_POWER)
+    bound = zero_event_bound(suite.clusters, section.alpha)
+    return Power(len(suite.items), suite.clusters, error, reach * error, bound)
 
 
-def shortfalls(suite: Suite, section: Evaluation, variance: Variance) -> list[str]:
-    """Why a gate over this suite could not pass any candidate: one sentence each, with what to do. Empty: it could."""
+def shortfalls(suites: Sequence[Suite], section: Evaluation, variance: Variance) -> list[str]:
+    """Why a gate over these suites could not pass any candidate: a sentence each, with what to do. Empty: it could."""
     if not 0 < section.alpha < 0.5:
         return [f"evaluation.alpha is {section.alpha}, and no level of a test. Set it between 0 and 0.5, such as 0.05."]
+    gating = [suite for suite in suites if section.suite(suite.name).role != "report"]
+    return [f"suite {suite.name}: {why}" for suite in gating for why in _shortfalls(suite, section, variance)]
+
+
+def _shortfalls(suite: Suite, section: Evaluation, variance: Variance) -> list[str]:
+    settings = section.suite(suite.name)
     planned = plan(suite, section, variance)
     short: list[str] = []
     if planned.items < MIN_ITEMS or planned.clusters < MIN_CLUSTERS:
         short.append(
-            f"the suite has {planned.items} items in {planned.clusters} clusters, and the gate wants {MIN_ITEMS} in "
-            f"{MIN_CLUSTERS}. Raise evaluation.items."
+            f"it has {planned.items} items in {planned.clusters} clusters, and the gate wants {MIN_ITEMS} in "
+            f"{MIN_CLUSTERS}. Give it more items."
         )
-    if planned.standard_error > section.max_standard_error:
+    if settings.role == "target" and planned.standard_error > section.max_standard_error:
         needed = math.ceil(planned.items * (planned.standard_error / section.max_standard_error) ** 2)
         short.append(
-            f"{planned.items} items of {section.samples_per_item} samples leave a standard error of about "
+            f"{planned.items} items of {sampling(section, settings).samples} samples leave a standard error of about "
             f"{planned.standard_error:.3f}, above evaluation.max_standard_error {section.max_standard_error}: "
-            f"INCONCLUSIVE. Raise evaluation.items to {needed:,}, or evaluation.samples_per_item."
+            f"INCONCLUSIVE. Give it {needed:,} items, or raise samples_per_item."
         )
     if planned.guard >= section.guard_margin:
         short.append(
             f"{planned.clusters} clusters cannot hold a guard to evaluation.guard_margin {section.guard_margin}: with "
-            f"no event at all its bound is {planned.guard:.3f}. Raise evaluation.items{_until(section)}, or the margin."
+            f"no event at all its bound is {planned.guard:.3f}. Give it more items{_until(section)}, or raise the "
+            "margin."
         )
     return short
 

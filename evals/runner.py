@@ -91,7 +91,9 @@ class Respondent(NamedTuple):
         errors: dict[str, Answer] = {}
         with open_journal(self.store, self.model.digest, protocol) as journal:
             todo = [each for each in asked if each.request.key not in journal.answers]
-            self.log(f"evaluation: {name}: {len(asked) - len(todo)} of {len(asked)} answers are there, {len(todo)} asked")
+            self.log(
+                f"evaluation: {name}: {len(asked) - len(todo)} of {len(asked)} answers are there, {len(todo)} asked"
+            )
             if todo:
                 items = {each.request.key: each.item.id for each in todo}
                 keep = _keeper(journal, items, errors)

@@ -15,18 +15,13 @@ from typing import Any, get_args
 
 from evals.suites.suite import Item
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite, Math500Suite
+from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
 from pipeline.rewards.verifiers import reference_answer
 from pipeline.serving.inference import Messages
 from pipeline.storage import Store, digest_json
 
 MAX_LINE_BYTES = 1_000_000
 ROLES = ("system", "user", "assistant")
-PRESETS = {
-    Gsm8kSuite: Columns(prompt="question", reference="answer"),
-    Math500Suite: Columns(prompt="problem", reference="answer", slice="level"),
-}
-"""Which field is what in the files that others publish; their other fields are not read."""
 
 
 def items(section: FileSuite, store: Store, seed: int) -> tuple[Item, ...]:
@@ -39,7 +34,8 @@ def items(section: FileSuite, store: Store, seed: int) -> tuple[Item, ...]:
     digest = hashlib.sha256(content).hexdigest()
     if not section.sha256 and not path.is_relative_to(store.root):
         raise ValueError(
-            f"The suite {section.name} lies outside the data root, where it may change unseen. Give its sha256: {digest}"
+            f"The suite {section.name} lies outside the data root, where it may change unseen. "
+            f"Give its sha256: {digest}"
         )
     if section.sha256 not in ("", digest):
         raise ValueError(
@@ -80,14 +76,14 @@ def parse(content: bytes, section: FileSuite) -> tuple[Item, ...]:
             raise ValueError(f"lines {asked[text]} and {number} ask the same. Keep one of them.")
         lines[item.id], asked[text] = number, number
         read.append(item)
-        if row.get(columns(section).cluster):
+        if row.get(section.columns().cluster):
             clustered.add(item.id)
     _check_whole(read, clustered)
     return tuple(read)
 
 
 def rows(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of the lines that are not blank, with their numbers from 1. Raises ValueError for other lines."""
+    """The JSON objects of the lines that are not blank, with their numbers from 1. Raises ValueError for others."""
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -106,15 +102,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def columns(section: FileSuite) -> Columns:
-    """Which field of a line holds what."""
-    if isinstance(section, JsonlSuite):
-        return Columns(**{name: section.fields.get(name, name) for name in Columns._fields})
-    return PRESETS[type(section)]
-
-
 def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
-    where = columns(section)
+    where = section.columns()
     if isinstance(section, JsonlSuite) and (unknown := sorted(row.keys() - set(where) - set(section.ignore))):
         raise ValueError(
             f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "

@@ -5,7 +5,7 @@ Owns the kinds of suites and their fields. Refuses to read an item: evals/suites
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
@@ -83,7 +83,9 @@ class FileSuite(SuiteSection):
     check: VerifierKind = "math"
     """How an answer is compared with its reference, where the item does not say."""
 
-    columns: ClassVar[Columns]
+    def columns(self) -> Columns:
+        """Which field of a line holds what. The other fields of a file that others publish are not read."""
+        raise NotImplementedError
 
 
 class JsonlSuite(FileSuite):
@@ -91,10 +93,13 @@ class JsonlSuite(FileSuite):
     and `check`."""
 
     kind: Literal["jsonl"] = "jsonl"
-    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check"], str] = {}
+    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check"], str] = Field(default={})
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
     """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""
+
+    def columns(self) -> Columns:
+        return Columns(**{**{name: name for name in Columns._fields}, **self.fields})
 
 
 class Gsm8kSuite(FileSuite):
@@ -104,8 +109,12 @@ class Gsm8kSuite(FileSuite):
     name: Name = "gsm8k"
     sha256: Sha256 = "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"
     """Digest of the file's bytes: `test.jsonl` of the authors' repository, 1,319 problems."""
+
     instruction: str = "\nReason step by step, and end with a line of its own: #### and the number alone."
     """Text after each problem."""
+
+    def columns(self) -> Columns:
+        return Columns(prompt="question", reference="answer")
 
 
 class Math500Suite(FileSuite):
@@ -117,6 +126,9 @@ class Math500Suite(FileSuite):
     """Digest of the file's bytes."""
     instruction: str = "\nReason step by step, and put the final answer into \\boxed{}."
     """Text after each problem."""
+
+    def columns(self) -> Columns:
+        return Columns(prompt="problem", reference="answer", slice="level")
 
 
 AnySuite = Annotated[ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite, Field(discriminator="kind")]

@@ -26,7 +26,7 @@ from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 PROGRESS_EVERY_S = 3.0
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that this model cannot answer."""
 
 
@@ -47,16 +47,16 @@ class LoadedModel:
         return model
 
     def prompt(self, request: AnswerRequest, limit: int) -> list[int]:
-        """The token ids of a request. Raises Refused where the template or the context does not take it."""
+        """The token ids of a request. Raises RequestRefused where the template or the context does not take it."""
         try:
             text = self.tokenizer.apply_chat_template(request.messages, tokenize=False, add_generation_prompt=True)
         except (jinja2.TemplateError, ValueError) as error:
             roles = " ".join(message["role"] for message in request.messages)
-            raise Refused(f"its chat template does not take messages of {roles}: {error}") from error
+            raise RequestRefused(f"its chat template does not take messages of {roles}: {error}") from error
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         context = self.decoding.context
         if context and len(ids) + limit > context:
-            raise Refused(
+            raise RequestRefused(
                 f"a prompt of {len(ids):,} tokens and {limit:,} for its answer are more than its context of "
                 f"{context:,}. Lower max_completion_tokens, or leave out the item that begins "
                 f"{request.messages[-1]['content'][:60]!r}."
@@ -113,7 +113,7 @@ def serve(model: LoadedModel, lines: TextIO, out: TextIO) -> None:
                 if time.monotonic() - told > PROGRESS_EVERY_S or number == len(requests):
                     told = time.monotonic()
                     write("progress", f"{number} of {len(requests)} answers, {number / (told - started):.0f}/s")
-        except Refused as refusal:
+        except RequestRefused as refusal:
             write("refused", str(refusal))
             return
 

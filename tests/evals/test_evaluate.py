@@ -6,7 +6,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from evals.__main__ import main
 from evals.evaluate import decide, evaluate
 from evals.gate import Verdict
 from evals.report import picture, table
-from evals.runner import run, sampling, template_digest
+from evals.runner import Respondent, sampling
+from evals.suites import pin, suites
 from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
-from pipeline.rewards.verifiers import Grade, grade
-from pipeline.serving.sample import Completion, Messages, Sampling, SamplingResponse
+from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.rewards.verifiers import Grade, VerifierTask, grade
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.storage import DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of
@@ -30,43 +33,50 @@ from tests.suites import embedded_suite
 
 from .conftest import DECODING
 
-SECTION = Evaluation(items=240, max_standard_error=0.05, guard_margin=0.05)
+SUITE = ArithmeticSuite(items=240)
+SECTION = Evaluation(suites=(SUITE,), max_standard_error=0.05, guard_margin=0.05)
 OLD, NEW = ModelRef(uri="models/old", digest="old"), ModelRef(uri="models/new", digest="new")
+FILES = [bundle.MEASUREMENT, bundle.PROVENANCE, *(f"arithmetic/{name}" for name in bundle.SUITE_FILES)]
 
 
 class StandIn:
-    """A server whose models know a share of the answers; counts how often it is asked."""
+    """An engine whose models know a share of the answers; counts what it is asked."""
 
-    def __init__(self, skills: dict[str, float]) -> None:
-        self.skills, self.calls = skills, 0
+    def __init__(self, skills: dict[str, float], decoding: dict[str, Decoding] | None = None) -> None:
+        self.skills, self.decodings, self.asked = skills, decoding or {}, dict.fromkeys(skills, 0)
         self.answers = {item.messages[0]["content"]: item.reference for item in embedded_suite(SECTION).items}
 
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
-        self.calls += 1
-        rng = random.Random(f"{model.digest}{plan.seed}")
-
-        def answer(prompt: Messages) -> Completion:
-            known = rng.random() < self.skills[model.digest]
-            number = self.answers[prompt[0]["content"]] if known else "0"
-            return Completion(text=f"#### {number}", tokens=4, finished=True, latency_s=rng.random())
-
-        completions = [[answer(prompt) for _ in range(plan.samples)] for prompt in prompts]
-        return SamplingResponse(completions=completions, decoding=DECODING)
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+        yield StandInSession(self, model)
 
 
-def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
-    return grade(pairs, workers=1, timeout_s=5.0)
+class StandInSession:
+    def __init__(self, engine: StandIn, model: ModelRef) -> None:
+        self.engine, self.model = engine, model
+        self.decoding = engine.decodings.get(model.digest, DECODING)
+
+    def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
+        for request in requests:
+            self.engine.asked[self.model.digest] += 1
+            known = random.Random(f"{self.model.digest}{request.seed}").random() < self.engine.skills[self.model.digest]
+            number = self.engine.answers[request.messages[0]["content"]] if known else "0"
+            done(Answer(key=request.key, text=f"#### {number}", tokens=4, prompt_tokens=9, stop="stop", latency_s=0))
+
+
+def check(tasks: Sequence[VerifierTask]) -> list[Grade]:
+    return grade(tasks, workers=1, timeout_s=5.0)
 
 
 def context(store: Store, id: str = "it", champion: ModelRef = OLD) -> IterationContext:
     iteration = identify(0, "m", champion, DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
-    ensure_suite(store, SECTION)
+    ensure_suite(store, SUITE, SECTION.seed)
     return context_of(store, iteration, evaluation=SECTION)
 
 
 def launch(root: Path, skill: float = 0.7) -> tuple[Store, StandIn, Any]:
-    store, server = Store(root), StandIn({"old": 0.4, "new": skill})
-    return store, server, evaluate(context(store), NEW, server, check)
+    store, engine = Store(root), StandIn({"old": 0.4, "new": skill})
+    return store, engine, evaluate(context(store), NEW, engine, check)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +95,7 @@ def test_a_better_model_passes_and_a_second_run_does_nothing(tmp_path: Path) -> 
     again = evaluate(context(store), NEW, server, check)
     assert (again, decide(context(store), again)) == (report, verdict)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert server.calls == 2
+    assert server.asked == {"old": 960, "new": 960}
 
 
 def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
@@ -93,16 +103,74 @@ def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
     (tmp_path / "iterations" / "it" / "eval_report.json").unlink()
     server.skills["new"] = 0.0
     assert evaluate(context(store), NEW, server, check) == report
-    assert server.calls == 2
+    assert server.asked == {"old": 960, "new": 960}
 
 
-def test_a_failed_server_publishes_nothing(tmp_path: Path) -> None:
-    def fail(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
-        raise RuntimeError("serving failed")
+def test_a_failed_engine_publishes_no_evidence(tmp_path: Path) -> None:
+    class Fails(StandIn):
+        @contextmanager
+        def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+            raise RuntimeError("serving failed")
+            yield
 
     with pytest.raises(RuntimeError, match="serving failed"):
-        evaluate(context(Store(tmp_path)), NEW, fail, check)
-    assert [path.parent.name for path in tmp_path.rglob("*") if path.is_file()] == ["suites"]
+        evaluate(context(Store(tmp_path)), NEW, Fails({}), check)
+    assert {path.name for path in tmp_path.rglob("*.json")} == {"suites.json"}
+
+
+def test_evaluation_goes_on_from_the_answers_that_it_has(tmp_path: Path) -> None:
+    whole = launch(tmp_path / "whole")[2]
+
+    class Dies(StandIn):
+        def __init__(self, after: int) -> None:
+            super().__init__({"old": 0.4, "new": 0.7})
+            self.left = after
+
+        @contextmanager
+        def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+            session = StandInSession(self, model)
+            ask = session.answer
+
+            def answer(requests: Sequence[AnswerRequest], plan: Sampling, done: Callable[[Answer], None]) -> None:
+                def until(each: Answer) -> None:
+                    done(each)
+                    self.left -= 1
+                    if not self.left:
+                        raise RuntimeError("killed")
+
+                ask(requests, plan, until)
+
+            session.answer = answer  # type: ignore[method-assign]
+            yield session
+
+    store = Store(tmp_path / "killed")
+    killed = [Dies(after) for after in (1, 500, 700, 100)]
+    for engine in killed:
+        with pytest.raises(RuntimeError, match="killed"):
+            evaluate(context(store), NEW, engine, check)
+    last = StandIn({"old": 0.4, "new": 0.7})
+    report = evaluate(context(store), NEW, last, check)
+    assert report.bundle.digest == whole.bundle.digest
+    assert sum(sum(engine.asked.values()) for engine in (*killed, last)) == 2 * 960, "nothing was asked twice"
+
+
+def test_the_champions_answers_are_paid_for_once(tmp_path: Path) -> None:
+    store, engine, _ = launch(tmp_path)
+    other = ModelRef(uri="models/other", digest="other")
+    engine.skills["other"], engine.asked = 0.5, {"old": 0, "other": 0}
+    evaluate(context(store, "another"), other, engine, check)
+    assert engine.asked == {"old": 0, "other": 960}
+
+
+def test_a_suite_changed_since_the_training_data_is_inconclusive(tmp_path: Path) -> None:
+    store, work = Store(tmp_path), context(Store(tmp_path))
+    pin(store, work.path(), suites(store, SECTION))
+    path = next((tmp_path / "suites").iterdir())
+    path.write_text(path.read_text().replace('"reference": "', '"reference": "1', 1))
+    engine = StandIn({"old": 0.4, "new": 0.7})
+    verdict = decide(work, evaluate(work, NEW, engine, check))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert "arithmetic: its items are not those that the training data was cleaned of" in verdict.reasons[0]
 
 
 def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, published: tuple[Store, Any]) -> None:
@@ -125,7 +193,7 @@ def test_verify_repeats_the_verdict_wherever_the_bundle_is(
     assert "Take the bundle that was judged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST])
+@pytest.mark.parametrize("name", [*FILES, bundle.MANIFEST])
 def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     original = (copy / name).read_bytes()
@@ -146,7 +214,7 @@ def test_a_manifest_that_says_the_same_in_other_bytes_is_refused(tmp_path: Path,
         bundle.verify(copy)
 
 
-@pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST, "extra.jsonl"])
+@pytest.mark.parametrize("name", [*FILES, bundle.MANIFEST, "extra.jsonl"])
 def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     if (copy / name).exists():
@@ -159,9 +227,9 @@ def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Stor
 
 def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, published: tuple[Store, Any]) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
-    lines = (copy / "candidate.jsonl").read_text()
-    (copy / "candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
-    manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in bundle.FILES})
+    lines = (copy / "arithmetic/candidate.jsonl").read_text()
+    (copy / "arithmetic/candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
+    manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in FILES})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
@@ -169,15 +237,10 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
 
 def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) -> None:
     store, _, report = launch(tmp_path, skill=0.1)
-    comparison = report.measurement.comparison
-    better = comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})
-    forged = report.model_copy(
-        update={
-            "measurement": report.measurement.model_copy(
-                update={"comparison": comparison.model_copy(update={"difference": better})}
-            )
-        }
-    )
+    (measured,) = report.measurements
+    better = measured.comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})
+    comparison = measured.comparison.model_copy(update={"difference": better})
+    forged = report.model_copy(update={"measurements": (measured.model_copy(update={"comparison": comparison}),)})
     with pytest.raises(ValueError, match="evaluate again"):
         decide(context(store), forged)
     assert decide(context(store), report).verdict is Verdict.FAIL
@@ -187,53 +250,52 @@ def test_the_suite_is_held_out_fixed_and_clustered() -> None:
     first = embedded_suite(SECTION)
     assert first == embedded_suite(SECTION)
     assert first.digest() != embedded_suite(SECTION.model_copy(update={"seed": 12})).digest()
-    assert len({item.id for item in first.items}) == len(first.items) == SECTION.items
-    assert 30 < len({item.cluster for item in first.items}) < SECTION.items
+    assert len({item.id for item in first.items}) == len(first.items) == SUITE.items
+    assert 30 < len({item.cluster for item in first.items}) < SUITE.items
     changed = first.model_copy(update={"items": (first.items[0].model_copy(update={"reference": "1"}),)})
     assert changed.digest() != first.model_copy(update={"items": first.items[:1]}).digest()
 
 
-def test_both_arms_are_sampled_as_the_recipe_says() -> None:
+def test_a_suite_is_sampled_as_it_says_else_as_the_recipe_says() -> None:
     section = Evaluation(samples_per_item=2, temperature=0.7, max_completion_tokens=9, seed=5)
-    plan = sampling(section)
+    plan = sampling(section, section.suites[0])
     assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (2, 0.7, 9, 5)
+    own = ArithmeticSuite(samples_per_item=3, temperature=0.2, max_completion_tokens=7)
+    plan = sampling(section, own)
+    assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (3, 0.2, 7, 5)
+    greedy = ArithmeticSuite(role="report", temperature=0.0)
+    assert (sampling(section, greedy).samples, sampling(section, greedy).temperature) == (1, 0.0)
 
 
-def test_the_runner_refuses_answers_that_it_cannot_assign() -> None:
-    items, plan, whole = embedded_suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
+def test_the_runner_refuses_what_it_cannot_assign(tmp_path: Path) -> None:
+    engine, items = StandIn({"old": 0.5}), embedded_suite(SECTION)
+    session, plan = StandInSession(engine, OLD), sampling(SECTION, SUITE)
+    answer = session.answer
+    session.answer = lambda requests, *rest: answer(requests[1:], *rest)  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="left 1 of 960 questions without an answer"):
+        Respondent(OLD, session, check, Store(tmp_path), print).run(items, plan)
+    session.answer = answer  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="grade each"):
+        Respondent(OLD, session, lambda tasks: check(tasks[1:]), Store(tmp_path), print).run(items, plan)
 
-    def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
-        return whole(model, prompts[1:], plan)
 
-    with pytest.raises(ValueError, match="one full list for each prompt"):
-        run(OLD, items, plan, lazy, check)
-    with pytest.raises(ValueError, match="grade each pair"):
-        run(OLD, items, plan, whole, lambda pairs: check(pairs[1:]))
-
-
-def test_the_chat_template_is_part_of_the_protocol(tmp_path: Path) -> None:
-    models = [ModelRef(uri=str(tmp_path / name), digest=name) for name in "abc"]
-    for model in models:
-        Path(model.uri).mkdir()
-    (tmp_path / "a/chat_template.jinja").write_text("{{ x }}\n")
-    (tmp_path / "b/tokenizer_config.json").write_text('{"chat_template": "{{ x }}"}')
-    (tmp_path / "c/chat_template.jinja").write_text("{{ y }}")
-    a, b, c = map(template_digest, models)
-    assert a == b != c
-    store, server = Store(tmp_path / "store"), StandIn({"a": 0.4, "b": 0.8, "c": 0.8})
-    for candidate, expected in ((models[1], Verdict.PASS), (models[2], Verdict.INCONCLUSIVE)):
-        work = context(store, f"it-{candidate.digest}", models[0])
-        assert decide(work, evaluate(work, candidate, server, check)).verdict is expected
+def test_arms_that_read_prompts_otherwise_are_not_compared(tmp_path: Path) -> None:
+    other = DECODING.model_copy(update={"tokens_digest": "b" * 64})
+    engine = StandIn({"old": 0.4, "new": 0.7}, {"new": other})
+    work = context(Store(tmp_path))
+    verdict = decide(work, evaluate(work, NEW, engine, check))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert "give both the same tokenizer" in verdict.reasons[0]
 
 
 def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     store, report = published
     text = table(report, decide(context(store), report))
     assert text.startswith("**PASS**")
-    assert all(word in text for word in ("| accuracy |", "| no_answer |", "| truncated |", "multiply_add"))
+    assert all(word in text for word in ("| accuracy |", "| no answer |", "| truncated |", "multiply_add"))
     assert picture(report).startswith(b"\x89PNG")
-    refused = report.measurement.model_copy(update={"problems": ("champion: empty",), "comparison": None})
-    without = report.model_copy(update={"measurement": refused})
+    refused = report.measurements[0].model_copy(update={"problems": ("champion: empty",), "comparison": None})
+    without = report.model_copy(update={"measurements": (refused,)})
     assert "champion: empty" in table(without)
     assert picture(without).startswith(b"\x89PNG")
 

@@ -1,5 +1,6 @@
 """The command that checks a deployment: what it says of a good one, and of each thing that is wrong."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import validate
-from tests.own import make_model, write_langfuse_export, write_openai_logs
+from tests.own import make_model, write_langfuse_export, write_openai_logs, write_suite
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "jobs" / "recipes" / "own.yaml"
@@ -19,7 +20,13 @@ OWN = ROOT / "jobs" / "recipes" / "own.yaml"
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("own")
     by_name = {"model": make_model(root / "my model"), "logs": write_openai_logs(root / "logs")}
+    by_name["suite"] = write_suite(root / "suite.jsonl")
     return by_name | {"export": write_langfuse_export(root / "export"), "data": root / "data"}
+
+
+def suite_of(path: Path) -> list[str]:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return [f"evaluation.suites.0.path='{path}'", f"evaluation.suites.0.sha256={digest}"]
 
 
 def check(
@@ -28,7 +35,7 @@ def check(
     """Exit code, lines that are fine, lines that are not."""
     source = places["logs" if kind == "openai_logs" else "export"]
     own = [f"base_model.uri='{places['model']}'", f"data_root='{places['data']}'"]
-    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", "accept_demo_suite=true", *overrides]
+    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", *suite_of(places["suite"]), *overrides]
     code = validate.main(["--recipe", str(OWN), "--json", "--override", *own])
     output = json.loads(capsys.readouterr().out)
     assert output["fine"] is (code == 0)
@@ -72,9 +79,15 @@ def test_a_template_that_is_missing_is_refused(
 
 
 def test_the_gate_is_asked_too(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, wrong = check(places, capsys, "accept_demo_suite=false", "evaluation.items=50")
+    code, _, wrong = check(places, capsys, "evaluation.suites=[{kind: arithmetic, items: 50}]")
     assert code == 1
     assert len([line for line in wrong if line.startswith("evaluation: ")]) == 3
+
+
+def test_a_suite_that_is_not_there_is_a_line(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, wrong = check(places, capsys, "evaluation.suites.0.path=/nowhere/suite.jsonl")
+    assert code == 1
+    assert [line for line in wrong if line.startswith("suite own-questions: ") and "Give its path" in line]
 
 
 @pytest.mark.slow
