@@ -2,7 +2,7 @@
 
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
-    evaluation/         answers that were paid for, by model and protocol
+    evaluation/         answers that were paid for, by model and protocol; `ledger/` has the candidates that were gated
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
@@ -38,7 +38,7 @@ DATASET_USERS = f"{DATASETS}/members"
 FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions", f"{REWARDS}/reviews"
 JUDGES = f"{REWARDS}/judges"
 
-ANSWERS = f"{EVALUATION}/answers"
+ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
 BLOCKS = f"{REGISTRY}/blocks"
 MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
 LATEST = f"{ITERATIONS}/latest.json"
@@ -75,6 +75,16 @@ def suite(name: str, seed: int, items: int) -> str:
 def answers(model: str, protocol: str) -> str:
     """The journal of one model's answers under one protocol (both by digest): a JSON line for each."""
     return f"{ANSWERS}/{model}/{protocol}.jsonl"
+
+
+def gate_ledger(model_name: str) -> str:
+    """The folder of the gates of a model's candidates."""
+    return f"{GATE_LEDGER}/{model_name}"
+
+
+def gate_line(model_name: str, suite: str, candidate: str) -> str:
+    """That a candidate's gate asked a suite (both by digest)."""
+    return f"{gate_ledger(model_name)}/{suite}/{candidate}.json"
 
 
 def day_report(day: str) -> str:
