@@ -128,7 +128,9 @@ def test_a_failed_engine_publishes_no_evidence(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="serving failed"):
         evaluated(context(Store(tmp_path)), NEW, Fails({}))
-    assert {path.name for path in tmp_path.rglob("*.json")} == {"suites.json"}
+    assert {path.name for path in tmp_path.rglob("*.json")} == {"suites.json", "new.json"}, (
+        "the suites, and the gate that was begun"
+    )
 
 
 def test_evaluation_goes_on_from_the_answers_that_it_has(tmp_path: Path) -> None:
