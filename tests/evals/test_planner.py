@@ -23,14 +23,21 @@ def recipe(tmp_path: Path) -> list[str]:
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     suites = f"[{{kind: jsonl, name: mine, path: {tmp_path}/mine.jsonl}}]"
     recipe = str(ROOT / "jobs" / "recipes" / "embedded.yaml")
-    return ["plan", recipe, f"data_root={tmp_path}", f"evaluation.suites={suites}", "evaluation.samples_per_item=4"]
+    return [
+        "plan",
+        recipe,
+        f"data_root={tmp_path}",
+        f"evaluation.suites={suites}",
+        "evaluation.samples_per_item=4",
+        "evaluation.luck_per_year=0.05",
+    ]
 
 
 def test_a_plan_is_printed(recipe: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*recipe, "--tokens-per-second", "100", "--usd-per-hour", "2", "--item-cost", "12"]) == 0
     text = capsys.readouterr().out
     row = next(line.split() for line in text.splitlines() if line.startswith("mine"))
-    assert row == ["mine", "target", "200", "150", "4", "0.100", "0.300", "2.96", "7.4%", "-", "-", "-", "2.0%"]
+    assert row == ["mine", "target", "200", "150", "4", "0.100", "0.300", "2.96", "10.8%", "-", "-", "-", "2.0%"]
     assert "improvement at level 0.0025" in text
     assert "variances of mine are assumed" in text
     assert "first gate, both models: 1,600 answers, 51,200 tokens, 0.14 hours, 0.28 USD" in text
