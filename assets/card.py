@@ -73,6 +73,14 @@ class IterationRecords:
                     f"held_out/{measured.suite}/difference_low": compared.difference.low,
                     f"held_out/{measured.suite}/difference_high": compared.difference.high,
                 }
+        for judged in self.report.judged if self.report else ():
+            if rate := judged.win_rate:
+                last |= {
+                    f"judged/{judged.suite}/win_rate": 0.5 + rate.controlled.value,
+                    f"judged/{judged.suite}/win_rate_low": 0.5 + rate.controlled.low,
+                    f"judged/{judged.suite}/win_rate_high": 0.5 + rate.controlled.high,
+                    f"judged/{judged.suite}/win_rate_raw": 0.5 + rate.raw.value,
+                }
         return [*self.trained.metrics, last]
 
 

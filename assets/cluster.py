@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.environment import environment
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
 from evals.ledger import exhausted, lines
@@ -128,6 +129,7 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
     ledger = lines(Store(recipe.data_root), recipe.base_model.name)
     refusals = exhausted(ledger, section, datetime.now(UTC))
     refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
+    refusals += judge_refusals(recipe, suites)
     demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
     if demo and not is_demo and not recipe.accept_demo_suite:
         refusals.append(
@@ -136,6 +138,26 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
             "(docs/evaluation.md), or set accept_demo_suite: true in the recipe where word problems in arithmetic are "
             "what you tune for."
         )
+    return refusals
+
+
+def judge_refusals(recipe: Recipe, suites: Sequence[Suite]) -> list[str]:
+    """Why the suites that are judged could not be, as far as they gate."""
+    by_name = {each.name: each for each in suites}
+    refusals: list[str] = []
+    for each in recipe.evaluation.judged:
+        if each.role == "report":
+            continue
+        available = len(by_name[each.over].items)
+        if recipe.rewards.judge is None:
+            refusals.append(f"the suite {each.name} is judged, and the recipe has no judge: name one in rewards.judge.")
+        elif not environment().judge[0]:
+            refusals.append(f"the suite {each.name} is judged, and no endpoint is set for the judge: set JUDGE_URL.")
+        if each.items is not None and each.items > available:
+            refusals.append(
+                f"the suite {each.name} judges {each.items} items, and {each.over} has {available}: lower items, or "
+                "leave it out."
+            )
     return refusals
 
 

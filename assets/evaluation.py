@@ -26,11 +26,13 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         section=work.recipe.evaluation,
         verifier=work.recipe.rewards.verifier,
         candidate=policy_checkpoint.checkpoint,
+        judge=work.recipe.rewards.judge if work.recipe.evaluation.judged else None,
+        lineage=tuple(sorted(deployment.lineage(work.iteration))),
     )
     publish_plan(work.store, plan)
-    log = context.log.info
+    log, judge = context.log.info, deployment.endpoints().judge
     with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
-        result: EvalReport = evaluate(work.store, plan, engine, check, log)
+        result: EvalReport = evaluate(work.store, plan, engine, check, log, judge)
     compared = result.target().comparison
     figures = {}
     if compared is not None:

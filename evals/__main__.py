@@ -25,6 +25,7 @@ from evals.planner import earlier_run, page
 from evals.power import AnswerCost
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import load
+from pipeline.rewards.judge.endpoint import judge_endpoint
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.endpoint import serving_addresses
 from pipeline.storage import Store
@@ -80,7 +81,7 @@ def _run(chosen: argparse.Namespace) -> int:
     store = Store(document.root or chosen.plan.parent)
     addresses = serving_addresses(os.environ)
     with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
-        evaluate(store, plan, engine, check, _log)
+        evaluate(store, plan, engine, check, _log, judge_endpoint(os.environ))
     return 0
 
 

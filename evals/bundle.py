@@ -3,7 +3,8 @@
     manifest.json       sha256 of every other file; its own is the bundle's digest
     provenance.json     who was compared, under which section of the recipe, protocols and versions
     measurement.json    the numbers, as they came out when the evidence was gathered
-    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item
+    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item;
+                        of a judged one what evals/judged_evidence.py says
 
 Owns its files, their digests and the offline recomputation. Refuses to decide: the rule is the gate's.
 """
@@ -16,9 +17,10 @@ import platform
 from pathlib import Path
 from typing import TypeVar
 
-from evals import gate
-from evals.comparison import BundleRef, EvalReport, SuiteMeasurement, compare
+from evals import gate, judged_evidence
+from evals.comparison import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement, compare
 from evals.gate import GateVerdict
+from evals.judged_evidence import JudgedEvidence
 from evals.results import EvalArm, ItemResult, Protocol
 from evals.suites import Item, Suite
 from pipeline.locations import Document
@@ -79,10 +81,15 @@ class EvalEvidence(Record):
 
     provenance: Provenance
     suites: tuple[SuiteEvidence, ...]
+    judged: tuple[JudgedEvidence, ...] = ()
 
 
 def evidence(
-    iteration: str, section: Evaluation, suites: tuple[SuiteEvidence, ...], problems: tuple[str, ...] = ()
+    iteration: str,
+    section: Evaluation,
+    suites: tuple[SuiteEvidence, ...],
+    problems: tuple[str, ...] = (),
+    judged: tuple[JudgedEvidence, ...] = (),
 ) -> EvalEvidence:
     """Finished runs with what was known about them when they finished."""
     champion, candidate = suites[0].arms
@@ -104,7 +111,7 @@ def evidence(
         problems=problems,
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
     )
-    return EvalEvidence(provenance=provenance, suites=suites)
+    return EvalEvidence(provenance=provenance, suites=suites, judged=judged)
 
 
 def measure(eval_evidence: EvalEvidence) -> Measurements:
@@ -119,6 +126,17 @@ def measure(eval_evidence: EvalEvidence) -> Measurements:
     return Measurements(suites=tuple(measured))
 
 
+def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]:
+    """For each judged suite its win rates, or why there are none."""
+    section = eval_evidence.provenance.section
+    asked = {each.suite.name: each for each in eval_evidence.suites}
+    over = [asked[each.over] for each in section.judged]
+    return tuple(
+        judged_evidence.measure(each, answers.suite, answers.arms, section)
+        for each, answers in zip(eval_evidence.judged, over, strict=True)
+    )
+
+
 def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) -> EvalReport:
     """What the gate reads."""
     provenance = eval_evidence.provenance
@@ -131,6 +149,7 @@ def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) 
         problems=provenance.problems,
         measurements=measured.suites,
         bundle=ref,
+        judged=measure_judged(eval_evidence),
     )
 
 
@@ -143,6 +162,8 @@ def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
             contents = (each.suite.items, *(arm.results for arm in each.arms))
             for file, records in zip(SUITE_FILES, contents, strict=True):
                 _write_lines(below / file, records)
+        for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
+            judged_evidence.write(folder, judged, numbers)
         # References are relative, and so the bundle's digest is the same wherever the data root lies.
         provenance = Document(folder / PROVENANCE, store.root)
         provenance.path.write_text(_text(eval_evidence.provenance, provenance))
@@ -165,7 +186,8 @@ def read(path: Path) -> EvalEvidence:
             for (model, protocol), file in zip(models, results, strict=True)
         )
         suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
-    return EvalEvidence(provenance=provenance, suites=tuple(suites))
+    judged = judged_evidence.read(path, provenance.section)
+    return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
 
 
 def recompute(path: Path) -> EvalReport:
@@ -176,13 +198,14 @@ def recompute(path: Path) -> EvalReport:
     """
     eval_evidence = read(path)
     measured = measure(eval_evidence)
-    if _text(measured) != (path / MEASUREMENT).read_text():
+    supported = report(eval_evidence, measured, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
+    if _text(measured) != (path / MEASUREMENT).read_text() or not judged_evidence.recorded(path, supported.judged):
         versions = ", ".join(f"{name} {version}" for name, version in eval_evidence.provenance.versions.items())
         raise ValueError(
             f"{path}: the outcomes do not give the recorded numbers again. Verify with the recorded versions "
             f"({versions}); if they still differ, discard this bundle."
         )
-    return report(eval_evidence, measured, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
+    return supported
 
 
 def verify(path: str | Path, digest: str = "") -> GateVerdict:
@@ -201,7 +224,7 @@ def verify(path: str | Path, digest: str = "") -> GateVerdict:
 def _files(provenance: Provenance) -> list[str]:
     """Names of every file of a bundle but the manifest."""
     of_suites = (f"{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
-    return [MEASUREMENT, PROVENANCE, *of_suites]
+    return [MEASUREMENT, PROVENANCE, *of_suites, *judged_evidence.files(provenance.section)]
 
 
 def _check_files(path: Path) -> None:

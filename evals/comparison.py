@@ -104,6 +104,37 @@ class SuiteMeasurement(Record):
     comparison: Comparison | None
 
 
+class WinRate(Record):
+    """The candidate's win rates, each less one half: above 0 the candidate is preferred.
+
+    `raw` is as judged, `controlled` at equal lengths, which is the one to decide by. `length_effect` is phi.
+    """
+
+    pairs: int
+    clusters: int
+    raw: Difference
+    controlled: Difference
+    length_effect: float
+    disagreement: float
+    """Share of the pairs that were asked whose two orders disagree."""
+    length_differences: int
+    """Distinct ones."""
+
+
+class JudgedMeasurement(Record):
+    """How often a judge prefers the candidate's answers, or the reasons for which these judgements show nothing.
+
+    The bounds of `win_rate` are at the level of the suite's test. `loss` is set where the rate guards: how far it lies
+    below one half, at equal lengths. `judge` is the model's name, "" where the recipe has none.
+    """
+
+    suite: str
+    judge: str
+    problems: tuple[str, ...]
+    win_rate: WinRate | None
+    loss: Guard | None
+
+
 class BundleRef(Record):
     uri: Uri
     digest: str
@@ -123,15 +154,21 @@ class EvalReport(Record):
     problems: tuple[str, ...]
     measurements: tuple[SuiteMeasurement, ...]
     bundle: BundleRef
+    judged: tuple[JudgedMeasurement, ...] = ()
+    """Of the suites that are judged, in the recipe's order."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""
         places = {name: {"uri"} for name in ("bundle", "champion", "candidate")}
-        return digest_json(self.model_dump(mode="json", exclude=places))
+        content = self.model_dump(mode="json", exclude=places)
+        if not self.judged:  # as it was before suites were judged
+            del content["judged"]
+        return digest_json(content)
 
     def target(self) -> SuiteMeasurement:
-        """The first target: what one line has room for."""
-        name = self.section.targets[0].name
+        """The first target whose answers are checked, else the first guard: what one line has room for."""
+        roles = {name: [each.name for each in self.section.asked if each.role == name] for name in ("target", "guard")}
+        name = (roles["target"] or roles["guard"])[0]
         return next(each for each in self.measurements if each.suite == name)
 
 

@@ -11,14 +11,16 @@ from datetime import UTC, datetime
 
 from evals import bundle, gate
 from evals.bundle import SuiteEvidence
-from evals.comparison import EvalReport, SuiteMeasurement
+from evals.comparison import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.gate import GateVerdict
+from evals.judged import generation, judge_suites
 from evals.ledger import enter
 from evals.plan import EvalPlan
 from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, pin, suites
 from pipeline import layout
+from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.context import IterationContext
@@ -26,11 +28,14 @@ from pipeline.traces.context import IterationContext
 Log = Callable[[str], None]
 
 
-def evaluate(store: Store, plan: EvalPlan, engine: InferenceEngine, grader: Grader, log: Log) -> EvalReport:
+def evaluate(
+    store: Store, plan: EvalPlan, engine: InferenceEngine, grader: Grader, log: Log, judge: Endpoint | None = None
+) -> EvalReport:
     """Run the champion and the candidate over the plan's suites, and publish the evidence and its report.
 
-    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read
-    or a model cannot be asked, and whatever the engine raises when a model cannot be served.
+    `judge`: where the judge listens. Bad data is in the report's problems. Raises ValueError when a published bundle
+    was altered, a suite cannot be read or a model or judge cannot be asked, and whatever the engine raises when a model
+    cannot be served.
     """
     section, name = plan.section, plan.path(layout.EVIDENCE)
 
@@ -50,7 +55,8 @@ def evaluate(store: Store, plan: EvalPlan, engine: InferenceEngine, grader: Grad
             after = run("candidate", plan.served(), plan.candidate.model, asked)
             pairs = zip(asked, before, after, strict=True)
             gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
-            bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems))
+            judged = judge_suites(store, plan, judge, gathered, log)
+            bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems, judged))
         report = bundle.recompute(store.path(name))
         for line in summary(report):
             log(f"evaluation: {line}")
@@ -62,6 +68,9 @@ def evaluate(store: Store, plan: EvalPlan, engine: InferenceEngine, grader: Grad
 def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> list[str]:
     """Enter the gate into the ledger before anything is asked; why it may not pass."""
     targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
+    by_name = {each.name: each for each in asked}
+    judged = [each for each in plan.section.judged if each.role == "target"]
+    targets += [generation(each, by_name[each.over], plan.judge) for each in judged]
     models = plan.iteration.champion, plan.candidate.model
     return enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, datetime.now(UTC))
 
@@ -99,7 +108,18 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
 
 def summary(report: EvalReport) -> list[str]:
     """A line for each suite, for the log."""
-    return [_line(each) for each in report.measurements]
+    return [*map(_line, report.measurements), *map(_judged_line, report.judged)]
+
+
+def _judged_line(measured: JudgedMeasurement) -> str:
+    rate = measured.win_rate
+    if rate is None:
+        return f"{measured.suite}: no win rate: {'; '.join(measured.problems)}"
+    return (
+        f"{measured.suite}: preferred in {0.5 + rate.controlled.value:.1%} of {rate.pairs} pairs at equal lengths "
+        f"(95% CI {0.5 + rate.controlled.low:.1%} to {0.5 + rate.controlled.high:.1%}), {0.5 + rate.raw.value:.1%} as "
+        "judged"
+    )
 
 
 def _line(measured: SuiteMeasurement) -> str:

@@ -25,7 +25,10 @@ The rule
 6. Adequate evidence: every item once in both arms with k samples, none missing, none extra, a reference that the
    checker could read, at most 1% of an arm's samples ungraded, at least 30 items and 30 clusters, a standard error
    of a target within `max_standard_error`, finite numbers. Otherwise INCONCLUSIVE, with the reasons.
-7. FAIL means that the evidence was adequate, and improvement was not shown or a guard or floor failed. A suite whose
+7. A judged suite (evals/win_rate.py) is a target or a guard by the rate at which the candidate is preferred at equal
+   lengths: shown to lie above one half, or not below it by the margin, by cluster t and bootstrap as in 5. A judge that
+   contradicts itself when a pair is swapped, or whose liking for length cannot be told: INCONCLUSIVE.
+8. FAIL means that the evidence was adequate, and improvement was not shown or a guard or floor failed. A suite whose
    role is report decides nothing, whatever is wrong with it.
 
 Deliberate departures
@@ -47,7 +50,8 @@ from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 
-from evals.comparison import Comparison, Difference, EvalReport, Guard
+from evals import preference
+from evals.comparison import Comparison, Difference, EvalReport, Guard, JudgedMeasurement
 from evals.results import EvalArm, Protocol
 from evals.runner import sampling
 from evals.statistics import normal_quantile
@@ -127,21 +131,32 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
                 f"{each.suite}: {why}" for why in _inadequacies(each.comparison, section, settings)
             ]
             gating.append((settings, each.comparison))
-    if not any(settings.role == "target" for settings, _ in gating):
+    judged = preference.gating(report, section)
+    findings.inconclusive += [
+        why for settings, each in judged for why in preference.inadequacies(settings, each, section)
+    ]
+    if not any(settings.role == "target" for settings, _ in (*gating, *judged)):
         findings.inconclusive = findings.inconclusive or ["no target was measured"]
     if findings.inconclusive:
         return
-    guards = sum(guard.rule == "safe" for _, each in gating for guard in each.guards)
+    losses = [(settings.name, each.loss) for settings, each in judged if each.loss is not None]
+    guards = sum(guard.rule == "safe" for _, each in gating for guard in each.guards) + len(losses)
     power = GUARD_POWER ** (1 / max(guards, 1))
-    _improvements([(s, c) for s, c in gating if s.role == "target"], section, findings)
+    targets = [(s, c) for s, c in gating if s.role == "target"]
+    _improvements(targets, [each for s, each in judged if s.role == "target"], section, findings)
+    for name, loss in losses:
+        _non_inferiority(name, loss, section, power, findings)
     for settings, comparison in gating:
         for guard in comparison.guards:
             _non_inferiority(settings.name, guard, section, power, findings)
         _floor(settings, comparison, findings)
 
 
-def problems(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> list[str]:
-    """Why these two runs, champion first, cannot be compared; empty when they can."""
+def problems(
+    suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection, graded: bool = True
+) -> list[str]:
+    """Why these two runs, champion first, cannot be compared; empty when they can. `graded`: by the grades of their
+    answers, not by the answers alone."""
     ids = [item.id for item in suite.items]
     plan = sampling(section, settings)
     reasons = _level_problems(section)
@@ -160,7 +175,7 @@ def problems(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, s
         ):  # fmt: skip
             reasons.append(f"{name}: it was not sampled as the recipe asks")
         reasons += _id_problems(name, [result.id for result in arm.results], ids)
-        reasons += _sample_problems(name, arm, plan.samples)
+        reasons += _sample_problems(name, arm, plan.samples, graded)
     return reasons or _prompt_problems(*arms)
 
 
@@ -234,12 +249,14 @@ def _id_problems(name: str, ids: list[str], expected: list[str]) -> list[str]:
     return [f"{name}: {len(which)} {what} item ids, such as {min(which)}" for what, which in named if which]
 
 
-def _sample_problems(name: str, arm: EvalArm, k: int) -> list[str]:
+def _sample_problems(name: str, arm: EvalArm, k: int, graded: bool) -> list[str]:
     reasons: list[str] = []
     counts = [result.counts() for result in arm.results]
     samples, ungraded = sum(each.samples for each in counts), sum(each.ungraded for each in counts)
     if ragged := sum(each.samples != k for each in counts):
         reasons.append(f"{name}: {ragged} items without exactly {k} samples")
+    if not graded:
+        return reasons
     if unreadable := sum(each.unreadable for each in counts):
         reasons.append(f"{name}: {unreadable} samples whose reference cannot be read")
     if ungraded > MAX_UNGRADED_SHARE * samples:
@@ -266,12 +283,18 @@ def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSe
     return reasons
 
 
-def _improvements(targets: list[tuple[SuiteSection, Comparison]], section: Evaluation, findings: Findings) -> None:
+def _improvements(
+    targets: list[tuple[SuiteSection, Comparison]],
+    judged: list[JudgedMeasurement],
+    section: Evaluation,
+    findings: Findings,
+) -> None:
     if section.improve == "cost":
         for settings, comparison in targets:
             _shorter(settings.name, comparison, section, findings)
         return
     outcomes = [_improvement(settings.name, comparison, section) for settings, comparison in targets]
+    outcomes += map(_preferred, judged)
     if section.improve == "any" and (shown := [text for kind, text in outcomes if kind is Verdict.PASS]):
         findings.passes += shown
         return
@@ -292,6 +315,15 @@ def _improvement(name: str, comparison: Comparison, section: Evaluation) -> tupl
         tests = f"{bounds}, McNemar p {comparison.mcnemar_p}"
         return Verdict.INCONCLUSIVE, f"{name}: the tests of improvement disagree: {tests}"
     return Verdict.FAIL, f"{name}: improvement not shown: {bounds}"
+
+
+def _preferred(measured: JudgedMeasurement) -> tuple[Verdict, str]:
+    shown, text = preference.preferred(measured)
+    if all(shown):
+        return Verdict.PASS, f"preference shown: {text}"
+    if any(shown):
+        return Verdict.INCONCLUSIVE, f"the tests of preference disagree: {text}"
+    return Verdict.FAIL, f"preference not shown: {text}"
 
 
 def _shorter(name: str, comparison: Comparison, section: Evaluation, findings: Findings) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Evaluation
-from pipeline.recipe.rewards import Verifier
+from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.engines import open_engine
 from pipeline.serving.inference import InferenceEngine
@@ -27,10 +27,19 @@ class EvalPlan(Record):
     section: Evaluation
     verifier: Verifier
     candidate: CheckpointRef
+    judge: Judge | None = None
+    """Of the suites that are judged; None where the recipe names none."""
+    lineage: tuple[str, ...] = ()
+    """Digests of what the champion came from: with both models', none of them may judge."""
 
     def path(self, *parts: str) -> str:
         """Name of something that the evaluation publishes, relative to the store's root."""
         return self.iteration.path(*parts)
+
+    def models(self) -> frozenset[str]:
+        """Digests of both models and of what they came from."""
+        candidate = self.candidate.model.digest, self.candidate.adapter.digest
+        return frozenset({*self.lineage, self.iteration.champion.digest, *candidate})
 
     def served(self) -> ModelRef:
         """The directory that is asked for the candidate: its merged weights, or its adapter beside the champion."""

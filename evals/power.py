@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evals.gate import GUARD_POWER, MIN_CLUSTERS, MIN_ITEMS
+from evals.judged_evidence import guards_rate
 from evals.results import EvalArm
 from evals.runner import sampling
 from evals.statistics import Array, cluster_sums, mean_and_standard_error, normal_quantile, zero_event_bound
@@ -90,6 +91,7 @@ def plan(suites: Sequence[Suite], section: Evaluation, variances: Mapping[str, V
     """The power of the recipe's evaluation over these suites; `variances` by their names, else `UNKNOWN_MODEL`."""
     gating = [section.suite(each.name) for each in suites if section.suite(each.name).role != "report"]
     guards = sum(DEFECT_GUARDS + _guards_score(each, section) for each in gating)
+    guards += sum(guards_rate(each, section) for each in section.judged)
     share = GUARD_POWER ** (1 / max(guards, 1))
     planned = tuple(_planned(each, section, variances.get(each.name, UNKNOWN_MODEL), share) for each in suites)
     return GatePlan(planned, guards, math.prod(each.power for each in planned if each.power is not None))

@@ -8,11 +8,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from evals.comparison import Comparison, ConfidenceInterval, Difference, EvalReport, Guard, Slice, SuiteMeasurement
+from evals.comparison import (
+    Comparison,
+    ConfidenceInterval,
+    Difference,
+    EvalReport,
+    Guard,
+    JudgedMeasurement,
+    Slice,
+    SuiteMeasurement,
+)
 from evals.gate import GateVerdict
 from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import SuiteSection
+from pipeline.recipe.suites import JudgedSuite, SuiteSection
 
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes
@@ -27,7 +36,38 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
         lines += ["No comparison:", "", *(f"- {problem}" for problem in report.problems), ""]
     for measured in report.measurements:
         lines += _suite(measured, report.section.suite(measured.suite), report.section)
+    for judged in report.judged:
+        settings = next(each for each in report.section.judged if each.name == judged.suite)
+        lines += _judged_suite(judged, settings, report.section)
     return "\n".join(lines).rstrip()
+
+
+def _judged_suite(measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation) -> list[str]:
+    lines = [f"### {measured.suite} ({settings.role}, answers to {settings.over}, judged)", ""]
+    rate, loss = measured.win_rate, measured.loss
+    if rate is None:
+        return [*lines, "No win rate:", "", *(f"- {problem}" for problem in measured.problems), ""]
+    improves = settings.role == "target" and section.improve != "cost"
+    required = [f"lower bound {0.5 + rate.controlled.lower:.1%} > 50%"] if improves else []
+    if loss is not None:
+        required.append(f"lower bound {0.5 - loss.difference.upper:.1%} > {0.5 - loss.margin:.1%}")
+    return [
+        *lines,
+        f"{rate.pairs:,} pairs in {rate.clusters:,} clusters, judged by {measured.judge} in both orders, which "
+        f"disagree in {rate.disagreement:.1%}; 95% intervals. The judge's liking for length is "
+        f"{rate.length_effect:+.2f} (logit of a standard deviation).",
+        "",
+        "| candidate preferred | rate | required |",
+        "|---|---|---|",
+        f"| at equal lengths | {_rate(rate.controlled)} | {'; '.join(required)} |",
+        f"| as judged | {_rate(rate.raw)} | |",
+        "",
+    ]
+
+
+def _rate(entry: Difference) -> str:
+    """A win rate, which is recorded less one half."""
+    return f"{0.5 + entry.value:.1%} [{0.5 + entry.low:.1%}, {0.5 + entry.high:.1%}]"
 
 
 def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluation) -> list[str]:

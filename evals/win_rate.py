@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evals import statistics
-from evals.comparison import Difference
+from evals.comparison import Difference, WinRate
 from evals.statistics import BOOTSTRAP_DRAWS, LEVEL, Array
 from pipeline.storage import Record
 
@@ -28,13 +28,16 @@ MAX_DISAGREEMENT = 0.4
 """Share of the judged pairs whose winner depends on which answer is read first: above it the judge says too little."""
 MIN_LENGTH_DIFFERENCES = 20
 """With fewer distinct ones, the effect of length cannot be told from that of the answers."""
+MAX_UNJUDGED_SHARE = 0.01
+"""Of the pairs: each counts as lost, and above it too much of the rate is not the judge's."""
 PRIOR_PAIRS = 0.001
 _STEPS, _CONVERGED = 200, 1e-10
 
 
 class JudgedPair(Record):
     """Two answers to one item, and the judge's preference in both orders: 1 the candidate's, 0 the champion's, 0.5
-    neither. Both are None for two equal texts, which are a tie without asking.
+    neither. Both are None for two equal texts, which are a tie without asking, and where `reason` says why the judge
+    did not answer: that counts as lost, so that no candidate gains by what a judge cannot read.
 
     Lengths are of the answers, in one unit for all pairs: tokens or characters.
     """
@@ -45,6 +48,7 @@ class JudgedPair(Record):
     champion_first: float | None
     champion_length: int
     candidate_length: int
+    reason: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -53,24 +57,9 @@ class JudgedPair(Record):
     @property
     def outcome(self) -> float:
         """Of the candidate: 1 won, 0 lost, 0.5 a tie or a disagreement of the two orders."""
+        if self.reason:
+            return 0.0
         return 0.5 if self.candidate_first is None or not self.agrees else self.candidate_first
-
-
-class WinRate(Record):
-    """The candidate's win rates, each less one half: above 0 the candidate is preferred.
-
-    `raw` is as judged, `controlled` at equal lengths, which is the one to decide by. `length_effect` is phi.
-    """
-
-    pairs: int
-    clusters: int
-    raw: Difference
-    controlled: Difference
-    length_effect: float
-    disagreement: float
-    """Share of the pairs that were asked whose two orders disagree."""
-    length_differences: int
-    """Distinct ones."""
 
 
 def problems(pairs: Sequence[JudgedPair]) -> list[str]:
@@ -85,6 +74,13 @@ def problems(pairs: Sequence[JudgedPair]) -> list[str]:
         (each.candidate_first is None) != (each.champion_first is None) for each in pairs
     ):
         reasons.append("a pair has an outcome that is neither 0, 0.5 nor 1 in both orders: judge it again")
+    unjudged = Counter(each.reason for each in pairs if each.reason)
+    if unjudged.total() > MAX_UNJUDGED_SHARE * len(pairs):
+        named = ", ".join(f"{reason} {times}" for reason, times in unjudged.most_common())
+        reasons.append(
+            f"{unjudged.total()} of {len(pairs)} pairs have no judgement (at most {MAX_UNJUDGED_SHARE:.0%}): {named}: "
+            "look at the judge's endpoint, its budget and its limits in rewards.judge"
+        )
     if (share := disagreement(pairs)) > MAX_DISAGREEMENT:
         reasons.append(
             f"the judge prefers another answer of {share:.0%} of the pairs when their order is swapped (at most "

@@ -104,6 +104,15 @@ def _evaluation(record: Any) -> Iterator[str]:
         gain = compared.difference
         interval = f"95% interval {gain.low:+.1%} to {gain.high:+.1%}, paired by item"
         yield field("  difference", f"{gain.value:+.1%}  ({interval})")
+    for measured in record.judged:
+        rate = measured.win_rate
+        if rate is None:
+            yield field(f"suite {measured.suite}", "; ".join(measured.problems))
+            continue
+        yield field(f"suite {measured.suite}", f"{rate.pairs:,} pairs of answers, judged by {measured.judge}")
+        for name, entry in (("preferred", rate.controlled), ("as judged", rate.raw)):
+            share = f"{0.5 + entry.value:.1%}  (95% interval {0.5 + entry.low:.1%} to {0.5 + entry.high:.1%}"
+            yield field(f"  {name}", f"{share}{', at equal lengths' if name == 'preferred' else ''})")
 
 
 def _verdict(record: Any) -> Iterator[str]:

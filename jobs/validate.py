@@ -26,7 +26,7 @@ from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import AnySuite, ArithmeticSuite
+from pipeline.recipe.suites import ArithmeticSuite, SuiteSection
 from pipeline.recipe.traces import DemoSource
 from pipeline.storage import Store
 from pipeline.traces.sample import SourceSample, sample_source
@@ -195,16 +195,16 @@ def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
 def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[CheckedLine]:
     section = recipe.evaluation
     asked: list[Suite] = []
-    for each in section.suites:
+    for each in section.asked:
         try:
             asked.append(_suite(each, store, section.seed))
         except ValueError as error:
             yield CheckedLine(False, f"suite {each.name}: {error}")
-    if len(asked) < len(section.suites):
+    if len(asked) < len(section.asked):
         return
     refusals = gate_refusals(recipe, recipe.base_model.uri, asked)
     yield from (CheckedLine(False, f"evaluation: {refusal}") for refusal in refusals)
-    for settings, each in zip(section.suites, asked, strict=True):
+    for settings, each in zip(section.asked, asked, strict=True):
         if not refusals:
             yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
         if tokens is not None:
@@ -213,7 +213,7 @@ def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[Che
             yield _fits(recipe, f"longest question of {each.name}", longest, limit)
 
 
-def _suite(section: AnySuite, store: Store, seed: int) -> Suite:
+def _suite(section: SuiteSection, store: Store, seed: int) -> Suite:
     """As the run will ask it; the demo's is written by its first stage."""
     if isinstance(section, ArithmeticSuite):
         items = arithmetic.parse(suite_text(section, seed).encode(), section.items)

@@ -2,8 +2,8 @@
 
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
-    evaluation/         answers that were paid for, by model and protocol; `ledger/` has the candidates that were gated,
-                        `serving/` the logs of servers that an evaluation started
+    evaluation/         answers that were paid for, by model and protocol; `judgements/` of pairs of them, by judge;
+                        `ledger/` has the candidates that were gated, `serving/` the logs of servers that it started
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
@@ -40,6 +40,7 @@ FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributi
 JUDGES = f"{REWARDS}/judges"
 
 ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
+JUDGEMENTS = f"{EVALUATION}/judgements"
 SERVING = f"{EVALUATION}/serving"
 BLOCKS = f"{REGISTRY}/blocks"
 MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
@@ -77,6 +78,11 @@ def suite(name: str, seed: int, items: int) -> str:
 def answers(model: str, protocol: str) -> str:
     """The journal of one model's answers under one protocol (both by digest): a JSON line for each."""
     return f"{ANSWERS}/{model}/{protocol}.jsonl"
+
+
+def judgements(judge: str) -> str:
+    """The journal of one judge (by id): a JSON line for each pair of answers."""
+    return f"{JUDGEMENTS}/{judge}/pairs.jsonl"
 
 
 def gate_ledger(model_name: str) -> str:

@@ -13,7 +13,7 @@ from evals.suites import arithmetic, lines
 from evals.suites.suite import Item, Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import AnySuite, ArithmeticSuite, Gsm8kSuite, JsonlSuite, Math500Suite, SuiteSection
+from pipeline.recipe.suites import ArithmeticSuite, Gsm8kSuite, JsonlSuite, Math500Suite, SuiteSection
 from pipeline.storage import Record, Store
 
 __all__ = ["READERS", "Item", "Suite", "SuitePins", "pin", "suite", "suites"]
@@ -34,11 +34,11 @@ class SuitePins(Record):
 
 
 def suites(store: Store, section: Evaluation) -> tuple[Suite, ...]:
-    """The suites in the recipe's order. Raises ValueError for the first that cannot be read."""
-    return tuple(suite(store, each, section.seed) for each in section.suites)
+    """The suites with items, in the recipe's order. Raises ValueError for the first that cannot be read."""
+    return tuple(suite(store, each, section.seed) for each in section.asked)
 
 
-def suite(store: Store, section: AnySuite, seed: int) -> Suite:
+def suite(store: Store, section: SuiteSection, seed: int) -> Suite:
     items = READERS[type(section)](section, store, seed)
     return Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.serving import AnyServing, TransformersServing
-from pipeline.recipe.suites import AnySuite, ArithmeticSuite, SuiteSection
+from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, SuiteSection
 from pipeline.section import Section, Share
 
 
@@ -55,15 +55,42 @@ class Evaluation(Section):
             raise ValueError(f"two suites are named {repeated[0]}: give each a name of its own.")
         if not self.targets:
             raise ValueError("no suite has the role target: nothing could be shown to improve. Give one that role.")
+        names = [each.name for each in self.asked]
+        for judged in self.judged:
+            if judged.over not in names:
+                raise ValueError(
+                    f"the suite {judged.name} judges answers to {judged.over}, which is no suite with items. Set over "
+                    f"to one of {', '.join(names) or 'the suites that you add'}."
+                )
+        if all(each.role == "report" for each in self.asked):
+            raise ValueError(
+                "a judge would decide alone, and judges can be pleased without being right. Give a suite whose answers "
+                "are checked the role target or guard."
+            )
+        if self.improve == "cost" and all(each.role != "target" for each in self.asked):
+            raise ValueError(
+                "improve: cost asks for shorter answers to a target, and the only targets are judged. Give a suite "
+                "whose answers are checked the role target."
+            )
         return self
 
     @property
-    def targets(self) -> tuple[SuiteSection, ...]:
+    def asked(self) -> tuple[SuiteSection, ...]:
+        """The suites with items of their own, which both models answer."""
+        return tuple(each for each in self.suites if not isinstance(each, JudgedSuite))
+
+    @property
+    def judged(self) -> tuple[JudgedSuite, ...]:
+        """The suites whose answers are those to another."""
+        return tuple(each for each in self.suites if isinstance(each, JudgedSuite))
+
+    @property
+    def targets(self) -> tuple[SuiteSection | JudgedSuite, ...]:
         return tuple(each for each in self.suites if each.role == "target")
 
-    def suite(self, name: str) -> AnySuite:
-        """The section of that name, which is one of the suites."""
-        return next(each for each in self.suites if each.name == name)
+    def suite(self, name: str) -> SuiteSection:
+        """The section of that name, which is one of those asked."""
+        return next(each for each in self.asked if each.name == name)
 
     def gate_alpha(self) -> float:
         """One-sided level of the improvement test as a whole: the gate's part of the year's luck, at most `alpha`."""

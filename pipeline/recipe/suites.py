@@ -131,4 +131,25 @@ class Math500Suite(FileSuite):
         return Columns(prompt="problem", reference="answer", slice="level")
 
 
-AnySuite = Annotated[ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite, Field(discriminator="kind")]
+class JudgedSuite(Section):
+    """The answers to another suite's items, judged in pairs by the model of `rewards.judge`: how often the candidate's
+    is preferred, at equal lengths."""
+
+    kind: Literal["judged"] = "judged"
+    name: Name
+    """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore."""
+    over: Name
+    """The suite whose items are judged. Of each item the first answer of both models is; it is not asked again."""
+    role: Role = "report"
+    """target: the candidate must be preferred, at a rate above one half. guard: its rate must not be below one half by
+    `margin`. report: it is measured, and decides nothing. A judge never decides alone: another suite gates as well."""
+    margin: Share = 0.05
+    """Of a guard: how far below one half the candidate's rate may lie. Of a target: the same, where
+    `evaluation.improve` is any or cost."""
+    items: PositiveInt | None = None
+    """Judge so many of the items, drawn by `evaluation.seed`; null: all."""
+
+
+AnySuite = Annotated[
+    ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite | JudgedSuite, Field(discriminator="kind")
+]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pipeline.rewards.judge.answers import (
     Admission,
+    JudgeAway,
     Judgement,
     JudgeReason,
     JudgeRefused,
@@ -23,6 +24,7 @@ __all__ = [
     "Admission",
     "Budget",
     "Endpoint",
+    "JudgeAway",
     "JudgeReason",
     "JudgeRefused",
     "JudgeRequest",

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pipeline.serving import endpoint as serving
 from pipeline.serving.endpoint import Endpoint
+
+
+def judge_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
+    """As these variables say; None where JUDGE_URL is not set."""
+    url = environment.get("JUDGE_URL", "")
+    return Endpoint(url, environment.get("JUDGE_API_KEY", "")) if url else None
 
 
 def check_endpoint(endpoint: Endpoint) -> None:
