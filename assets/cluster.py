@@ -129,7 +129,7 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
     ledger = lines(Store(recipe.data_root), recipe.base_model.name)
     refusals = exhausted(ledger, section, datetime.now(UTC))
     refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
-    refusals += judge_refusals(recipe, suites)
+    refusals += judge_refusals(recipe)
     demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
     if demo and not is_demo and not recipe.accept_demo_suite:
         refusals.append(
@@ -141,24 +141,16 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
     return refusals
 
 
-def judge_refusals(recipe: Recipe, suites: Sequence[Suite]) -> list[str]:
-    """Why the suites that are judged could not be, as far as they gate."""
-    by_name = {each.name: each for each in suites}
-    refusals: list[str] = []
-    for each in recipe.evaluation.judged:
-        if each.role == "report":
-            continue
-        available = len(by_name[each.over].items)
-        if recipe.rewards.judge is None:
-            refusals.append(f"the suite {each.name} is judged, and the recipe has no judge: name one in rewards.judge.")
-        elif not environment().judge[0]:
-            refusals.append(f"the suite {each.name} is judged, and no endpoint is set for the judge: set JUDGE_URL.")
-        if each.items is not None and each.items > available:
-            refusals.append(
-                f"the suite {each.name} judges {each.items} items, and {each.over} has {available}: lower items, or "
-                "leave it out."
-            )
-    return refusals
+def judge_refusals(recipe: Recipe) -> list[str]:
+    """Why the judged suites that gate could not be judged."""
+    gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
+    if not gating:
+        return []
+    if recipe.rewards.judge is None:
+        return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
+    if not environment().judge[0]:
+        return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
+    return []
 
 
 def _cancelled(context: dg.AssetExecutionContext) -> bool:

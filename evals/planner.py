@@ -70,7 +70,8 @@ def page(recipe: Recipe, earlier: EarlierRun | None, answer: AnswerCost, item_co
     section = recipe.evaluation
     asked = suites(Store(recipe.data_root), section)
     planned = power.plan(asked, section, earlier.variances if earlier else {})
-    reasons = power.obstacles(planned, section)
+    items = {each.name: len(each.items) for each in asked}
+    reasons = [*power.obstacles(planned, section), *power.judged_obstacles(items, section)]
     shown = [
         f"{recipe.name}: improvement at level {section.improvement_alpha():.4g} ({_luck(section)}), guards at "
         f"{section.alpha:.4g}",

@@ -27,6 +27,9 @@ from pipeline.recipe.suites import ArithmeticSuite, FileSuite, Role, SuiteSectio
 DEFECT_GUARDS = 4
 """Guards of every gating suite that must be shown to hold: no answer, truncated, refusal, length."""
 
+PREFERENCE_SPREAD = 0.47
+"""Standard error of a win rate at equal lengths, times the root of its pairs (simulated: .44 to .49)."""
+
 
 class Variance(NamedTuple):
     """Of the difference of two models' pass rates: between items, and of one sample within an item."""
@@ -99,7 +102,33 @@ def plan(suites: Sequence[Suite], section: Evaluation, variances: Mapping[str, V
 
 def shortfalls(suites: Sequence[Suite], section: Evaluation, variance: Variance) -> list[str]:
     """Why a gate over these suites could not pass any candidate: a sentence each, with what to do. Empty: it could."""
-    return obstacles(plan(suites, section, {each.name: variance for each in suites}), section)
+    planned = plan(suites, section, {each.name: variance for each in suites})
+    return [*obstacles(planned, section), *judged_obstacles({each.name: len(each.items) for each in suites}, section)]
+
+
+def judged_obstacles(items: Mapping[str, int], section: Evaluation) -> list[str]:
+    """The same of the judged suites; `items` of the others by name."""
+    short: list[str] = []
+    for settings in section.judged:
+        pairs, available = settings.items or items[settings.over], items[settings.over]
+        error = PREFERENCE_SPREAD / math.sqrt(max(pairs, 1))
+        if settings.role == "report":
+            continue
+        if pairs > available:
+            short.append(
+                f"suite {settings.name}: it judges {pairs} items, and {settings.over} has {available}. Lower it."
+            )
+        if pairs < MIN_ITEMS:
+            short.append(
+                f"suite {settings.name}: it has {pairs} pairs, and the gate wants {MIN_ITEMS}. Judge more items."
+            )
+        elif settings.role == "target" and error > section.max_standard_error:
+            needed = math.ceil((PREFERENCE_SPREAD / section.max_standard_error) ** 2)
+            short.append(
+                f"suite {settings.name}: {pairs} pairs leave a standard error of about {error:.3f}, above "
+                f"evaluation.max_standard_error {section.max_standard_error}: INCONCLUSIVE. Judge {needed:,} items."
+            )
+    return short
 
 
 def obstacles(planned: GatePlan, section: Evaluation) -> list[str]:

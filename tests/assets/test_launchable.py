@@ -29,7 +29,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
 
 
 def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResult:
-    return launchable(recipe, plan, path, lambda: tuple(map(asked, recipe.evaluation.suites)))
+    return launchable(recipe, plan, path, lambda: tuple(map(asked, recipe.evaluation.asked)))
 
 
 def asked(section: SuiteSection) -> Suite:
@@ -107,4 +107,33 @@ def test_the_demo_model_under_another_name_is_the_demo_model(plan: TrainingPlan,
 def test_a_suite_too_small_for_its_guards_is_refused(plan: TrainingPlan, override: str, words: str) -> None:
     check = checked(load(RECIPES / "embedded.yaml", [override]), plan, PLAN_PATH)
     assert not check.passed
+    assert words in str(check.description)
+
+
+JUDGED = "evaluation.suites=[{kind: arithmetic}, {kind: judged, name: preference, over: arithmetic, role: %s}]"
+JUDGE = "rewards.judge={model: examiner, digest: 'sha256:0f'}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "url", "words"),
+    [
+        ([JUDGED % "target", JUDGE], "http://127.0.0.1:9/v1", ""),
+        ([JUDGED % "report"], "", ""),
+        ([JUDGED % "target"], "http://127.0.0.1:9/v1", "the recipe has no judge: name one in rewards.judge"),
+        ([JUDGED % "guard", JUDGE], "", "no endpoint of the judge is set: set JUDGE_URL"),
+        (
+            [JUDGED % "guard", JUDGE, "evaluation.suites.1.items=900"],
+            "http://j/v1",
+            "judges 900 items, and arithmetic has",
+        ),
+        ([JUDGED % "target", JUDGE, "evaluation.suites.1.items=100"], "http://j/v1", "Judge 246 items"),
+    ],
+    ids=["all there", "a report", "no judge", "no endpoint", "more than there are", "too few"],
+)
+def test_a_judged_suite_that_gates_needs_its_judge(
+    plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch, overrides: list[str], url: str, words: str
+) -> None:
+    monkeypatch.setenv("JUDGE_URL", url)
+    check = checked(load(RECIPES / "embedded.yaml", overrides), plan, PLAN_PATH)
+    assert check.passed is (not words), check.description
     assert words in str(check.description)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,25 @@ from pydantic import ValidationError
 from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.comparison import BundleRef, EvalReport
+from evals.evaluate import decide, evaluate
 from evals.gate import GateVerdict, Verdict
-from evals.judged import judge_suites
+from evals.judged import generation, judge_suites
 from evals.judged_evidence import JudgedEvidence
+from evals.ledger import lines
 from evals.report import table
 from pipeline import layout
 from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import JudgedSuite
 from pipeline.rewards.judge import Endpoint, JudgeAway
-from pipeline.storage import Store
+from pipeline.serving.inference import Answer as Reply
+from pipeline.serving.inference import AnswerRequest, Sampling
+from pipeline.storage import CheckpointRef, ModelRef, Store
+from tests.contexts import context_of
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, parts, serving
+from tests.suites import embedded_suite
 
-from .judging import ADAPTER, JUDGE, NEW, OLD, comparisons, evidence, judge, plan, saying, section
+from .judging import ADAPTER, JUDGE, MARK, NEW, OLD, comparisons, evidence, judge, plan, saying, section
+from .test_evaluate import SECTION, SUITE, StandIn, StandInSession, check, context
 
 ROOT = Path(__file__).parents[2]
 FILES = ("judged-0/pairs.jsonl", "judged-0/judge.json", "judged-0/measurement.json")
@@ -328,3 +339,50 @@ def test_a_judge_never_decides_alone(suites: list[dict[str, Any]], changes: dict
 def test_a_judged_target_beside_a_checked_guard_is_taken() -> None:
     taken = Evaluation.model_validate({"suites": [{**SUMS, "role": "guard"}, PAIRS], "improve": "any"})
     assert [each.name for each in taken.asked] == ["arithmetic"] and [each.name for each in taken.targets] == ["judged"]
+
+
+class Wordy(StandIn):
+    """Answers of many lengths around 20 words; the candidate's are marked."""
+
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+        session = StandInSession(self, model)
+        ask = session.answer
+
+        def answer(requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Reply], None]) -> None:
+            def wordy(each: Reply) -> None:
+                words = random.Random(f"{arm}{each.key}").randrange(40)
+                text = f"{'word ' * words}{MARK if arm == 'candidate' else ''}\n{each.text}"
+                done(each.model_copy(update={"text": text, "tokens": words + 4}))
+
+            ask(requests, sampling, wordy)
+
+        session.answer = answer  # type: ignore[method-assign]
+        yield session
+
+
+def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
+    pairs = JudgedSuite(name="preference", over="arithmetic", role="target")
+    settings = Evaluation(
+        suites=(SUITE.model_copy(update={"role": "guard", "margin": 0.2}), pairs), max_standard_error=0.05,
+        guard_margin=0.1, longer_by=0.5, luck_per_year=None, samples_per_item=2,
+    )  # fmt: skip
+    work = context(Store(tmp_path))
+    work = context_of(work.store, work.iteration, evaluation=settings)
+    models = {"iteration": work.iteration, "candidate": CheckpointRef(adapter=ADAPTER, model=NEW, step=1)}
+    engine = Wordy({work.iteration.champion.digest: 0.6, NEW.digest: 0.6})
+    asked = plan(settings, **models)
+    with serving(judge(0.75)) as server:
+        report = evaluate(work.store, asked, engine, check, print, Endpoint(server.url))
+    assert len(comparisons(server)) == 2 * SUITE.items
+    verdict = decide(work, report)
+    assert verdict.verdict is Verdict.PASS, verdict.reasons
+    assert report.target().suite == "arithmetic"
+    assert evaluate(work.store, asked, engine, check, print) == report, "nothing is asked again"
+    assert bundle.verify(report.bundle.uri) == verdict
+    (line,) = lines(work.store, "m")
+    assert line.suite == "preference"
+    other = JUDGE.model_copy(update={"rubric": "5: short\n1: long"})
+    items = work.store.path(layout.gate_ledger("m"))
+    assert generation(pairs, embedded_suite(SECTION), JUDGE).digest() in {each.name for each in items.iterdir()}
+    assert generation(pairs, embedded_suite(SECTION), other).digest() != line.generation
