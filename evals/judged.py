@@ -48,7 +48,7 @@ OUTCOMES = {"second": 1.0, "first": 0.0, "tie": 0.5}
 NO_ANSWER = "no answer of a model"
 
 
-class _Pair(NamedTuple):
+class _AnswerPair(NamedTuple):
     """The first answers of both models to one item."""
 
     item: Item
@@ -150,16 +150,16 @@ class _Asking:
         )
         return JudgedEvidence(provenance=provenance, pairs=judged)
 
-    def _pairs(self, items: Sequence[Item], over: SuiteEvidence) -> list[_Pair]:
+    def _pairs(self, items: Sequence[Item], over: SuiteEvidence) -> list[_AnswerPair]:
         champion, candidate = ({each.id: each.samples[0] for each in arm.results} for arm in over.arms)
-        pairs: list[_Pair] = []
+        pairs: list[_AnswerPair] = []
         for item in items:
             before, after, messages = champion[item.id], candidate[item.id], over.suite.messages(item)
             key = pair_key(self._identity.id, messages, before.text, after.text)
-            pairs.append(_Pair(item, before, after, key, PairComparison(messages, before.text, after.text)))
+            pairs.append(_AnswerPair(item, before, after, key, PairComparison(messages, before.text, after.text)))
         return pairs
 
-    def _ask(self, section: JudgedSuite, pairs: Sequence[_Pair]) -> dict[str, str]:
+    def _ask(self, section: JudgedSuite, pairs: Sequence[_AnswerPair]) -> dict[str, str]:
         """Judge what is not known. Returns why the judge did not answer, by key."""
         wanted = [each for each in pairs if not each.lost and each.champion.text != each.candidate.text]
         todo = list({each.key: each for each in wanted if each.key not in self._journal.judged}.values())
@@ -191,7 +191,7 @@ class _Asking:
             )
         return unjudged
 
-    def _line(self, pair: _Pair, preferred: Preferred) -> JudgementLine:
+    def _line(self, pair: _AnswerPair, preferred: Preferred) -> JudgementLine:
         first, second = (OUTCOMES[each] for each in preferred.orders) if preferred.orders else (None, None)
         return JudgementLine(
             key=pair.key,
@@ -220,7 +220,7 @@ class _Asking:
         self._store.once(name, Admission, lambda: admission)
 
     @staticmethod
-    def _reason(pair: _Pair, unjudged: dict[str, str]) -> str:
+    def _reason(pair: _AnswerPair, unjudged: dict[str, str]) -> str:
         if pair.lost:
             return NO_ANSWER
         return "" if pair.champion.text == pair.candidate.text else unjudged.get(pair.key, "")
