@@ -1,5 +1,6 @@
 """`python -m evals COMMAND`: the gate's work by hand, or where Dagster is not.
 
+    page BUNDLE FILE          write the report as a page for people, with the answers that changed
     plan RECIPE               what a gate could show, and what it costs
     run PLAN                  answer an evaluation's questions and publish its evidence: on the machine that has the GPU
     verify BUNDLE [DIGEST]    recompute a verdict offline and print it as JSON
@@ -18,10 +19,12 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from evals.bundle import verify
+from evals.bundle import read, recompute, verify
 from evals.evaluate import evaluate
+from evals.gate import judge
+from evals.page import page
 from evals.plan import EvalPlan, inference
-from evals.planner import earlier_run, page
+from evals.planner import earlier_run, plan_page
 from evals.power import AnswerCost
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import load
@@ -39,6 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
     run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
     run.set_defaults(act=_run, refused=NEVER_RETRY)
+    shown = commands.add_parser("page", help="write a bundle's report as an HTML page, with the answers that changed")
+    shown.add_argument("bundle", type=Path, help="directory of the bundle")
+    shown.add_argument("file", type=Path, help="where to write the page; it holds texts of the suite and of answers")
+    shown.set_defaults(act=_page, refused=1)
     check = commands.add_parser("verify", help="recompute the verdict of an evidence bundle and print it as JSON")
     check.add_argument("bundle", help="directory of the bundle")
     check.add_argument("digest", nargs="?", default="", help="the digest that the bundle must have")
@@ -67,7 +74,7 @@ def _plan(chosen: argparse.Namespace) -> int:
     if min(each for each in (*answer, chosen.item_cost) if each is not None) < 0:
         raise ValueError("Tokens, prices and speeds are not below 0. Give numbers of at least 0.")
     earlier = earlier_run(chosen.bundle) if chosen.bundle else None
-    text, possible = page(load(chosen.recipe, chosen.overrides), earlier, answer, chosen.item_cost)
+    text, possible = plan_page(load(chosen.recipe, chosen.overrides), earlier, answer, chosen.item_cost)
     print(text, end="")
     return 0 if possible else 1
 
@@ -81,6 +88,13 @@ def _run(chosen: argparse.Namespace) -> int:
     addresses = serving_addresses(os.environ)
     with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
         evaluate(store, plan, engine, check, _log)
+    return 0
+
+
+def _page(chosen: argparse.Namespace) -> int:
+    report = recompute(chosen.bundle)
+    chosen.file.write_text(page(read(chosen.bundle), report, judge(report, report.section)), encoding="utf-8")
+    print(chosen.file)
     return 0
 
 

@@ -17,7 +17,8 @@ from evals import bundle
 from evals.__main__ import main
 from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
-from evals.gate import Verdict
+from evals.gate import Verdict, judge
+from evals.page import page
 from evals.plan import EvalPlan
 from evals.report import picture, table
 from evals.runner import Respondent, sampling
@@ -27,7 +28,7 @@ from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ArithmeticSuite
-from pipeline.rewards.verifiers import Grade, VerifierTask, grade
+from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, grade
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
@@ -313,6 +314,33 @@ def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     without = report.model_copy(update={"measurements": (refused,)})
     assert "champion: empty" in table(without)
     assert picture(without).startswith(b"\x89PNG")
+
+
+def test_the_page_shows_the_answers_that_changed(tmp_path: Path, published: tuple[Store, Any]) -> None:
+    store, _ = published
+    file = tmp_path / "page.html"
+    assert main(["page", str(store.path("iterations", "it", "evidence")), str(file)]) == 0
+    text = file.read_text()
+    assert "<span class='PASS'>PASS</span>" in text and "data:image/png;base64," in text
+    assert "<h2>arithmetic: from right to wrong" in text and "The first 20 of them." in text
+    assert text.count("<b>champion: correct") == text.count("<b>champion: wrong") == 20
+    assert "<script" not in text and "http" not in text
+
+
+def test_the_page_escapes_what_models_write(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    evil = "<script>alert(1)</script> & | # **bold**"
+    sample = new.results[0].samples[0].model_copy(update={"text": evil, "outcome": Outcome.correct})
+    first = new.results[0].model_copy(update={"samples": (sample, *new.results[0].samples[1:])})
+    wrong = old.results[0].samples[0].model_copy(update={"outcome": Outcome.wrong})
+    before = old.results[0].model_copy(update={"samples": (wrong, *old.results[0].samples[1:])})
+    arms = tuple(
+        arm.model_copy(update={"results": (one, *arm.results[1:])}) for arm, one in ((old, before), (new, first))
+    )
+    report = kit.report(section, suite, *arms)
+    gathered = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=arms),))
+    text = page(gathered, report, judge(report, section))
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; | # **bold**" in text and "<script" not in text
 
 
 def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:
