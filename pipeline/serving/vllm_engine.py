@@ -75,9 +75,13 @@ class VllmSession(ChatSession):
         self._server = server
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
+        def take(answer: Answer) -> None:
+            # vLLM counts the token that ended an answer, the default engine does not.
+            done(answer.model_copy(update={"tokens": answer.tokens - 1}) if answer.finished else answer)
+
         try:
             self._check_prompts(requests, sampling.max_completion_tokens)
-            super().answer(requests, sampling, done)
+            super().answer(requests, sampling, take)
         except RuntimeError as error:
             raise self._server.process.failure(f"stopped answering ({error})") from error
         if self._server.process.ended:

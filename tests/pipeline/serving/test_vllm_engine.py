@@ -95,16 +95,25 @@ def champion(engine: VllmEngine) -> Iterator[InferenceSession]:
         yield session
 
 
-def texts(session: InferenceSession, sampling: Sampling, requests: list[AnswerRequest] = REQUESTS) -> list[str]:
+def answered(session: InferenceSession, sampling: Sampling, requests: list[AnswerRequest] = REQUESTS) -> list[Answer]:
     answers: dict[str, Answer] = {}
     session.answer(requests, sampling, lambda answer: answers.update({answer.key: answer}))
     assert "error" not in {answer.stop for answer in answers.values()}
-    return [answers[request.key].text for request in requests]
+    return [answers[request.key] for request in requests]
 
 
-def by_transformers(model: ModelRef, sampling: Sampling) -> list[str]:
+def texts(session: InferenceSession, sampling: Sampling, requests: list[AnswerRequest] = REQUESTS) -> list[str]:
+    return [answer.text for answer in answered(session, sampling, requests)]
+
+
+def by_transformers(model: ModelRef, sampling: Sampling) -> list[Answer]:
     with TransformersEngine(TransformersServing(), print).open("champion", model) as session:
-        return texts(session, sampling)
+        return answered(session, sampling)
+
+
+def differ(left: list[Answer], right: list[Answer]) -> int:
+    """Answers that differ, in anything but the time they took."""
+    return sum(a.model_copy(update={"latency_s": b.latency_s}) != b for a, b in zip(left, right, strict=True))
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -128,20 +137,20 @@ def test_one_answer_for_one_seed_at_1_and_16_in_flight(champion: InferenceSessio
     assert sum(a != b for a, b in zip(texts(champion, DRAWN, others), together, strict=True)) > 5
 
 
-def test_the_likeliest_answers_are_those_of_transformers(champion: InferenceSession) -> None:
-    pairs = zip(texts(champion, GREEDY), by_transformers(model_ref(MODEL_DIR), GREEDY), strict=True)
-    assert sum(a != b for a, b in pairs) <= 1, "more than a near tie"
+@pytest.mark.parametrize("sampling", [DRAWN, GREEDY], ids=["drawn", "likeliest"])
+def test_answers_are_those_of_transformers(champion: InferenceSession, sampling: Sampling) -> None:
+    """On a CPU to the token, drawn ones too: both divide the probabilities by exponential numbers of the same seed."""
+    assert differ(answered(champion, sampling), by_transformers(model_ref(MODEL_DIR), sampling)) <= 1, "no near tie"
 
 
 def test_the_adapter_answers_as_its_merged_model(
     engine: VllmEngine, champion: InferenceSession, adapter: tuple[ModelRef, ModelRef]
 ) -> None:
     with engine.open("candidate", adapter[0]) as candidate:
-        answers = texts(candidate, GREEDY)
+        answers = answered(candidate, GREEDY)
         assert candidate.decoding == champion.decoding and "with adapters" in candidate.decoding.version
-    merged = by_transformers(adapter[1], GREEDY)
-    assert sum(a != b for a, b in zip(answers, merged, strict=True)) <= 2, "more than near ties"
-    assert sum(a != b for a, b in zip(answers, texts(champion, GREEDY), strict=True)) > 5
+    assert differ(answers, by_transformers(adapter[1], GREEDY)) <= 2, "more than near ties"
+    assert differ(answers, answered(champion, GREEDY)) > 5
 
 
 def test_what_decides_is_on_record(champion: InferenceSession) -> None:
@@ -206,4 +215,4 @@ def test_a_killed_step_leaves_no_process(python: Path, tmp_path: Path) -> None:
         assert len(session_members(server.session)) >= 3, "server, engine, worker"
         step.kill()
         wait_for(lambda: not session_members(server.session))
-    assert list(tmp_path.glob("server-*.json")) == []
+    wait_for(lambda: not list(tmp_path.glob("server-*.json")))
