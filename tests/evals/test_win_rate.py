@@ -82,6 +82,13 @@ def test_length_alone_wins_only_the_raw_rate() -> None:
     assert rate.length_effect == pytest.approx(1.0, abs=0.5)
 
 
+def test_a_worse_candidate_does_not_win_by_length() -> None:
+    """Preferred in 40% at equal lengths, 1.65 times as long, 40 times over: as judged it often looks better."""
+    rates = [win_rate(simulated_pairs(seed, 600, 0.4, 1.65, 1.0), 0.05, seed, draws=200) for seed in range(40)]
+    assert not any(min(each.controlled.lower, each.controlled.bootstrap_lower) > 0 for each in rates)
+    assert sum(min(each.raw.lower, each.raw.bootstrap_lower) > 0 for each in rates) >= 5
+
+
 def test_a_better_candidate_is_shown_better_at_any_length() -> None:
     for longer in (0.7, 1.0, 1.5):
         rate = win_rate(simulated_pairs(2, 600, 0.62, longer, 1.0), 0.05, 1, draws=1000)
