@@ -130,7 +130,7 @@ class YearRule(NamedTuple):
 def lucky_years(small: bool) -> dict[str, float]:
     """Years of gates of candidates that are no better; a pass becomes the champion. Fresh items are the worst case: a
     champion that was lucky is not measured as such again."""
-    years, items, k = (300, 200, 2) if small else (2_000, 1_000, 2)
+    years, items, k = (300, 200, 2) if small else (10_000, 1_000, 2)
     section = Evaluation(samples_per_item=k)
     level, confirmed = section.improvement_alpha(), ledger.confirmation_alpha(section)
     unplanned = section.model_copy(update={"luck_per_year": None}).improvement_alpha()
@@ -144,7 +144,8 @@ def lucky_years(small: bool) -> dict[str, float]:
     }
     figures: dict[str, float] = {}
     for name, rule in rules.items():
-        passes = _year(np.random.default_rng(20), years, items, section, rule)
+        rng = np.random.default_rng(20)  # some hundred years at a time, for the memory
+        passes = np.concatenate([_year(rng, min(years, 500), items, section, rule) for _ in range(0, years, 500)])
         figures[name] = round(float((passes > 0).mean()), 4)
         print(
             f"{name}: {rule}: a pass in {figures[name]:.1%} of {years:,} years, {passes.mean():.3f} a year", flush=True
@@ -156,19 +157,23 @@ def _year(rng: np.random.Generator, years: int, items: int, section: Evaluation,
     """Passes in each year."""
     k = section.samples_per_item
 
-    def answers(chances: Array) -> Array:
-        return rng.binomial(k, chances).astype(np.float64)
+    def chances(count: int) -> Array:
+        """Of a right answer to each item, between 0 and 1 and most often about a half."""
+        return (rng.random((count, items)) + rng.random((count, items))) / 2
 
-    chances = rng.beta(2, 2, (years, items))
-    champion, passes = answers(chances), np.zeros(years)
+    def answers(chance: Array) -> Array:
+        return sum((rng.random(chance.shape) < chance).astype(np.float64) for _ in range(k))
+
+    chance = chances(years)
+    champion, passes = answers(chance), np.zeros(years)
     for _ in range(section.gates_per_year):
         if rule.fresh:
-            chances = rng.beta(2, 2, (years, items))
-            champion = answers(chances)
-        candidate = answers(chances)
+            chance = chances(years)
+            champion = answers(chance)
+        candidate = answers(chance)
         passed = improves(Counts(champion, candidate, k), rule.alpha, section.seed)
         if rule.twice and passed.any():
-            unseen = rng.beta(2, 2, (int(passed.sum()), items))
+            unseen = chances(int(passed.sum()))
             passed[passed] = improves(Counts(answers(unseen), answers(unseen), k), rule.alpha, section.seed)
         champion[passed] = candidate[passed]
         passes += passed

@@ -75,6 +75,14 @@ def test_both_intervals_cover_the_truth() -> None:
     assert np.mean([each.value for each in rates]) == pytest.approx(0.1, abs=0.01)
 
 
+def test_both_intervals_are_equally_wide() -> None:
+    """Also where all candidates are longer, and the rate at equal lengths is beyond most of what was seen."""
+    for longer in (1.0, 2.2):
+        rate = win_rate(simulated_pairs(9, 600, 0.5, longer, 1.0), 0.05, 1, draws=2000).controlled
+        drawn = rate.bootstrap_upper - rate.bootstrap_lower
+        assert rate.upper - rate.lower == pytest.approx(drawn, rel=0.08)
+
+
 def test_length_alone_wins_only_the_raw_rate() -> None:
     rate = win_rate(simulated_pairs(1, 600, 0.5, 1.5, 1.0), 0.05, 1, draws=1000)
     assert rate.raw.lower > 0 and rate.raw.bootstrap_lower > 0
