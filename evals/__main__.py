@@ -1,5 +1,6 @@
 """`python -m evals COMMAND`: the gate's work by hand, or where Dagster is not.
 
+    export BUNDLE             write both models' answers as logs that `inspect view` reads
     page BUNDLE FILE          write the report as a page for people, with the answers that changed
     plan RECIPE               what a gate could show, and what it costs
     run PLAN                  answer an evaluation's questions and publish its evidence: on the machine that has the GPU
@@ -22,6 +23,8 @@ from pathlib import Path
 from evals.bundle import read, recompute, verify
 from evals.evaluate import evaluate
 from evals.gate import judge
+from evals.libraries.environment import library_environments
+from evals.libraries.export import export
 from evals.page import page
 from evals.plan import EvalPlan, inference
 from evals.planner import earlier_run, plan_page
@@ -42,6 +45,15 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
     run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
     run.set_defaults(act=_run, refused=NEVER_RETRY)
+    logs = commands.add_parser("export", help="write both models' answers as logs for a viewer")
+    logs.add_argument("bundle", type=Path, help="directory of the bundle")
+    logs.add_argument("--inspect", type=Path, metavar="DIR", required=True, help="write logs for `inspect view` here")
+    logs.add_argument(
+        "--python",
+        required=True,
+        help='the Python of an environment made from constraints-inspect.txt: --python "$INSPECT_PYTHON"',
+    )
+    logs.set_defaults(act=_export, refused=1)
     shown = commands.add_parser("page", help="write a bundle's report as an HTML page, with the answers that changed")
     shown.add_argument("bundle", type=Path, help="directory of the bundle")
     shown.add_argument("file", type=Path, help="where to write the page; it holds texts of the suite and of answers")
@@ -88,6 +100,17 @@ def _run(chosen: argparse.Namespace) -> int:
     addresses = serving_addresses(os.environ)
     with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
         evaluate(store, plan, engine, check, _log)
+    return 0
+
+
+def _export(chosen: argparse.Namespace) -> int:
+    try:
+        logs = export(chosen.bundle, chosen.inspect, library_environments(inspect_python=chosen.python).inspect)
+    except RuntimeError as error:
+        raise ValueError(f"The export failed: {error}") from error
+    for log in logs:
+        print(f"{log.path} ({log.bytes:,} bytes)")
+    print(f"Read them: inspect view --log-dir {chosen.inspect}")
     return 0
 
 
