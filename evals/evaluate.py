@@ -11,14 +11,17 @@ from collections.abc import Callable
 from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, SuiteMeasurement
+from evals.freezing import withdraw
 from evals.gate import GateVerdict
 from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, pin, suites
 from pipeline import layout
+from pipeline.recipe.suites import TracesSuite
 from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import ModelRef
 from pipeline.traces.context import IterationContext
+from pipeline.traces.erased import shared_lock
 
 Log = Callable[[str], None]
 
@@ -37,14 +40,22 @@ def evaluate(context: IterationContext, candidate: ModelRef, engine: InferenceEn
             respondent = Respondent(model, session, grader, store, log)
             return [respondent.run(each, sampling(section, section.suite(each.name))) for each in asked]
 
+    def gather() -> None:
+        asked = suites(store, section)
+        problems = unpinned(context, asked)
+        log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+        arms = zip(run("champion", iteration.champion, asked), run("candidate", candidate, asked), strict=True)
+        pairs = tuple(SuiteEvidence(suite=each, arms=pair) for each, pair in zip(asked, arms, strict=True))
+        bundle.publish(store, name, bundle.evidence(iteration.id, section, pairs, problems))
+
     def make() -> EvalReport:
         if not store.path(name).is_dir():
-            asked = suites(store, section)
-            problems = unpinned(context, asked)
-            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            arms = zip(run("champion", iteration.champion, asked), run("candidate", candidate, asked), strict=True)
-            pairs = tuple(SuiteEvidence(suite=each, arms=pair) for each, pair in zip(asked, arms, strict=True))
-            bundle.publish(store, name, bundle.evidence(iteration.id, section, pairs, problems))
+            if any(isinstance(each, TracesSuite) for each in section.suites):
+                with shared_lock(store):  # who asked these items is not forgotten while they are asked
+                    withdraw(context)
+                    gather()
+            else:
+                gather()
         report = bundle.recompute(store.path(name))
         for line in summary(report):
             log(f"evaluation: {line}")
@@ -57,10 +68,10 @@ def unpinned(context: IterationContext, asked: tuple[Suite, ...]) -> tuple[str, 
     """The suites that are not those that the training data was cleaned of."""
     pins = pin(context.store, context.path(), asked).digests
     return tuple(
-        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.digest()[:12]}, "
+        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.identity()[:12]}, "
         f"then {pins.get(each.name, 'none')[:12]}): put the file back, or begin a new iteration"
         for each in asked
-        if pins.get(each.name) != each.digest()
+        if pins.get(each.name) != each.identity()
     )
 
 
