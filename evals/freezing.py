@@ -67,8 +67,8 @@ def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None
     sections = [each for each in context.recipe.evaluation.suites if isinstance(each, TracesSuite)]
     if not sections or store.path(context.path(layout.PREFERENCES)).exists():
         return
+    withdraw(context)
     with shared_lock(store):
-        withdraw(context)
         for section in sections:
             newest = frozen.latest(store, section.name)
             if newest is None or not newest.items or now - newest.generation.frozen >= _age(section):
@@ -76,19 +76,21 @@ def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None
 
 
 def withdraw(context: IterationContext) -> list[str]:
-    """Take out the items whose rows do not consent any more, and their answers; inside `shared_lock`."""
+    """Take out the items whose rows do not consent any more, or are gone, and their answers; `name: n lines` of each
+    file that is written anew. Bundles of gates that are over keep them."""
     store = context.store
     sections = [each for each in context.recipe.evaluation.suites if isinstance(each, TracesSuite)]
-    newest = [each for section in sections if (each := frozen.latest(store, section.name)) is not None]
-    every = [item for each in newest for item in each.items]
-    if not every:
+    if not sections:
         return []
-    allowed = agreed(store, context.lake, {each.day for each in every})
-    gone = {each.item.id for each in every if (each.trace_id, each.observation_id) not in allowed}
-    if not gone:
-        return []
-    context.log(f"evaluation: {len(gone)} items are taken out of suites: their rows do not consent any more")
-    return [*journal.erase(store, gone), *frozen.remove(store, gone)]
+    with shared_lock(store):
+        newest = [each for section in sections if (each := frozen.latest(store, section.name)) is not None]
+        every = [item for each in newest for item in each.items]
+        allowed = agreed(store, context.lake, {each.day for each in every}) if every else frozenset()
+        gone = {each.item.id for each in every if (each.trace_id, each.observation_id) not in allowed}
+        if not gone:
+            return []
+        context.log(f"evaluation: {len(gone)} items are taken out of suites: their rows do not consent any more")
+        return [*journal.erase(store, gone), *frozen.remove(store, gone)]
 
 
 def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ INCONCLUSIVE.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal
@@ -116,7 +116,7 @@ def spent(ledger: Sequence[GateLine], now: datetime) -> float:
     All targets of a gate must improve, so a gate is one chance: of a candidate under one section the suite with most
     lines counts. A line from the future counts too: a clock that was set back gives nobody a new year.
     """
-    chances: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    chances: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for line in ledger:
         if line.at > now - YEAR:
             chances[line.candidate, line.section][line.suite] += line.alpha

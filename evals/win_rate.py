@@ -124,7 +124,8 @@ def win_rate(pairs: Sequence[JudgedPair], alpha: float, seed: int, draws: int = 
         thetas = np.concatenate([fit(outcomes, lengths, weights)[0] for weights in drawn])
         reach = {tail: -statistics.t_quantile(tail, clusters - 1) for tail in (alpha, (1 - LEVEL) / 2)}
         sizes = np.bincount(cluster).astype(np.float64)
-        error = float(statistics.mean_and_standard_error(np.bincount(cluster, outcomes), sizes)[1])
+        won = np.bincount(cluster, outcomes).astype(np.float64)
+        error = float(statistics.mean_and_standard_error(won, sizes)[1])
         raw = _difference(
             rate, error, {t: (rate - z * error, rate + z * error) for t, z in reach.items()}, rates, alpha
         )

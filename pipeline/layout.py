@@ -3,7 +3,8 @@
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
     evaluation/         answers that were paid for, by model and protocol; `ledger/` has the candidates that were gated,
-                        `suites/` what was frozen from traces to be asked
+                        `suites/` what was frozen from traces to be asked,
+                        `serving/` the logs of servers that an evaluation started
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
@@ -41,6 +42,7 @@ JUDGES = f"{REWARDS}/judges"
 
 ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
 FROZEN_SUITES = f"{EVALUATION}/suites"
+SERVING = f"{EVALUATION}/serving"
 BLOCKS = f"{REGISTRY}/blocks"
 MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
 LATEST = f"{ITERATIONS}/latest.json"
@@ -58,7 +60,7 @@ PLAN_FILE, RESULT_FILE, ROWS_FILE, HELD_OUT_FILE = "plan.json", "result.json", "
 PLAN, RESULT, LEDGER = f"{TRAINING}/{PLAN_FILE}", f"{TRAINING}/{RESULT_FILE}", f"{TRAINING}/ledger.json"
 TRAINING_ROWS, HELD_OUT_ROWS = f"{TRAINING}/{ROWS_FILE}", f"{TRAINING}/{HELD_OUT_FILE}"
 CHECKPOINTS, ATTEMPTS = f"{TRAINING}/checkpoints", f"{TRAINING}/attempts"
-SUITE_PINS = "suites.json"
+SUITE_PINS, EVAL_PLAN = "suites.json", "eval_plan.json"
 EVAL_REPORT, EVIDENCE, GATE_VERDICT = "eval_report.json", "evidence", "gate_verdict.json"
 MODEL_VERSION = "model_version.json"
 OUTCOME = "outcome.json"

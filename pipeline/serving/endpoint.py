@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,6 +17,25 @@ class Endpoint(NamedTuple):
         return f"Endpoint(url={self.url!r}, api_key={'<hidden>' if self.api_key else ''!r})"
 
     __str__ = __repr__
+
+
+class ServingAddresses(NamedTuple):
+    """What the environment says: SERVING_URL, SERVING_API_KEY and VLLM_PYTHON. Empty where it is silent."""
+
+    url: str = ""
+    api_key: str = ""
+    vllm_python: str = ""
+
+    def __repr__(self) -> str:
+        return f"ServingAddresses({Endpoint(self.url, self.api_key)!r}, vllm_python={self.vllm_python!r})"
+
+    __str__ = __repr__
+
+
+def serving_addresses(environment: Mapping[str, str]) -> ServingAddresses:
+    """As these variables say."""
+    names = ("SERVING_URL", "SERVING_API_KEY", "VLLM_PYTHON")
+    return ServingAddresses(*(environment.get(name, "") for name in names))
 
 
 def check_endpoint(endpoint: Endpoint, whose: str, prefix: str) -> None:

@@ -5,28 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
-from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.endpoint import Endpoint, ServingAddresses
 from pipeline.serving.inference import InferenceEngine
 from pipeline.serving.transformers_engine import TransformersEngine
 
 if TYPE_CHECKING:
     from pipeline.serving.vllm_engine import ServedAdapter
-
-
-class ServingAddresses(NamedTuple):
-    """What the environment says: SERVING_URL, SERVING_API_KEY and VLLM_PYTHON. Empty where it is silent."""
-
-    url: str = ""
-    api_key: str = ""
-    vllm_python: str = ""
-
-    def __repr__(self) -> str:
-        return f"ServingAddresses({Endpoint(self.url, self.api_key)!r}, vllm_python={self.vllm_python!r})"
-
-    __str__ = __repr__
 
 
 @contextmanager

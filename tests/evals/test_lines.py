@@ -39,7 +39,7 @@ def test_items_are_read_with_defaults_for_what_they_lack(tmp_path: Path) -> None
     assert all((item.cluster, item.slice, item.check) == (item.id, "", "math") for item in own.items)
 
 
-def test_ids_are_of_the_content_so_that_an_item_more_changes_no_other(tmp_path: Path) -> None:
+def test_an_item_more_changes_no_other_id(tmp_path: Path) -> None:
     few, more = read(tmp_path, lines(ROWS[1:])), read(tmp_path, lines(ROWS))
     assert more.items[1:] == few.items
     assert more.digest() != few.digest()

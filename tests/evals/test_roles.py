@@ -71,7 +71,7 @@ def test_a_report_decides_nothing_whatever_it_shows(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("role", ["target", "guard"])
-def test_a_suite_that_gates_and_cannot_be_compared_is_inconclusive(kit: Any, role: str) -> None:
+def test_a_gating_suite_without_comparison_is_inconclusive(kit: Any, role: str) -> None:
     settings = section(kit, {}, {"role": role, "items": 20})
     verdict, reasons = judged(kit, settings, (0.4, 0.6), (0.4, 0.6))
     assert verdict is Verdict.INCONCLUSIVE and "suite-1: 20 items are too few" in reasons
@@ -151,7 +151,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_one(kit: Any) -> None:
     assert four.candidate == pytest.approx(any_right / 60)
 
 
-def test_a_section_without_a_target_or_with_a_name_twice_is_refused() -> None:
+def test_a_section_without_target_or_with_equal_names_is_refused() -> None:
     with pytest.raises(ValidationError, match="no suite has the role target"):
         Evaluation.model_validate({"suites": [{"kind": "arithmetic", "role": "guard"}]})
     with pytest.raises(ValidationError, match="two suites are named arithmetic"):
