@@ -9,6 +9,7 @@ from assets.resources import Deployment
 from evals import report
 from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
+from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
 from evals.plan import EvalPlan, inference, publish_plan
 from pipeline.rewards.verifiers import grader_of
@@ -28,6 +29,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         candidate=policy_checkpoint.checkpoint,
     )
     publish_plan(work.store, plan)
+    withdraw(work)
     log = context.log.info
     with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
         result: EvalReport = evaluate(work.store, plan, engine, check, log)

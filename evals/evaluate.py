@@ -7,6 +7,7 @@ Owns their order and what they publish below a prefix: `eval_report.json`, `gate
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from evals import bundle, gate
@@ -19,9 +20,11 @@ from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, pin, suites
 from pipeline import layout
+from pipeline.recipe.suites import TracesSuite
 from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.context import IterationContext
+from pipeline.traces.erased import shared_lock
 
 Log = Callable[[str], None]
 
@@ -40,17 +43,22 @@ def evaluate(store: Store, plan: EvalPlan, engine: InferenceEngine, grader: Grad
             arms = [respondent.run(each, sampling(section, section.suite(each.name))) for each in asked]
         return [each.model_copy(update={"model": model}) for each in arms]
 
+    def gather() -> None:
+        asked = suites(store, section)
+        problems = (*unpinned(store, plan, asked), *_over_budget(store, plan, asked))
+        log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+        champion = plan.iteration.champion
+        before = run("champion", champion, champion, asked)
+        after = run("candidate", plan.served(), plan.candidate.model, asked)
+        pairs = zip(asked, before, after, strict=True)
+        gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
+        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems))
+
     def make() -> EvalReport:
         if not store.path(name).is_dir():
-            asked = suites(store, section)
-            problems = (*unpinned(store, plan, asked), *_over_budget(store, plan, asked))
-            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            champion = plan.iteration.champion
-            before = run("champion", champion, champion, asked)
-            after = run("candidate", plan.served(), plan.candidate.model, asked)
-            pairs = zip(asked, before, after, strict=True)
-            gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
-            bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems))
+            from_traces = any(isinstance(each, TracesSuite) for each in section.suites)
+            with shared_lock(store) if from_traces else nullcontext():  # nobody is forgotten while they are quoted
+                gather()
         report = bundle.recompute(store.path(name))
         for line in summary(report):
             log(f"evaluation: {line}")
@@ -70,10 +78,10 @@ def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[st
     """The suites that are not those that the training data was cleaned of."""
     pins = pin(store, plan.path(), asked).digests
     return tuple(
-        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.digest()[:12]}, "
+        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.identity()[:12]}, "
         f"then {pins.get(each.name, 'none')[:12]}): put the file back, or begin a new iteration"
         for each in asked
-        if pins.get(each.name) != each.digest()
+        if pins.get(each.name) != each.identity()
     )
 
 

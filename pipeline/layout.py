@@ -3,6 +3,7 @@
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
     evaluation/         answers that were paid for, by model and protocol; `ledger/` has the candidates that were gated,
+                        `suites/` what was frozen from traces to be asked,
                         `serving/` the logs of servers that an evaluation started
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
@@ -40,6 +41,7 @@ FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributi
 JUDGES = f"{REWARDS}/judges"
 
 ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
+FROZEN_SUITES = f"{EVALUATION}/suites"
 SERVING = f"{EVALUATION}/serving"
 BLOCKS = f"{REGISTRY}/blocks"
 MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
@@ -87,6 +89,11 @@ def gate_ledger(model_name: str) -> str:
 def gate_line(model_name: str, suite: str, candidate: str) -> str:
     """That a candidate's gate asked a suite (both by digest)."""
     return f"{gate_ledger(model_name)}/{suite}/{candidate}.json"
+
+
+def frozen_suite(name: str, *parts: str) -> str:
+    """The generations of a suite that is drawn from traces."""
+    return "/".join((FROZEN_SUITES, name, *parts))
 
 
 def day_report(day: str) -> str:

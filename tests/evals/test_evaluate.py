@@ -245,7 +245,7 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     lines = (copy / "arithmetic/candidate.jsonl").read_text()
     (copy / "arithmetic/candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
-    manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in FILES})
+    manifest = bundle.BundleManifest(files={name: bundle._digest(copy / name) for name in FILES})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
