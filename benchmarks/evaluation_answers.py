@@ -1,8 +1,8 @@
 """What answers cost, with real processes and the embedded model: batches, seeds, kills, the next gate, the journal.
 
-The second model is the embedded one with a little noise on its weights: at this noise it answers about as differently as a
-trained candidate does. Kills
-are SIGKILLs of `python -m evals run` at random instants, each of which takes its serving process with it.
+The second model is the embedded one with noise on its weights, by which it answers about as differently as a trained
+candidate does. Kills are SIGKILLs of `python -m evals run` at random instants, each of which takes its serving process
+with it.
 """
 
 from __future__ import annotations
