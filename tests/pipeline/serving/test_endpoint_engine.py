@@ -263,6 +263,18 @@ def test_a_server_that_drops_at_four_fifths_ends_the_asking() -> None:
     assert len(answers) < len(many)
 
 
+def test_a_server_that_fails_now_and_then_is_asked_to_the_end() -> None:
+    def every_second(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return HttpResponse(500) if request.body["seed"] % 2 else None
+
+    many = [request.model_copy(update={"key": f"{n}/{request.key}"}) for n in range(2) for request in REQUESTS]
+    settings = SERVING.model_copy(update={"in_flight": 1, "attempts": 1})
+    with chat_server(after_probes(every_second)) as server:
+        _, answers = asked_of(server, many, settings)
+    assert [answer.stop for answer in answers.values()].count("error") == len(REQUESTS) > GIVE_UP_AFTER
+    assert len(answers) == len(many)
+
+
 @pytest.mark.parametrize(
     ("status", "instruction"),
     [
@@ -319,9 +331,21 @@ def test_a_server_that_answers_alike_to_every_seed_is_refused() -> None:
 def test_decoding_is_what_a_server_of_vllm_says() -> None:
     with chat_server(routes=VLLM_ROUTES, fingerprint="fp-1") as server:
         decoding, _ = asked_of(server, [])
-    assert (decoding.engine, decoding.version) == ("endpoint", "0.31.0, fingerprint fp-1")
+    assert (decoding.engine, decoding.version) == ("endpoint", "0.31.0")
     assert (decoding.device, decoding.dtype, decoding.stop_ids) == ("unknown", "unknown", ())
     assert (decoding.context, decoding.batch_invariant) == (4096, False)
+
+
+def test_two_models_of_one_configuration_decode_alike() -> None:
+    """Behind one address, by two of vLLM's servers: the end of the fingerprint is the model's."""
+
+    def routed(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+        end = "0a1b2c3d" if request.body["model"] == NAME else "nohash"
+        return completion(request.body, f"vllm-0.31.0-tp2-{end}")
+
+    with chat_server(routed) as server:
+        champion, candidate = (asked_of(server, [], arm=arm)[0] for arm in ("champion", "candidate"))
+    assert champion == candidate and champion.version == "vllm-0.31.0-tp2"
 
 
 def test_decoding_of_a_bare_server_is_unknown() -> None:
@@ -349,6 +373,9 @@ def test_another_tokenizer_has_another_digest() -> None:
         count = len(prompt_ids(body["messages"]))
         return completion(body, usage={"prompt_tokens": count + of_system(body), "completion_tokens": 8})
 
+    def half(body: dict[str, Any]) -> dict[str, Any]:
+        return {"tokens": tokenize(body)["tokens"][::2]}
+
     def some_ids(body: dict[str, Any]) -> dict[str, Any] | None:
         return None if of_system(body) else tokenize(body)
 
@@ -364,8 +391,9 @@ def test_another_tokenizer_has_another_digest() -> None:
         with chat_server(change or (lambda server, request, place: None), routes) as server:
             digests.append(asked_of(server, [])[0].tokens_digest)
     assert len(set(digests)) == len(digests)
-    with chat_server(routes={"/tokenize": no_ids}) as server:
-        assert asked_of(server, [])[0].tokens_digest == digests[2], "ids that are not those of the answers"
+    for route in (no_ids, half):
+        with chat_server(routes={"/tokenize": route}) as server:
+            assert asked_of(server, [])[0].tokens_digest == digests[2], "ids that are not those of the answers"
 
 
 def test_a_route_that_fails_for_now_leaves_no_other_digest() -> None:
