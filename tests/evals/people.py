@@ -36,7 +36,7 @@ from tests.pipeline.erasure.conftest import BASE, NAME, NOW, Place, row, secret
 
 from .conftest import DECODING
 
-DAYS = ("2026-01-05", "2026-01-06")
+DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 USERS = tuple(f"user-{chr(97 + n // 26)}{chr(97 + n % 26)}x-{n:04d}" for n in range(60))
 THINGS = ("apples", "bridges", "candles")
 SUITE = ProductionSuite(role="target", items=500)
