@@ -135,7 +135,8 @@ class TracesSuite(SuiteSection):
     """Items drawn from production, frozen below the data root: training never sees them, or what is near them."""
 
     items: PositiveInt = 500
-    """Items of a generation, at most; and at most a fifth of the prompts that there are: training has the others."""
+    """Items of a generation, at most. Of a production suite also at most a fifth of the window's prompts: training has
+    the others."""
     max_principal_share: Share = 0.02
     """One user's share of the items (one item is always allowed)."""
     max_tenant_share: Share = 0.10
@@ -162,8 +163,12 @@ class GoldenSuite(TracesSuite):
     name: Name = "golden"
     role: Role = "report"
     """As of a production suite. Whatever it is, a suite whose reviewers do not agree decides nothing."""
+    max_principal_share: Share = 0.1
+    """One user's share of the items (one item is always allowed)."""
+    max_tenant_share: Share = 1.0
+    """One tenant's share of the items, where there are several tenants."""
     check: VerifierKind = "math"
-    """How an answer is compared with its reference, and two reviewers' references with one another."""
+    """How an answer is compared with its reference."""
 
 
 AnySuite = Annotated[
