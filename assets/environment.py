@@ -43,6 +43,8 @@ class Environment:
     """JUDGE_URL and JUDGE_API_KEY."""
     rag: tuple[str, str] = field(repr=False)
     """RAG_URL and RAG_API_KEY."""
+    libraries: tuple[str, str]
+    """INSPECT_PYTHON and LM_EVAL_PYTHON: the Pythons of environments with these evaluation libraries."""
     tracking: str = field(repr=False)
     """MLFLOW_TRACKING_URI: tracking and registry."""
     kubeconfig: str
@@ -71,6 +73,7 @@ def environment() -> Environment:
         lake_catalogue=read("LAKE_CATALOGUE_URI", ""),
         judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
         rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),
+        libraries=(read("INSPECT_PYTHON", ""), read("LM_EVAL_PYTHON", "")),
         tracking=read("MLFLOW_TRACKING_URI", ""),
         kubeconfig=read("KUBECONFIG", ""),
         ray=read("RAY_ADDRESS", ""),

@@ -21,7 +21,8 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         raise dg.Failure("The training stopped itself: there is no candidate to evaluate.", allow_retries=False)
     work = deployment.work(deployment.iteration(policy_checkpoint.iteration), context.log.info)
     with closing(grader_of(work.recipe.rewards.verifier)) as check, deployment.inference(work) as engine:
-        result: EvalReport = evaluate(work, policy_checkpoint.checkpoint.model, engine, check)
+        model = policy_checkpoint.checkpoint.model
+        result: EvalReport = evaluate(work, model, engine, check, deployment.libraries())
     compared = result.target().comparison
     figures = {}
     if compared is not None:

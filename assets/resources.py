@@ -12,6 +12,7 @@ import dagster as dg
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, TRACES
+from evals.libraries.environment import LibraryEnvironments, library_environments
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.iteration import Iteration
@@ -130,6 +131,10 @@ class Deployment(dg.ConfigurableResource):
         serving = work.recipe.evaluation.serving
         assert isinstance(serving, TransformersServing)
         yield TransformersEngine(serving, work.log)
+
+    def libraries(self) -> LibraryEnvironments:
+        """Where the suites of evaluation libraries run: INSPECT_PYTHON, LM_EVAL_PYTHON."""
+        return library_environments(*environment().libraries)
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""

@@ -12,10 +12,14 @@ from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, SuiteMeasurement
 from evals.gate import GateVerdict
+from evals.libraries.environment import LibraryEnvironments, library_environments
+from evals.libraries.runs import LibraryRun
 from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, pin, suites
 from pipeline import layout
+from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import LibrarySuite
 from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import ModelRef
 from pipeline.traces.context import IterationContext
@@ -23,11 +27,18 @@ from pipeline.traces.context import IterationContext
 Log = Callable[[str], None]
 
 
-def evaluate(context: IterationContext, candidate: ModelRef, engine: InferenceEngine, grader: Grader) -> EvalReport:
+def evaluate(
+    context: IterationContext,
+    candidate: ModelRef,
+    engine: InferenceEngine,
+    grader: Grader,
+    libraries: LibraryEnvironments | None = None,
+) -> EvalReport:
     """Run the champion and the candidate over the recipe's suites, and publish the evidence and its report.
 
-    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read
-    or a model cannot be asked, and whatever the engine raises when a model cannot be served.
+    `libraries`: where the suites of evaluation libraries run; None where the recipe has none. Bad data is in the
+    report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read or a model cannot
+    be asked, and whatever the engine raises when a model cannot be served.
     """
     store, iteration, section, log = context.store, context.iteration, context.recipe.evaluation, context.log
     name = iteration.path(layout.EVIDENCE)
@@ -35,7 +46,8 @@ def evaluate(context: IterationContext, candidate: ModelRef, engine: InferenceEn
     def run(arm: str, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
         with engine.open(arm, model) as session:
             respondent = Respondent(model, session, grader, store, log)
-            return [respondent.run(each, sampling(section, section.suite(each.name))) for each in asked]
+            library = LibraryRun(model, session, section.serving, libraries or library_environments(), store, log)
+            return [_arm(respondent, library, section, each) for each in asked]
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
@@ -51,6 +63,15 @@ def evaluate(context: IterationContext, candidate: ModelRef, engine: InferenceEn
         return report
 
     return store.once(iteration.path(layout.EVAL_REPORT), EvalReport, make)
+
+
+def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite: Suite) -> EvalArm:
+    """Our runner asks the items of a suite, or a library asks its task's."""
+    settings = section.suite(suite.name)
+    plan = sampling(section, settings)
+    if isinstance(settings, LibrarySuite):
+        return library.arm(settings, suite, plan)
+    return respondent.run(suite, plan)
 
 
 def unpinned(context: IterationContext, asked: tuple[Suite, ...]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
-    evaluation/         answers that were paid for, by model and protocol
+    evaluation/         answers that were paid for, and logs of evaluation libraries, by model and protocol
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
@@ -39,6 +39,7 @@ FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributi
 JUDGES = f"{REWARDS}/judges"
 
 ANSWERS = f"{EVALUATION}/answers"
+LIBRARY_LOGS = f"{EVALUATION}/library_logs"
 BLOCKS = f"{REGISTRY}/blocks"
 MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
 LATEST = f"{ITERATIONS}/latest.json"
@@ -70,6 +71,16 @@ def iteration(id: str, *parts: str) -> str:
 def suite(name: str, seed: int, items: int) -> str:
     """The items of one draw of a suite: a JSON line for each."""
     return f"{SUITES}/{name}-seed-{seed}-items-{items}.jsonl"
+
+
+def task_items(name: str, task: str) -> str:
+    """The items of a library's task (by digest), as the library listed them: a JSON line for each."""
+    return f"{SUITES}/{name}-task-{task[:16]}.jsonl"
+
+
+def library_log(model: str, protocol: str) -> str:
+    """A library's log of one model's answers under one protocol (both by digest)."""
+    return f"{LIBRARY_LOGS}/{model}/{protocol}.json"
 
 
 def answers(model: str, protocol: str) -> str:

@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evals.suites import arithmetic, lines
+from evals.suites import arithmetic, lines, tasks
 from evals.suites.suite import Item, Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import AnySuite, ArithmeticSuite, Gsm8kSuite, JsonlSuite, Math500Suite, SuiteSection
+from pipeline.recipe.suites import (
+    AnySuite,
+    ArithmeticSuite,
+    Gsm8kSuite,
+    InspectSuite,
+    JsonlSuite,
+    LmEvalSuite,
+    Math500Suite,
+    SuiteSection,
+)
 from pipeline.storage import Record, Store
 
 __all__ = ["READERS", "Item", "Suite", "SuitePins", "pin", "suite", "suites"]
@@ -23,6 +32,8 @@ READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...
     JsonlSuite: lines.items,
     Gsm8kSuite: lines.items,
     Math500Suite: lines.items,
+    InspectSuite: tasks.items,
+    LmEvalSuite: tasks.items,
 }
 """Section, store and `evaluation.seed` to items; ValueError with an instruction where there are none to be had."""
 
