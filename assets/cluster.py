@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import dagster as dg
 
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
+from evals.ledger import exhausted, lines
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
 from k8s.client import connect
@@ -19,6 +21,7 @@ from pipeline import layout
 from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
 from pipeline.training.result import TrainingResult
@@ -122,7 +125,9 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
     directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
     section = recipe.evaluation
-    refusals = shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
+    ledger = lines(Store(recipe.data_root), recipe.base_model.name)
+    refusals = exhausted(ledger, section, datetime.now(UTC))
+    refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
     if demo and not is_demo and not recipe.accept_demo_suite:
         refusals.append(

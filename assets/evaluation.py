@@ -9,7 +9,9 @@ from assets.resources import Deployment
 from evals import report
 from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
+from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
+from evals.plan import EvalPlan, inference, publish_plan
 from pipeline.rewards.verifiers import grader_of
 from pipeline.training.result import TrainingResult
 
@@ -20,9 +22,17 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     if policy_checkpoint.health.verdict == "STOP":
         raise dg.Failure("The training stopped itself: there is no candidate to evaluate.", allow_retries=False)
     work = deployment.work(deployment.iteration(policy_checkpoint.iteration), context.log.info)
-    with closing(grader_of(work.recipe.rewards.verifier)) as check, deployment.inference(work) as engine:
-        model = policy_checkpoint.checkpoint.model
-        result: EvalReport = evaluate(work, model, engine, check, deployment.libraries())
+    plan = EvalPlan(
+        iteration=work.iteration,
+        section=work.recipe.evaluation,
+        verifier=work.recipe.rewards.verifier,
+        candidate=policy_checkpoint.checkpoint,
+    )
+    publish_plan(work.store, plan)
+    withdraw(work)
+    log = context.log.info
+    with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
+        result: EvalReport = evaluate(work.store, plan, engine, check, log, deployment.libraries())
     compared = result.target().comparison
     figures = {}
     if compared is not None:

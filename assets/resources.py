@@ -1,8 +1,6 @@
 """What the assets are given: the deployment (recipe, store, endpoints), and the record of the asset before."""
 
 import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,21 +10,19 @@ import dagster as dg
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, TRACES
-from evals.libraries.environment import LibraryEnvironments, library_environments
+from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.traces import LangfusePostgresSource
 from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.section import joined
-from pipeline.serving.inference import InferenceEngine
-from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.serving.endpoint import ServingAddresses
 from pipeline.storage import Store, model_ref
 from pipeline.traces.context import IterationContext, Log, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
@@ -125,16 +121,13 @@ class Deployment(dg.ConfigurableResource):
         judge, rag = (Endpoint(url, key) if url else None for url, key in (read.judge, read.rag))
         return Endpoints(judge=judge, rag=rag)
 
-    @contextmanager
-    def inference(self, work: IterationContext) -> Generator[InferenceEngine]:
-        """What answers the evaluation's questions, as the recipe says."""
-        serving = work.recipe.evaluation.serving
-        assert isinstance(serving, TransformersServing)
-        yield TransformersEngine(serving, work.log)
+    def serving(self) -> ServingAddresses:
+        """Where the evaluation's questions are answered: SERVING_URL with SERVING_API_KEY, or by VLLM_PYTHON."""
+        return environment().serving
 
     def libraries(self) -> LibraryEnvironments:
         """Where the suites of evaluation libraries run: INSPECT_PYTHON, LM_EVAL_PYTHON."""
-        return library_environments(*environment().libraries)
+        return environment().libraries
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""

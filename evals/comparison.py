@@ -102,6 +102,8 @@ class SuiteMeasurement(Record):
     suite: str
     problems: tuple[str, ...]
     comparison: Comparison | None
+    advisory: str = ""
+    """Why the suite decides nothing, whatever its role."""
 
 
 class BundleRef(Record):

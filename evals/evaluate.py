@@ -7,62 +7,76 @@ Owns their order and what they publish below a prefix: `eval_report.json`, `gate
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
 
 from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, SuiteMeasurement
 from evals.gate import GateVerdict
+from evals.ledger import enter
 from evals.libraries.environment import LibraryEnvironments, library_environments
 from evals.libraries.runs import LibraryRun
+from evals.plan import EvalPlan
 from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, pin, suites
 from pipeline import layout
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import LibrarySuite
+from pipeline.recipe.suites import LibrarySuite, TracesSuite
 from pipeline.serving.inference import InferenceEngine
-from pipeline.storage import ModelRef
+from pipeline.storage import ModelRef, Store
 from pipeline.traces.context import IterationContext
+from pipeline.traces.erased import shared_lock
 
 Log = Callable[[str], None]
 
 
 def evaluate(
-    context: IterationContext,
-    candidate: ModelRef,
+    store: Store,
+    plan: EvalPlan,
     engine: InferenceEngine,
     grader: Grader,
+    log: Log,
     libraries: LibraryEnvironments | None = None,
 ) -> EvalReport:
-    """Run the champion and the candidate over the recipe's suites, and publish the evidence and its report.
+    """Run the champion and the candidate over the plan's suites, and publish the evidence and its report.
 
     `libraries`: where the suites of evaluation libraries run; None where the recipe has none. Bad data is in the
     report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read or a model cannot
     be asked, and whatever the engine raises when a model cannot be served.
     """
-    store, iteration, section, log = context.store, context.iteration, context.recipe.evaluation, context.log
-    name = iteration.path(layout.EVIDENCE)
+    section, name = plan.section, plan.path(layout.EVIDENCE)
 
-    def run(arm: str, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
-        with engine.open(arm, model) as session:
-            respondent = Respondent(model, session, grader, store, log)
-            library = LibraryRun(model, session, section.serving, libraries or library_environments(), store, log)
-            return [_arm(respondent, library, section, each) for each in asked]
+    def run(arm: str, served: ModelRef, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
+        with engine.open(arm, served) as session:
+            respondent = Respondent(served, session, grader, store, log)
+            library = LibraryRun(served, session, section.serving, libraries or library_environments(), store, log)
+            arms = [_arm(respondent, library, section, each) for each in asked]
+        return [each.model_copy(update={"model": model}) for each in arms]
+
+    def gather() -> None:
+        asked = suites(store, section)
+        problems = (*unpinned(store, plan, asked), *_over_budget(store, plan, asked))
+        log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+        champion = plan.iteration.champion
+        before = run("champion", champion, champion, asked)
+        after = run("candidate", plan.served(), plan.candidate.model, asked)
+        pairs = zip(asked, before, after, strict=True)
+        gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
+        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems))
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
-            asked = suites(store, section)
-            problems = unpinned(context, asked)
-            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            arms = zip(run("champion", iteration.champion, asked), run("candidate", candidate, asked), strict=True)
-            pairs = tuple(SuiteEvidence(suite=each, arms=pair) for each, pair in zip(asked, arms, strict=True))
-            bundle.publish(store, name, bundle.evidence(iteration.id, section, pairs, problems))
+            from_traces = any(isinstance(each, TracesSuite) for each in section.suites)
+            with shared_lock(store) if from_traces else nullcontext():  # nobody is forgotten while they are quoted
+                gather()
         report = bundle.recompute(store.path(name))
         for line in summary(report):
             log(f"evaluation: {line}")
         return report
 
-    return store.once(iteration.path(layout.EVAL_REPORT), EvalReport, make)
+    return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
 
 
 def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite: Suite) -> EvalArm:
@@ -74,14 +88,21 @@ def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite
     return respondent.run(suite, plan)
 
 
-def unpinned(context: IterationContext, asked: tuple[Suite, ...]) -> tuple[str, ...]:
+def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> list[str]:
+    """Enter the gate into the ledger before anything is asked; why it may not pass."""
+    targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
+    models = plan.iteration.champion, plan.candidate.model
+    return enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, datetime.now(UTC))
+
+
+def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
     """The suites that are not those that the training data was cleaned of."""
-    pins = pin(context.store, context.path(), asked).digests
+    pins = pin(store, plan.path(), asked).digests
     return tuple(
-        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.digest()[:12]}, "
+        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.identity()[:12]}, "
         f"then {pins.get(each.name, 'none')[:12]}): put the file back, or begin a new iteration"
         for each in asked
-        if pins.get(each.name) != each.digest()
+        if pins.get(each.name) != each.identity()
     )
 
 

@@ -26,7 +26,8 @@ The rule
    checker could read, at most 1% of an arm's samples ungraded, at least 30 items and 30 clusters, a standard error
    of a target within `max_standard_error`, finite numbers. Otherwise INCONCLUSIVE, with the reasons.
 7. FAIL means that the evidence was adequate, and improvement was not shown or a guard or floor failed. A suite whose
-   role is report decides nothing, whatever is wrong with it.
+   role is report decides nothing, whatever is wrong with it; nor does one whose own items speak against it
+   (`advisory`), such as references on which people do not agree.
 
 Deliberate departures
 ---------------------
@@ -118,7 +119,7 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     gating: list[tuple[SuiteSection, Comparison]] = []
     for each in report.measurements:
         settings = section.suite(each.suite)
-        if settings.role == "report":
+        if settings.role == "report" or each.advisory:
             continue
         if each.comparison is None:
             findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
@@ -128,7 +129,8 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
             ]
             gating.append((settings, each.comparison))
     if not any(settings.role == "target" for settings, _ in gating):
-        findings.inconclusive = findings.inconclusive or ["no target was measured"]
+        advisory = [f"{each.suite}: {each.advisory}" for each in report.measurements if each.advisory]
+        findings.inconclusive = findings.inconclusive or advisory or ["no target was measured"]
     if findings.inconclusive:
         return
     guards = sum(guard.rule == "safe" for _, each in gating for guard in each.guards)

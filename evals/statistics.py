@@ -7,7 +7,7 @@ are exact in any order), shares of samples come out. Leading axes are independen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,15 +119,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:
-    """Means of `draws` resamples of whole clusters: (E, C) sums and (C,) sizes give (E, draws), the same for a seed."""
-    rng, c = np.random.default_rng(seed), len(sizes)
-    means: list[Array] = []
+def resamples(clusters: int, draws: int, seed: int) -> Iterator[Array]:
+    """How often each cluster is in each of `draws` resamples of whole clusters, as (rows, clusters) a time; the same
+    for a seed."""
+    rng = np.random.default_rng(seed)
     for first in range(0, draws, _CHUNK):
         rows = min(_CHUNK, draws - first)
-        picked = rng.integers(0, c, size=(rows, c)) + c * np.arange(rows)[:, None]
-        times = np.bincount(picked.ravel(), minlength=rows * c).reshape(rows, c).astype(np.float64)
-        means.append((sums @ times.T) / (times @ sizes))
+        picked = rng.integers(0, clusters, size=(rows, clusters)) + clusters * np.arange(rows)[:, None]
+        yield np.bincount(picked.ravel(), minlength=rows * clusters).reshape(rows, clusters).astype(np.float64)
+
+
+def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:
+    """Means of `draws` resamples of whole clusters: (E, C) sums and (C,) sizes give (E, draws), the same for a seed."""
+    means = [(sums @ times.T) / (times @ sizes) for times in resamples(len(sizes), draws, seed)]
     return np.concatenate(means, axis=1)
 
 

@@ -22,10 +22,10 @@ def items(section: LibrarySuite, store: Store, seed: int) -> tuple[Item, ...]:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        option = "--inspect-python" if isinstance(section, InspectSuite) else "--lm-eval-python"
+        variable = "INSPECT_PYTHON" if isinstance(section, InspectSuite) else "LM_EVAL_PYTHON"
         raise ValueError(
-            f"The items of the suite {section.name} are not listed yet: {path}. List them, with the recipe's file: "
-            f"python -m evals list RECIPE {option} PYTHON"
+            f"The items of the suite {section.name} are not listed yet: {path}. Set {variable}, and list them with the "
+            "recipe's file: python -m evals list RECIPE"
         ) from error
     try:
         return drawn(tuple(Item.model_validate(row) for _, row in rows(content)), section.items, seed)

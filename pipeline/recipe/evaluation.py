@@ -33,7 +33,15 @@ class Evaluation(Section):
     cheaper_by: Share = 0.1
     """With `improve: cost`: share of the tokens of an answer that must be shown to be saved."""
     alpha: Share = 0.05
-    """One-sided level of the improvement test and of every guard."""
+    """One-sided level of every guard and, where `luck_per_year` is null, of the improvement test."""
+    luck_per_year: Share | None = 0.05
+    """Chance that a year of gates lets a candidate pass that is no better than its champion. The improvement test has
+    this level divided by `gates_per_year` (Bonferroni), which takes about 2.2 times the samples of a level of 0.05 at
+    the same power; 0.05 and 20 gates at 0.05 each would let one pass in 64 of 100 years. null: each gate is tested at
+    `alpha`, and luck adds up."""
+    gates_per_year: PositiveInt = 20
+    """Candidates that a year may bring to the gate. The ledger (evals/ledger.py) adds up the levels of their tests;
+    beyond `luck_per_year` the verdict is INCONCLUSIVE until the oldest is a year ago."""
     guard_margin: Share = 0.03
     """Non-inferiority margin of the guards that are shares of answers: without an answer, truncated, refused."""
     longer_by: PositiveFloat = 0.3
@@ -63,6 +71,10 @@ class Evaluation(Section):
         """The section of that name, which is one of the suites."""
         return next(each for each in self.suites if each.name == name)
 
+    def gate_alpha(self) -> float:
+        """One-sided level of the improvement test as a whole: the gate's part of the year's luck, at most `alpha`."""
+        return self.alpha if self.luck_per_year is None else min(self.alpha, self.luck_per_year / self.gates_per_year)
+
     def improvement_alpha(self) -> float:
         """One-sided level at which one target is tested."""
-        return self.alpha / len(self.targets) if self.improve == "any" else self.alpha
+        return self.gate_alpha() / len(self.targets) if self.improve == "any" else self.gate_alpha()

@@ -196,6 +196,49 @@ class LmEvalSuite(LibrarySuite):
         return self
 
 
+class TracesSuite(SuiteSection):
+    """Items drawn from production, frozen below the data root: training never sees them, or what is near them."""
+
+    items: PositiveInt = 500
+    """Items of a generation, at most; and at most a fifth of the prompts that there are: training has the others."""
+    max_principal_share: Share = 0.02
+    """One user's share of the items (one item is always allowed)."""
+    max_tenant_share: Share = 0.10
+    """One tenant's share of the items, where there are several tenants."""
+    refresh_days: PositiveInt = 30
+    """Days after which the next iteration freezes a new generation."""
+    refresh_share: Share = 0.25
+    """Share of the clusters that a new generation replaces."""
+
+
+class ProductionSuite(TracesSuite):
+    """What users ask: prompts of consented traces that have a reference answer."""
+
+    kind: Literal["production"] = "production"
+    name: Name = "production"
+    role: Role = "report"
+    """report until there are enough items: a gating suite of under 30 clusters is INCONCLUSIVE."""
+
+
+class GoldenSuite(TracesSuite):
+    """What users ask, with the answers that people wrote on the review sheets (column `human_reference`)."""
+
+    kind: Literal["golden"] = "golden"
+    name: Name = "golden"
+    role: Role = "report"
+    """As of a production suite. Whatever it is, a suite whose reviewers do not agree decides nothing."""
+    check: VerifierKind = "math"
+    """How an answer is compared with its reference, and two reviewers' references with one another."""
+
+
 AnySuite = Annotated[
-    ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite | InspectSuite | LmEvalSuite, Field(discriminator="kind")
+    ArithmeticSuite
+    | JsonlSuite
+    | Gsm8kSuite
+    | Math500Suite
+    | ProductionSuite
+    | GoldenSuite
+    | InspectSuite
+    | LmEvalSuite,
+    Field(discriminator="kind"),
 ]

@@ -31,7 +31,14 @@ class Kit:
 
     def section(self, items: int = 200, **changes: object) -> Evaluation:
         suites = [{"kind": "arithmetic", "items": items}]
-        values = {"suites": suites, "samples_per_item": 4, "max_standard_error": 0.05, "guard_margin": 0.05, **changes}
+        values = {
+            "suites": suites,
+            "luck_per_year": None,
+            "samples_per_item": 4,
+            "max_standard_error": 0.05,
+            "guard_margin": 0.05,
+            **changes,
+        }
         return Evaluation.model_validate(values)
 
     def suite(self, section: Evaluation, items_per_cluster: int = 2, name: str = "arithmetic", count: int = 0) -> Suite:

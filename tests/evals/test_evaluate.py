@@ -15,18 +15,22 @@ import pytest
 
 from evals import bundle
 from evals.__main__ import main
+from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
-from evals.gate import Verdict
+from evals.gate import Verdict, judge
+from evals.page import page
+from evals.plan import EvalPlan
 from evals.report import picture, table
 from evals.runner import Respondent, sampling
 from evals.suites import pin, suites
 from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
+from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ArithmeticSuite
-from pipeline.rewards.verifiers import Grade, VerifierTask, grade
+from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, grade
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
-from pipeline.storage import DatasetRef, ModelRef, Store
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of
 from tests.suites import embedded_suite
@@ -68,6 +72,16 @@ def check(tasks: Sequence[VerifierTask]) -> list[Grade]:
     return grade(tasks, workers=1, timeout_s=5.0)
 
 
+def plan_of(work: IterationContext, candidate: ModelRef = NEW) -> EvalPlan:
+    checkpoint = CheckpointRef(adapter=ModelRef(uri="adapter", digest="adapter"), model=candidate, step=1)
+    section = work.recipe.evaluation
+    return EvalPlan(iteration=work.iteration, section=section, verifier=Verifier(), candidate=checkpoint)
+
+
+def evaluated(work: IterationContext, candidate: ModelRef, engine: StandIn, grader: Any = None) -> EvalReport:
+    return evaluate(work.store, plan_of(work, candidate), engine, grader or check, work.log)
+
+
 def context(store: Store, id: str = "it", champion: ModelRef = OLD) -> IterationContext:
     iteration = identify(0, "m", champion, DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
     ensure_suite(store, SUITE, SECTION.seed)
@@ -76,7 +90,7 @@ def context(store: Store, id: str = "it", champion: ModelRef = OLD) -> Iteration
 
 def launch(root: Path, skill: float = 0.7) -> tuple[Store, StandIn, Any]:
     store, engine = Store(root), StandIn({"old": 0.4, "new": skill})
-    return store, engine, evaluate(context(store), NEW, engine, check)
+    return store, engine, evaluated(context(store), NEW, engine)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +106,7 @@ def test_a_better_model_passes_and_a_second_run_does_nothing(tmp_path: Path) -> 
     assert verdict.verdict is Verdict.PASS
     assert (verdict.report_digest, verdict.bundle_digest) == (report.digest(), report.bundle.digest)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = evaluate(context(store), NEW, server, check)
+    again = evaluated(context(store), NEW, server)
     assert (again, decide(context(store), again)) == (report, verdict)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert server.asked == {"old": 960, "new": 960}
@@ -102,7 +116,7 @@ def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
     store, server, report = launch(tmp_path)
     (tmp_path / "iterations" / "it" / "eval_report.json").unlink()
     server.skills["new"] = 0.0
-    assert evaluate(context(store), NEW, server, check) == report
+    assert evaluated(context(store), NEW, server) == report
     assert server.asked == {"old": 960, "new": 960}
 
 
@@ -114,8 +128,10 @@ def test_a_failed_engine_publishes_no_evidence(tmp_path: Path) -> None:
             yield
 
     with pytest.raises(RuntimeError, match="serving failed"):
-        evaluate(context(Store(tmp_path)), NEW, Fails({}), check)
-    assert {path.name for path in tmp_path.rglob("*.json")} == {"suites.json"}
+        evaluated(context(Store(tmp_path)), NEW, Fails({}))
+    assert {path.name for path in tmp_path.rglob("*.json")} == {"suites.json", "new.json"}, (
+        "the suites, and the gate that was begun"
+    )
 
 
 def test_evaluation_goes_on_from_the_answers_that_it_has(tmp_path: Path) -> None:
@@ -147,9 +163,9 @@ def test_evaluation_goes_on_from_the_answers_that_it_has(tmp_path: Path) -> None
     killed = [Dies(after) for after in (1, 500, 700, 100)]
     for engine in killed:
         with pytest.raises(RuntimeError, match="killed"):
-            evaluate(context(store), NEW, engine, check)
+            evaluated(context(store), NEW, engine)
     last = StandIn({"old": 0.4, "new": 0.7})
-    report = evaluate(context(store), NEW, last, check)
+    report = evaluated(context(store), NEW, last)
     assert report.bundle.digest == whole.bundle.digest
     assert sum(sum(engine.asked.values()) for engine in (*killed, last)) == 2 * 960, "nothing was asked twice"
 
@@ -158,7 +174,7 @@ def test_the_champions_answers_are_paid_for_once(tmp_path: Path) -> None:
     store, engine, _ = launch(tmp_path)
     other = ModelRef(uri="models/other", digest="other")
     engine.skills["other"], engine.asked = 0.5, {"old": 0, "other": 0}
-    evaluate(context(store, "another"), other, engine, check)
+    evaluated(context(store, "another"), other, engine)
     assert engine.asked == {"old": 0, "other": 960}
 
 
@@ -168,7 +184,7 @@ def test_a_suite_changed_since_the_training_data_is_inconclusive(tmp_path: Path)
     path = next((tmp_path / "suites").iterdir())
     path.write_text(path.read_text().replace('"reference": "', '"reference": "1', 1))
     engine = StandIn({"old": 0.4, "new": 0.7})
-    verdict = decide(work, evaluate(work, NEW, engine, check))
+    verdict = decide(work, evaluated(work, NEW, engine))
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert "arithmetic: its items are not those that the training data was cleaned of" in verdict.reasons[0]
 
@@ -229,7 +245,7 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     lines = (copy / "arithmetic/candidate.jsonl").read_text()
     (copy / "arithmetic/candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
-    manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in FILES})
+    manifest = bundle.BundleManifest(files={name: bundle._digest(copy / name) for name in FILES})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
@@ -283,7 +299,7 @@ def test_arms_that_read_prompts_otherwise_are_not_compared(tmp_path: Path) -> No
     other = DECODING.model_copy(update={"tokens_digest": "b" * 64})
     engine = StandIn({"old": 0.4, "new": 0.7}, {"new": other})
     work = context(Store(tmp_path))
-    verdict = decide(work, evaluate(work, NEW, engine, check))
+    verdict = decide(work, evaluated(work, NEW, engine))
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert "give both the same tokenizer" in verdict.reasons[0]
 
@@ -300,6 +316,33 @@ def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     assert picture(without).startswith(b"\x89PNG")
 
 
+def test_the_page_shows_the_answers_that_changed(tmp_path: Path, published: tuple[Store, Any]) -> None:
+    store, _ = published
+    file = tmp_path / "page.html"
+    assert main(["page", str(store.path("iterations", "it", "evidence")), str(file)]) == 0
+    text = file.read_text()
+    assert "<span class='PASS'>PASS</span>" in text and "data:image/png;base64," in text
+    assert "<h2>arithmetic: from right to wrong" in text and "The first 20 of them." in text
+    assert text.count("<b>champion: correct") == text.count("<b>champion: wrong") == 20
+    assert "<script" not in text and "http" not in text
+
+
+def test_the_page_escapes_what_models_write(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    evil = "<script>alert(1)</script> & | # **bold**"
+    sample = new.results[0].samples[0].model_copy(update={"text": evil, "outcome": Outcome.correct})
+    first = new.results[0].model_copy(update={"samples": (sample, *new.results[0].samples[1:])})
+    wrong = old.results[0].samples[0].model_copy(update={"outcome": Outcome.wrong})
+    before = old.results[0].model_copy(update={"samples": (wrong, *old.results[0].samples[1:])})
+    arms = tuple(
+        arm.model_copy(update={"results": (one, *arm.results[1:])}) for arm, one in ((old, before), (new, first))
+    )
+    report = kit.report(section, suite, *arms)
+    gathered = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=arms),))
+    text = page(gathered, report, judge(report, section))
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; | # **bold**" in text and "<script" not in text
+
+
 def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:
     code = (
         "import sys, evals.evaluate, evals.report; print(sorted({'scipy', 'matplotlib', 'torch'} & set(sys.modules)))"
@@ -309,16 +352,16 @@ def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:
 
 
 def test_no_digest_depends_on_where_the_data_root_lies(tmp_path: Path) -> None:
-    def evaluated(root: Path) -> Any:
+    def reported(root: Path) -> Any:
         old, new = (ModelRef(uri=str(root / "iterations" / name / "model"), digest=name) for name in ("old", "new"))
         sampler = StandIn({"old": 0.4, "new": 0.7})
-        return evaluate(context(Store(root), champion=old), new, sampler, check)
+        return evaluated(context(Store(root), champion=old), new, sampler)
 
-    one, other = evaluated(tmp_path / "one"), evaluated(tmp_path / "another" / "place")
+    one, other = reported(tmp_path / "one"), reported(tmp_path / "another" / "place")
     assert (one.digest(), one.bundle.digest) == (other.digest(), other.bundle.digest)
     (tmp_path / "one").rename(tmp_path / "moved")
     store = Store(tmp_path / "moved")
-    report = evaluated(store.root)
+    report = reported(store.root)
     assert report.candidate.uri == str(tmp_path / "moved" / "iterations" / "new" / "model")
     verdict = decide(context(store), report)
     assert (verdict.report_digest, verdict.bundle_digest) == (one.digest(), one.bundle.digest)

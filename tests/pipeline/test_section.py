@@ -50,7 +50,7 @@ def test_joined_takes_what_decides_from_the_first() -> None:
     assert joined(Outer(maybe=Other(place="a")), Outer()).maybe == Other(place="a"), "a section that is not there now"
 
 
-def test_joined_takes_the_marked_fields_of_a_list_from_the_second() -> None:
+def test_joined_takes_marked_fields_of_a_list_from_the_second() -> None:
     first, now = (Listed(each=(Inner(workers=n, rate=n / 10), Other(place=str(n)))) for n in (1, 2))
     assert joined(first, now) == Listed(each=(Inner(workers=2, rate=0.1), Other(place="2")))
     assert joined(first, Listed(each=(Inner(workers=7),))) == first, "another list: nothing to take from it"

@@ -155,7 +155,7 @@ def _ask_as_planned(model: Any, plan: dict[str, Any]) -> None:
     generate = model.api.generate
 
     async def as_planned(input: Any, tools: Any, tool_choice: Any, config: Any, **more: Any) -> Any:
-        planned = {"temperature": plan["temperature"], "max_tokens": plan["max_tokens"]}
+        planned = {"temperature": plan["temperature"], "max_tokens": plan["max_tokens"], "top_p": 1.0}
         planned["seed"] = SeedSource.current.get().next()
         return await generate(input, tools, tool_choice, config.model_copy(update=planned), **more)
 

@@ -16,8 +16,8 @@ from pipeline.rewards.judge.answers import (
     Preferred,
 )
 from pipeline.rewards.judge.budget import Budget, TokenUsage
-from pipeline.rewards.judge.endpoint import Endpoint
 from pipeline.rewards.judge.session import JudgeSession, open_judge
+from pipeline.serving.endpoint import Endpoint
 
 __all__ = [
     "Admission",

@@ -16,10 +16,11 @@ from pipeline.rewards.judge.answers import (
     Preferred,
 )
 from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.judge.endpoint import Endpoint, check_endpoint
+from pipeline.rewards.judge.endpoint import check_endpoint
 from pipeline.rewards.judge.loop import JudgeLoop, open_loop
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
 from pipeline.rewards.judge.replies import Winner, read_score, read_winner
+from pipeline.serving.endpoint import Endpoint
 from pipeline.storage import digest_json
 
 

@@ -16,15 +16,17 @@ from evals.gate import Verdict
 from evals.libraries.environment import LibraryEnvironments, library_environments
 from evals.libraries.runs import LibraryRun
 from evals.libraries.tasks import ensure_listed, parse
+from evals.plan import EvalPlan
 from evals.runner import sampling
 from evals.suites import Suite, pin, suite, suites
 from evals.suites.tasks import list_path, task_digest
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
+from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import InspectSuite
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import answer_seed
-from pipeline.storage import DatasetRef, ModelRef, Store
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of
 
@@ -62,7 +64,7 @@ def test_a_recipe_that_cannot_run_a_task_is_refused(changes: dict[str, Any], wor
 
 
 def test_a_task_that_is_not_listed_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"not listed yet.*python -m evals list RECIPE --inspect-python"):
+    with pytest.raises(ValueError, match=r"not listed yet.*INSPECT_PYTHON.*python -m evals list RECIPE"):
         suites(Store(tmp_path), section_of())
 
 
@@ -130,6 +132,12 @@ def context(store: Store, section: Evaluation, environments: LibraryEnvironments
     return made
 
 
+def plan_of(work: IterationContext) -> EvalPlan:
+    checkpoint = CheckpointRef(adapter=ModelRef(uri="adapter", digest="adapter"), model=NEW, step=1)
+    section = work.recipe.evaluation
+    return EvalPlan(iteration=work.iteration, section=section, verifier=Verifier(), candidate=checkpoint)
+
+
 def refuse(tasks: object) -> list[Any]:
     raise AssertionError("Inspect grades by itself")
 
@@ -137,10 +145,11 @@ def refuse(tasks: object) -> list[Any]:
 @pytest.mark.inspect
 @pytest.mark.slow
 def test_a_task_decides_like_any_suite(tmp_path: Path, with_inspect: LibraryEnvironments) -> None:
-    store, section = Store(tmp_path), section_of()
+    store, section, lines = Store(tmp_path), section_of(), list[str]()
     with toy_server({"old": 0.3, "new": 0.9}) as server:
         work = context(store, section, with_inspect)
-        report = evaluate(work, NEW, ServedEngine(server), refuse, with_inspect)
+        plan = plan_of(work)
+        report = evaluate(store, plan, ServedEngine(server), refuse, lines.append, with_inspect)
         assert decide(work, report).verdict is Verdict.PASS
         assert server.keys == {f"Bearer {KEY}"}
         asked = {(body["model"], body["messages"][-1]["content"], body["seed"]) for body in server.requests}
@@ -149,13 +158,15 @@ def test_a_task_decides_like_any_suite(tmp_path: Path, with_inspect: LibraryEnvi
         # One seed for each answer, the same for both models, whatever the task says of its temperature.
         assert {(q, s) for m, q, s in asked if m == "old"} == {(q, s) for m, q, s in asked if m == "new"}
         assert answer_seed(section.seed, "sum-3", 1) in {s for _, q, s in asked if q == "What is 3 and 10?"}
-        assert {body["temperature"] for body in server.requests} == {1.0}
+        assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in server.requests} == {(1, 1, 512)}
 
         # The same champion beside another candidate: its answers are there.
         store.path("iterations/it/eval_report.json").unlink()
         evidence = bundle.read(Path(report.bundle.uri))
         store.path("iterations/it/evidence").rename(tmp_path / "moved")
-        assert evaluate(work, NEW, ServedEngine(server), refuse, with_inspect).digest() == report.digest()
+        again = evaluate(store, plan, ServedEngine(server), refuse, lines.append, with_inspect)
+        assert again.digest() == report.digest()
+        assert "evaluation: sums: 160 answers are there, 0 asked" in lines
         assert len(server.requests) == 320
     (pair,) = evidence.suites
     right = [sum(s.outcome is Outcome.correct for each in arm.results for s in each.samples) / 160 for arm in pair.arms]
@@ -187,7 +198,10 @@ def test_questions_that_fail_are_errors_and_asked_again(tmp_path: Path, with_ins
 @pytest.mark.inspect
 @pytest.mark.slow
 def test_the_list_command_lists_a_recipes_tasks(
-    tmp_path: Path, with_inspect: LibraryEnvironments, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    with_inspect: LibraryEnvironments,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = {
         "name": "r",
@@ -198,9 +212,11 @@ def test_the_list_command_lists_a_recipes_tasks(
     }
     file = tmp_path / "r.yaml"
     file.write_text(json.dumps(recipe))
+    monkeypatch.delenv("INSPECT_PYTHON", raising=False)
     assert main(["list", str(file)]) == 1
     assert "INSPECT_PYTHON" in capsys.readouterr().err
-    assert main(["list", str(file), "--inspect-python", with_inspect.inspect.python]) == 0
+    monkeypatch.setenv("INSPECT_PYTHON", with_inspect.inspect.python)
+    assert main(["list", str(file)]) == 0
     assert "sums: 3 items in " in capsys.readouterr().out
     section = inspect_suite(task=f"{TASK}@unnamed")
     assert [item.id for item in suite(Store(tmp_path / "data"), section, 0).items] == ["1", "2", "3"]
