@@ -45,6 +45,11 @@ class ServerSession(Protocol):
         """Name under which the server has this session's model."""
         ...
 
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What each question has to carry beside OpenAI's fields, so that it is answered as our runner's are."""
+        ...
+
 
 class LibraryRun(NamedTuple):
     """What a run needs beside the suite."""
@@ -110,7 +115,7 @@ class LibraryRun(NamedTuple):
         with tempfile.TemporaryDirectory(prefix="library-log-") as folder:
             arguments = {
                 **task_arguments(section),
-                "server": {"url": session.url, "api_key": session.api_key, "model": session.model_name},
+                "server": _server(session),
                 "plan": _plan(plan, self.serving),
                 "sample_ids": [item.id for item in suite.items],
                 "log_folder": folder,
@@ -128,6 +133,15 @@ def read_log(
     """The results in a library's log, and what graded them."""
     assert isinstance(section, InspectSuite)
     return inspect_log.results(log, suite, samples, section.scorer), inspect_log.version(log, section.scorer)
+
+
+def _server(session: ServerSession) -> dict[str, Any]:
+    return {
+        "url": session.url,
+        "api_key": session.api_key,
+        "model": session.model_name,
+        "extra": dict(session.extra),
+    }
 
 
 def _plan(plan: Sampling, serving: object) -> dict[str, Any]:

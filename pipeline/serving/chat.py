@@ -78,6 +78,11 @@ class ChatClient:
     def served(self) -> ServedModel:
         return self._served
 
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What each question carries beside OpenAI's fields."""
+        return self._extra
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -237,6 +242,10 @@ class ChatSession:
     def model_name(self) -> str:
         """Under which the server has this model."""
         return self._loop.client.served.name
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        return self._loop.client.extra
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         answered = 0

@@ -54,12 +54,13 @@ def listing(file: str, name: str, args: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def run(
-    file: str, name: str, args: dict[str, Any], server: dict[str, str], plan: dict[str, Any], sample_ids: list[str],
+    file: str, name: str, args: dict[str, Any], server: dict[str, Any], plan: dict[str, Any], sample_ids: list[str],
     log_folder: str,
 ) -> str:  # fmt: skip
     """Run the task and return the path of its log, in JSON.
 
-    `server`: url, api_key, model. `plan`: samples, temperature, max_tokens, seed, in_flight, timeout_s, attempts.
+    `server`: url, api_key, model, extra. `plan`: samples, temperature, max_tokens, seed, and in_flight, timeout_s,
+    attempts of the server.
     """
     import inspect_ai
     from inspect_ai import task_with
@@ -77,6 +78,7 @@ def run(
             max_connections=plan["in_flight"],
             max_retries=plan["attempts"] - 1,
             attempt_timeout=max(1, round(plan["timeout_s"])),
+            extra_body=server["extra"] or None,
         ),
         memoize=False,
     )

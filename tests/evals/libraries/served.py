@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.storage import ModelRef
@@ -21,6 +21,7 @@ class ServedSession(NamedTuple):
     api_key: str
     model_name: str
     decoding: Decoding = DECODING
+    extra: Mapping[str, Any] = {"stop_token_ids": [3]}
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         raise AssertionError("a library asks the server by itself")

@@ -160,6 +160,8 @@ def test_a_task_decides_like_any_suite(tmp_path: Path, with_inspect: LibraryEnvi
         assert answer_seed(section.seed, "sum-3", 1) in {s for _, q, s in asked if q == "What is 3 and 10?"}
         assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in server.requests} == {(1, 1, 512)}
 
+        assert {tuple(body.get("stop_token_ids", ())) for body in server.requests} == {(3,)}
+
         # The same champion beside another candidate: its answers are there.
         store.path("iterations/it/eval_report.json").unlink()
         evidence = bundle.read(Path(report.bundle.uri))
