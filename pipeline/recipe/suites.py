@@ -131,6 +131,71 @@ class Math500Suite(FileSuite):
         return Columns(prompt="problem", reference="answer", slice="level")
 
 
+class LibrarySuite(SuiteSection):
+    """A task of an evaluation library. The library runs in a Python environment of its own, asks the engine's server
+    (`evaluation.serving` is vllm or endpoint) and grades; its log is read."""
+
+    task: str
+    """Where the task is."""
+    sha256: Sha256 = ""
+    """Digest of the task's file; may be left out below the data root alone."""
+    args: dict[str, bool | int | float | str] = Field(default={})
+    """Parameters of the task."""
+    items: PositiveInt | None = None
+    """Draw so many of the task's items, by `evaluation.seed`; null: all."""
+
+    @property
+    def file(self) -> str:
+        """Path of the task's file."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _as_the_task_has_it(self) -> LibrarySuite:
+        if self.system or self.instruction:
+            raise ValueError("the task has its own prompts: leave system and instruction out, and change the task.")
+        return self
+
+
+class InspectSuite(LibrarySuite):
+    """A task of Inspect (inspect_ai), run by the Python that INSPECT_PYTHON names."""
+
+    kind: Literal["inspect"] = "inspect"
+    task: Annotated[str, Field(pattern=r"^[^@]+\.py@[A-Za-z_]\w*$")]
+    """File and name of the task: `evals/answers.py@support_answers`."""
+    scorer: str = ""
+    """Name of the scorer that decides, where the task has several."""
+
+    @property
+    def file(self) -> str:
+        return self.task.rpartition("@")[0]
+
+
+class LmEvalSuite(LibrarySuite):
+    """A task of lm-evaluation-harness, run by the Python that LM_EVAL_PYTHON names. Its log knows neither the length of
+    an answer nor whether it was cut, and all its answers have one seed: so the suite reports, and decides nothing."""
+
+    kind: Literal["lm_eval"] = "lm_eval"
+    role: Role = "report"
+    samples_per_item: PositiveInt | None = 1
+    """1: under one seed a second answer to the same question would be the first one again."""
+    task: Annotated[str, Field(pattern=r"^[^@]+\.ya?ml$")]
+    """The task's file."""
+    metric: str = "exact_match"
+    """Name of the metric that decides: 1 is right, 0 is wrong."""
+    filter: str = "none"
+    """Name of the task's filter whose answers are scored."""
+
+    @property
+    def file(self) -> str:
+        return self.task
+
+    @model_validator(mode="after")
+    def _reports(self) -> LmEvalSuite:
+        if self.role != "report" or self.samples_per_item != 1:
+            raise ValueError("a suite of lm-evaluation-harness has role report and samples_per_item 1: set them so.")
+        return self
+
+
 class TracesSuite(SuiteSection):
     """Items drawn from production, frozen below the data root: training never sees them, or what is near them."""
 
@@ -172,6 +237,13 @@ class GoldenSuite(TracesSuite):
 
 
 AnySuite = Annotated[
-    ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite | ProductionSuite | GoldenSuite,
+    ArithmeticSuite
+    | JsonlSuite
+    | Gsm8kSuite
+    | Math500Suite
+    | ProductionSuite
+    | GoldenSuite
+    | InspectSuite
+    | LmEvalSuite,
     Field(discriminator="kind"),
 ]

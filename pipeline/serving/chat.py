@@ -74,6 +74,15 @@ class ChatClient:
         self.only_fingerprint = ""
         """An answer with another one ends the session; empty: any may come."""
 
+    @property
+    def served(self) -> ServedModel:
+        return self._served
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What each question carries beside OpenAI's fields."""
+        return self._extra
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -219,6 +228,24 @@ class ChatSession:
 
     def __init__(self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None]) -> None:
         self._loop, self.decoding, self._log = loop, decoding, log
+
+    @property
+    def url(self) -> str:
+        """Root of the server's API, for programs that ask it by themselves."""
+        return self._loop.client.served.endpoint.url
+
+    @property
+    def api_key(self) -> str:
+        return self._loop.client.served.endpoint.api_key
+
+    @property
+    def model_name(self) -> str:
+        """Under which the server has this model."""
+        return self._loop.client.served.name
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        return self._loop.client.extra
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         answered = 0
