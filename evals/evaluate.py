@@ -57,14 +57,16 @@ def evaluate(
 
     def gather() -> None:
         asked = suites(store, section)
-        problems = (*unpinned(store, plan, asked), *_over_budget(store, plan, asked))
-        log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-        champion = plan.iteration.champion
-        before = run("champion", champion, champion, asked)
-        after = run("candidate", plan.served(), plan.candidate.model, asked)
-        pairs = zip(asked, before, after, strict=True)
-        gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
-        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems))
+        champion, candidate = models = plan.iteration.champion, plan.candidate.model
+        gathered: tuple[SuiteEvidence, ...] = ()
+        problems = unpinned(store, plan, asked) or _over_budget(store, plan, asked)
+        if not problems:  # else no answer could be of use, and none is paid for
+            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+            before = run("champion", champion, champion, asked)
+            after = run("candidate", plan.served(), candidate, asked)
+            pairs = zip(asked, before, after, strict=True)
+            gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
+        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems, models))
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
@@ -88,11 +90,12 @@ def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite
     return respondent.run(suite, plan)
 
 
-def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> list[str]:
+def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
     """Enter the gate into the ledger before anything is asked; why it may not pass."""
     targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
     models = plan.iteration.champion, plan.candidate.model
-    return enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, datetime.now(UTC))
+    now = datetime.now(UTC)
+    return tuple(enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, now))
 
 
 def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
