@@ -12,8 +12,8 @@ The rule
 2. The score of every target must improve: the lower one-sided bound of the paired difference lies above 0, at the
    gate's part of a year's luck (evals/ledger.py). All must, so no alpha is divided among them (intersection-union;
    Berger, Technometrics 1982). With `improve: any` one must, at that level over their number (Holm's first step; Scand.
-   J. Statist. 1979), and no target may be worse than its margin. With `improve: cost` none may be worse than its margin,
-   and answers must be shown to be shorter, at the same level.
+   J. Statist. 1979), and no target may be worse than its margin. With `improve: cost` none may be worse than its
+   margin, and answers must be shown to be shorter, at the same level.
 3. Every guard must be non-inferior on every target and guard: the upper one-sided 1 - alpha bound of its increase lies
    below its margin. Guards are answers without a result, truncations, refusals and the length of answers, on a suite
    that guards the loss of its score. All must pass (intersection-union). A guard that is not shown to be safe
