@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 import pyarrow.parquet as pq
 
 from evals import journal
-from evals.candidates import SuiteCandidate, Drawable, drawable
+from evals.candidates import Drawable, SuiteCandidate, drawable
 from evals.suites import Item, Suite, frozen
 from evals.suites.frozen import Frozen, FrozenItem, Generation
 from pipeline import layout
