@@ -32,7 +32,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     withdraw(work)
     log = context.log.info
     with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
-        result: EvalReport = evaluate(work.store, plan, engine, check, log)
+        result: EvalReport = evaluate(work.store, plan, engine, check, log, deployment.libraries())
     compared = result.target().comparison
     figures = {}
     if compared is not None:

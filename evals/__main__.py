@@ -1,6 +1,7 @@
 """`python -m evals COMMAND`: the gate's work by hand, or where Dagster is not.
 
     export BUNDLE             write both models' answers as logs that `inspect view` reads
+    list RECIPE               list the items of the recipe's library tasks, below its data root
     page BUNDLE FILE          write the report as a page for people, with the answers that changed
     plan RECIPE               what a gate could show, and what it costs
     run PLAN                  answer an evaluation's questions and publish its evidence: on the machine that has the GPU
@@ -23,14 +24,16 @@ from pathlib import Path
 from evals.bundle import read, recompute, verify
 from evals.evaluate import evaluate
 from evals.gate import judge
-from evals.libraries.environment import library_environments
+from evals.libraries.environment import library_environments, named_environments
 from evals.libraries.export import export
+from evals.libraries.tasks import ensure_listed
 from evals.page import page
 from evals.plan import EvalPlan, inference
 from evals.planner import earlier_run, plan_page
 from evals.power import AnswerCost
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import load
+from pipeline.recipe.suites import LibrarySuite
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.endpoint import serving_addresses
 from pipeline.storage import Store
@@ -50,10 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
     logs.add_argument("--inspect", type=Path, metavar="DIR", required=True, help="write logs for `inspect view` here")
     logs.add_argument(
         "--python",
-        required=True,
-        help='the Python of an environment made from constraints-inspect.txt: --python "$INSPECT_PYTHON"',
+        default=os.environ.get("INSPECT_PYTHON", ""),
+        help="the Python of an environment made from constraints-inspect.txt, in place of INSPECT_PYTHON",
     )
     logs.set_defaults(act=_export, refused=1)
+    listed = commands.add_parser("list", help="list the items of a recipe's library tasks, below its data root")
+    listed.add_argument("recipe", help="the recipe's file")
+    listed.add_argument("overrides", nargs="*", help="such as data_root=elsewhere")
+    listed.set_defaults(act=_list, refused=1)
     shown = commands.add_parser("page", help="write a bundle's report as an HTML page, with the answers that changed")
     shown.add_argument("bundle", type=Path, help="directory of the bundle")
     shown.add_argument("file", type=Path, help="where to write the page; it holds texts of the suite and of answers")
@@ -99,7 +106,7 @@ def _run(chosen: argparse.Namespace) -> int:
     store = Store(document.root or chosen.plan.parent)
     addresses = serving_addresses(os.environ)
     with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
-        evaluate(store, plan, engine, check, _log)
+        evaluate(store, plan, engine, check, _log, named_environments(os.environ))
     return 0
 
 
@@ -111,6 +118,16 @@ def _export(chosen: argparse.Namespace) -> int:
     for log in logs:
         print(f"{log.path} ({log.bytes:,} bytes)")
     print(f"Read them: inspect view --log-dir {chosen.inspect}")
+    return 0
+
+
+def _list(chosen: argparse.Namespace) -> int:
+    recipe = load(chosen.recipe, chosen.overrides)
+    store, environments = Store(recipe.data_root), named_environments(os.environ)
+    for section in recipe.evaluation.suites:
+        if isinstance(section, LibrarySuite):
+            path = ensure_listed(section, store, environments, _log)
+            print(f"{section.name}: {len(path.read_text().splitlines()):,} items in {path}")
     return 0
 
 

@@ -85,15 +85,19 @@ class EvalEvidence(Record):
 
 
 def evidence(
-    iteration: str, section: Evaluation, suites: tuple[SuiteEvidence, ...], problems: tuple[str, ...] = ()
+    iteration: str,
+    section: Evaluation,
+    suites: tuple[SuiteEvidence, ...],
+    problems: tuple[str, ...] = (),
+    models: tuple[ModelRef, ModelRef] | None = None,
 ) -> EvalEvidence:
-    """Finished runs with what was known about them when they finished."""
-    champion, candidate = suites[0].arms
+    """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
+    champion, candidate = models or (arm.model for arm in suites[0].arms)
     provenance = Provenance(
         iteration=iteration,
         section=section,
-        champion=champion.model,
-        candidate=candidate.model,
+        champion=champion,
+        candidate=candidate,
         suites=tuple(
             SuiteProvenance(
                 name=each.suite.name,

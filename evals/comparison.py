@@ -134,7 +134,8 @@ class EvalReport(Record):
     def target(self) -> SuiteMeasurement:
         """The first target: what one line has room for."""
         name = self.section.targets[0].name
-        return next(each for each in self.measurements if each.suite == name)
+        missing = SuiteMeasurement(suite=name, problems=self.problems, comparison=None)
+        return next((each for each in self.measurements if each.suite == name), missing)
 
 
 PII_MARGIN = 0.005
@@ -214,7 +215,8 @@ def _guards(
     ]
     tokens = [_numbers(arm, lambda counts, _: counts.tokens, False) for arm in (before, after)]
     one, other = (statistics.cluster_sums(each, clusters) for each in tokens)
-    length = statistics.log_ratio(one, other, section.alpha, section.seed)
+    alpha = section.gate_alpha() if section.improve == "cost" else section.alpha  # then it is what must improve
+    length = statistics.log_ratio(one, other, alpha, section.seed)
     champion, candidate = (float(each.sum()) / total for each in tokens)
     return (
         *guards,

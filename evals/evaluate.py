@@ -15,12 +15,15 @@ from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, SuiteMeasurement
 from evals.gate import GateVerdict
 from evals.ledger import enter
+from evals.libraries.environment import LibraryEnvironments, library_environments
+from evals.libraries.runs import LibraryRun
 from evals.plan import EvalPlan
 from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, pin, suites
 from pipeline import layout
-from pipeline.recipe.suites import TracesSuite
+from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import LibrarySuite, TracesSuite
 from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.context import IterationContext
@@ -29,30 +32,41 @@ from pipeline.traces.erased import shared_lock
 Log = Callable[[str], None]
 
 
-def evaluate(store: Store, plan: EvalPlan, engine: InferenceEngine, grader: Grader, log: Log) -> EvalReport:
+def evaluate(
+    store: Store,
+    plan: EvalPlan,
+    engine: InferenceEngine,
+    grader: Grader,
+    log: Log,
+    libraries: LibraryEnvironments | None = None,
+) -> EvalReport:
     """Run the champion and the candidate over the plan's suites, and publish the evidence and its report.
 
-    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read
-    or a model cannot be asked, and whatever the engine raises when a model cannot be served.
+    `libraries`: where the suites of evaluation libraries run; None where the recipe has none. Bad data is in the
+    report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read or a model cannot
+    be asked, and whatever the engine raises when a model cannot be served.
     """
     section, name = plan.section, plan.path(layout.EVIDENCE)
 
     def run(arm: str, served: ModelRef, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
         with engine.open(arm, served) as session:
             respondent = Respondent(served, session, grader, store, log)
-            arms = [respondent.run(each, sampling(section, section.suite(each.name))) for each in asked]
+            library = LibraryRun(served, session, section.serving, libraries or library_environments(), store, log)
+            arms = [_arm(respondent, library, section, each) for each in asked]
         return [each.model_copy(update={"model": model}) for each in arms]
 
     def gather() -> None:
         asked = suites(store, section)
-        problems = (*unpinned(store, plan, asked), *_over_budget(store, plan, asked))
-        log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-        champion = plan.iteration.champion
-        before = run("champion", champion, champion, asked)
-        after = run("candidate", plan.served(), plan.candidate.model, asked)
-        pairs = zip(asked, before, after, strict=True)
-        gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
-        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems))
+        champion, candidate = models = plan.iteration.champion, plan.candidate.model
+        gathered: tuple[SuiteEvidence, ...] = ()
+        problems = unpinned(store, plan, asked) or _over_budget(store, plan, asked)
+        if not problems:  # else no answer could be of use, and none is paid for
+            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+            before = run("champion", champion, champion, asked)
+            after = run("candidate", plan.served(), candidate, asked)
+            pairs = zip(asked, before, after, strict=True)
+            gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
+        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, problems, models))
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
@@ -67,11 +81,21 @@ def evaluate(store: Store, plan: EvalPlan, engine: InferenceEngine, grader: Grad
     return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
 
 
-def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> list[str]:
+def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite: Suite) -> EvalArm:
+    """Our runner asks the items of a suite, or a library asks its task's."""
+    settings = section.suite(suite.name)
+    plan = sampling(section, settings)
+    if isinstance(settings, LibrarySuite):
+        return library.arm(settings, suite, plan)
+    return respondent.run(suite, plan)
+
+
+def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
     """Enter the gate into the ledger before anything is asked; why it may not pass."""
     targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
     models = plan.iteration.champion, plan.candidate.model
-    return enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, datetime.now(UTC))
+    now = datetime.now(UTC)
+    return tuple(enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, now))
 
 
 def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ The rule
    arms). Outcomes are paired by item and pass@1 is the mean over the k samples. Standard errors are clustered, because
    items that need the same step succeed and fail together (Miller, "Adding Error Bars to Evals", arXiv 2411.00640): t
    with C - 1 degrees of freedom.
-2. The score of every target must improve: the lower one-sided 1 - alpha bound of the paired difference lies above 0.
-   All must, so no alpha is divided among them (intersection-union; Berger, Technometrics 1982). With `improve: any` one
-   must, tested at alpha over their number (Holm's first step; Scand. J. Statist. 1979), and no target may be worse than
-   its margin. With `improve: cost` none may be worse than its margin, and answers must be shown to be shorter.
+2. The score of every target must improve: the lower one-sided bound of the paired difference lies above 0, at the
+   gate's part of a year's luck (evals/ledger.py). All must, so no alpha is divided among them (intersection-union;
+   Berger, Technometrics 1982). With `improve: any` one must, at that level over their number (Holm's first step; Scand.
+   J. Statist. 1979), and no target may be worse than its margin. With `improve: cost` none may be worse than its
+   margin, and answers must be shown to be shorter, at the same level.
 3. Every guard must be non-inferior on every target and guard: the upper one-sided 1 - alpha bound of its increase lies
    below its margin. Guards are answers without a result, truncations, refusals and the length of answers, on a suite
    that guards the loss of its score. All must pass (intersection-union). A guard that is not shown to be safe
@@ -36,8 +37,8 @@ Deliberate departures
 - Where no cluster differs, or all do alike, the t interval has no width; the exact zero-event bound (about 3/C: Hanley
   and Lippman-Hand, JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3
   points.
-- The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 5%, a true gain of
-  7.5 points passes with a power of 0.8 (`python -m evals plan` says what a recipe's suites can show).
+- The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 0.25%, a true
+  gain of 10.9 points passes with a power of 0.8 (`python -m evals plan` says what a recipe's suites can show).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
-    evaluation/         answers that were paid for, by model and protocol; `ledger/` has the candidates that were gated,
-                        `suites/` what was frozen from traces to be asked,
+    evaluation/         answers that were paid for, and logs of evaluation libraries, by model and protocol;
+                        `ledger/` has the candidates that were gated, `suites/` what was frozen from traces to be asked,
                         `serving/` the logs of servers that an evaluation started
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
@@ -41,6 +41,7 @@ FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributi
 JUDGES = f"{REWARDS}/judges"
 
 ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
+LIBRARY_LOGS = f"{EVALUATION}/library_logs"
 FROZEN_SUITES = f"{EVALUATION}/suites"
 SERVING = f"{EVALUATION}/serving"
 BLOCKS = f"{REGISTRY}/blocks"
@@ -74,6 +75,16 @@ def iteration(id: str, *parts: str) -> str:
 def suite(name: str, seed: int, items: int) -> str:
     """The items of one draw of a suite: a JSON line for each."""
     return f"{SUITES}/{name}-seed-{seed}-items-{items}.jsonl"
+
+
+def task_items(name: str, task: str) -> str:
+    """The items of a library's task (by digest), as the library listed them: a JSON line for each."""
+    return f"{SUITES}/{name}-task-{task[:16]}.jsonl"
+
+
+def library_log(model: str, protocol: str) -> str:
+    """A library's log of one model's answers under one protocol (both by digest)."""
+    return f"{LIBRARY_LOGS}/{model}/{protocol}.json"
 
 
 def answers(model: str, protocol: str) -> str:

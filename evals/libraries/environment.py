@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -79,6 +80,11 @@ def library_environments(inspect_python: str = "", lm_eval_python: str = "") -> 
         LibraryEnvironment("inspect", inspect_python, "INSPECT_PYTHON", "constraints-inspect.txt"),
         LibraryEnvironment("lm-eval", lm_eval_python, "LM_EVAL_PYTHON", "constraints-lm-eval.txt"),
     )
+
+
+def named_environments(environment: Mapping[str, str]) -> LibraryEnvironments:
+    """As INSPECT_PYTHON and LM_EVAL_PYTHON say."""
+    return library_environments(environment.get("INSPECT_PYTHON", ""), environment.get("LM_EVAL_PYTHON", ""))
 
 
 def _send(stream: IO[bytes], content: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evals.suites import arithmetic, frozen, lines
+from evals.suites import arithmetic, frozen, lines, tasks
 from evals.suites.suite import Item, Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
@@ -18,7 +18,9 @@ from pipeline.recipe.suites import (
     ArithmeticSuite,
     GoldenSuite,
     Gsm8kSuite,
+    InspectSuite,
     JsonlSuite,
+    LmEvalSuite,
     Math500Suite,
     ProductionSuite,
     SuiteSection,
@@ -35,6 +37,8 @@ READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...
     Math500Suite: lines.items,
     ProductionSuite: frozen.items,
     GoldenSuite: frozen.items,
+    InspectSuite: tasks.items,
+    LmEvalSuite: tasks.items,
 }
 """Section, store and `evaluation.seed` to items; ValueError with an instruction where there are none to be had."""
 

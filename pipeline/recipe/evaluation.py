@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.serving import AnyServing, TransformersServing
-from pipeline.recipe.suites import AnySuite, ArithmeticSuite, SuiteSection
+from pipeline.recipe.suites import AnySuite, ArithmeticSuite, LibrarySuite, SuiteSection
 from pipeline.section import Section, Share
 
 
@@ -55,6 +55,12 @@ class Evaluation(Section):
             raise ValueError(f"two suites are named {repeated[0]}: give each a name of its own.")
         if not self.targets:
             raise ValueError("no suite has the role target: nothing could be shown to improve. Give one that role.")
+        library = next((each for each in self.suites if isinstance(each, LibrarySuite)), None)
+        if library is not None and self.serving.kind == "transformers":
+            raise ValueError(
+                f"the suite {library.name} is a library's ({library.kind}), which asks a server by its URL, and "
+                "transformers has none. Set serving.kind to vllm or endpoint."
+            )
         return self
 
     @property

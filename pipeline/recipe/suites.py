@@ -54,7 +54,9 @@ class ArithmeticSuite(SuiteSection):
     """Word problems in arithmetic, made for the embedded model: of any other it says little."""
 
     kind: Literal["arithmetic"] = "arithmetic"
+    """Which kind of suite this is."""
     name: Name = "arithmetic"
+    """Unique among the suites."""
     items: PositiveInt = 500
     """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
 
@@ -93,6 +95,7 @@ class JsonlSuite(FileSuite):
     and `check`."""
 
     kind: Literal["jsonl"] = "jsonl"
+    """Which kind of suite this is."""
     fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check"], str] = Field(default={})
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
@@ -106,7 +109,9 @@ class Gsm8kSuite(FileSuite):
     """The test problems of GSM8K (arXiv 2110.14168), from the authors' own file, given by path."""
 
     kind: Literal["gsm8k"] = "gsm8k"
+    """Which kind of suite this is."""
     name: Name = "gsm8k"
+    """Unique among the suites."""
     sha256: Sha256 = "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"
     """Digest of the file's bytes: `test.jsonl` of the authors' repository, 1,319 problems."""
 
@@ -121,7 +126,9 @@ class Math500Suite(FileSuite):
     """The 500 problems of MATH that arXiv 2305.20050 tests on, from a file of the user's, given by path."""
 
     kind: Literal["math500"] = "math500"
+    """Which kind of suite this is."""
     name: Name = "math500"
+    """Unique among the suites."""
     sha256: Sha256 = "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"
     """Digest of the file's bytes."""
     instruction: str = "\nReason step by step, and put the final answer into \\boxed{}."
@@ -129,6 +136,74 @@ class Math500Suite(FileSuite):
 
     def columns(self) -> Columns:
         return Columns(prompt="problem", reference="answer", slice="level")
+
+
+class LibrarySuite(SuiteSection):
+    """A task of an evaluation library. The library runs in a Python environment of its own, asks the engine's server
+    (`evaluation.serving` is vllm or endpoint) and grades; its log is read."""
+
+    task: str
+    """Where the task is."""
+    sha256: Sha256 = ""
+    """Digest of the task's file; may be left out below the data root alone."""
+    args: dict[str, bool | int | float | str] = Field(default={})
+    """Parameters of the task."""
+    items: PositiveInt | None = None
+    """Draw so many of the task's items, by `evaluation.seed`; null: all."""
+
+    @property
+    def file(self) -> str:
+        """Path of the task's file."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _as_the_task_has_it(self) -> LibrarySuite:
+        if self.system or self.instruction:
+            raise ValueError("the task has its own prompts: leave system and instruction out, and change the task.")
+        return self
+
+
+class InspectSuite(LibrarySuite):
+    """A task of Inspect (inspect_ai), run by the Python that INSPECT_PYTHON names."""
+
+    kind: Literal["inspect"] = "inspect"
+    """Which kind of suite this is."""
+    task: Annotated[str, Field(pattern=r"^[^@]+\.py@[A-Za-z_]\w*$")]
+    """File and name of the task: `evals/answers.py@support_answers`."""
+    scorer: str = ""
+    """Name of the scorer that decides, where the task has several."""
+
+    @property
+    def file(self) -> str:
+        return self.task.rpartition("@")[0]
+
+
+class LmEvalSuite(LibrarySuite):
+    """A task of lm-evaluation-harness, run by the Python that LM_EVAL_PYTHON names. Its log knows neither the length of
+    an answer nor whether it was cut, and all its answers have one seed: so the suite reports, and decides nothing."""
+
+    kind: Literal["lm_eval"] = "lm_eval"
+    """Which kind of suite this is."""
+    role: Role = "report"
+    """A report alone: see above."""
+    samples_per_item: PositiveInt | None = 1
+    """1: under one seed a second answer to the same question would be the first one again."""
+    task: Annotated[str, Field(pattern=r"^[^@]+\.ya?ml$")]
+    """The task's file."""
+    metric: str = "exact_match"
+    """Name of the metric that decides: 1 is right, 0 is wrong."""
+    filter: str = "none"
+    """Name of the task's filter whose answers are scored."""
+
+    @property
+    def file(self) -> str:
+        return self.task
+
+    @model_validator(mode="after")
+    def _reports(self) -> LmEvalSuite:
+        if self.role != "report" or self.samples_per_item != 1:
+            raise ValueError("a suite of lm-evaluation-harness has role report and samples_per_item 1: set them so.")
+        return self
 
 
 class TracesSuite(SuiteSection):
@@ -151,7 +226,9 @@ class ProductionSuite(TracesSuite):
     """What users ask: prompts of consented traces that have a reference answer."""
 
     kind: Literal["production"] = "production"
+    """Which kind of suite this is."""
     name: Name = "production"
+    """Unique among the suites."""
     role: Role = "report"
     """report until there are enough items: a gating suite of under 30 clusters is INCONCLUSIVE."""
 
@@ -160,7 +237,9 @@ class GoldenSuite(TracesSuite):
     """What users ask, with the answers that people wrote on the review sheets (column `human_reference`)."""
 
     kind: Literal["golden"] = "golden"
+    """Which kind of suite this is."""
     name: Name = "golden"
+    """Unique among the suites."""
     role: Role = "report"
     """As of a production suite. Whatever it is, a suite whose reviewers do not agree decides nothing."""
     max_principal_share: Share = 0.1
@@ -172,6 +251,13 @@ class GoldenSuite(TracesSuite):
 
 
 AnySuite = Annotated[
-    ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite | ProductionSuite | GoldenSuite,
+    ArithmeticSuite
+    | JsonlSuite
+    | Gsm8kSuite
+    | Math500Suite
+    | ProductionSuite
+    | GoldenSuite
+    | InspectSuite
+    | LmEvalSuite,
     Field(discriminator="kind"),
 ]

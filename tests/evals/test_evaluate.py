@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,21 @@ def test_a_suite_changed_since_the_training_data_is_inconclusive(tmp_path: Path)
     verdict = decide(work, evaluated(work, NEW, engine))
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert "arithmetic: its items are not those that the training data was cleaned of" in verdict.reasons[0]
+    assert engine.asked == {"old": 0, "new": 0}, "nothing is paid for"
+    assert bundle.verify(store.path("iterations", "it", "evidence"), verdict.bundle_digest) == verdict
+
+
+def test_a_candidate_beyond_the_years_luck_is_not_asked(tmp_path: Path) -> None:
+    store, engine = Store(tmp_path), StandIn({"old": 0.4, "new": 0.7, "next": 0.7})
+    year = SECTION.model_copy(update={"luck_per_year": 0.05, "gates_per_year": 1})
+    verdicts = []
+    for id, digest in (("it", "new"), ("another", "next")):
+        work = context(store, id)
+        work = replace(work, recipe=work.recipe.model_copy(update={"evaluation": year}))
+        verdicts.append(decide(work, evaluated(work, ModelRef(uri=f"models/{digest}", digest=digest), engine)))
+    assert [each.verdict for each in verdicts] == [Verdict.PASS, Verdict.INCONCLUSIVE]
+    assert "the gates of the last year have spent 0.05" in verdicts[1].reasons[0]
+    assert (engine.asked["new"], engine.asked["next"]) == (960, 0)
 
 
 def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, published: tuple[Store, Any]) -> None:
