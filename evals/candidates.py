@@ -30,7 +30,7 @@ COLUMNS = (
 Row = Mapping[str, Any]
 
 
-class Candidate(NamedTuple):
+class SuiteCandidate(NamedTuple):
     """A prompt that can be asked, and the row that it is from."""
 
     prompt: str
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
 class Drawable(NamedTuple):
     """The candidates, what was left out by reason, and what people's agreement says of all references."""
 
-    candidates: list[Candidate]
+    candidates: list[SuiteCandidate]
     left_out: Counter[str]
     prompts: frozenset[str]
     """Of the window: the clusters are made of all of them."""
@@ -65,7 +65,7 @@ def drawable(context: IterationContext, section: TracesSuite, labels: DatasetRef
     return Drawable(*_candidates(context, written), prompts, agreement(answers), doubts(answers))
 
 
-def _candidates(context: IterationContext, rows: Sequence[Row]) -> tuple[list[Candidate], Counter[str]]:
+def _candidates(context: IterationContext, rows: Sequence[Row]) -> tuple[list[SuiteCandidate], Counter[str]]:
     """One for each prompt, of the first row that can be asked; what cannot is counted by reason."""
     allowed = agreed(context.store, context.lake, {row["day"] for row in rows})
     left_out: Counter[str] = Counter()
@@ -75,13 +75,13 @@ def _candidates(context: IterationContext, rows: Sequence[Row]) -> tuple[list[Ca
             left_out[reason] += 1
         else:
             by_prompt[row["prompt"]].append(row)
-    candidates: list[Candidate] = []
+    candidates: list[SuiteCandidate] = []
     for prompt, group in by_prompt.items():
         if len({(row["reference"], row["verifier"]) for row in group}) > 1:
             left_out["several references"] += 1
         else:
             names = ("reference", "verifier", "user_id", "tenant_id", "day", "trace_id", "observation_id")
-            candidates.append(Candidate(prompt, *(group[0][name] for name in names)))
+            candidates.append(SuiteCandidate(prompt, *(group[0][name] for name in names)))
     return candidates, left_out
 
 

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 import pyarrow.parquet as pq
 
 from evals import journal
-from evals.candidates import Candidate, Drawable, drawable
+from evals.candidates import Drawable, SuiteCandidate, drawable
 from evals.suites import Item, Suite, frozen
 from evals.suites.frozen import Frozen, FrozenItem, Generation
 from pipeline import layout
@@ -95,7 +95,7 @@ def _freeze(
     used = [*map(_prompt, before), *(() if golden else trained(context.store))]
     clusters = cluster([*source.prompts, *(each.prompt for each in source.candidates), *used])
     taken = {clusters[prompt] for prompt in used}
-    fresh: defaultdict[str, list[Candidate]] = defaultdict(list)
+    fresh: defaultdict[str, list[SuiteCandidate]] = defaultdict(list)
     for each in source.candidates:
         if clusters[each.prompt] not in taken:
             fresh[clusters[each.prompt]].append(each)
@@ -158,7 +158,7 @@ def _kept(before: Sequence[FrozenItem], share: float, number: int) -> tuple[list
 
 
 def draw(
-    clusters: Mapping[str, Sequence[Candidate]],
+    clusters: Mapping[str, Sequence[SuiteCandidate]],
     kept: Sequence[FrozenItem],
     limit: int,
     section: TracesSuite,
@@ -197,7 +197,7 @@ def draw(
         levels = [min(each) for each in zip(levels, allowed, strict=True)]
 
 
-def _items(members: Sequence[Candidate]) -> Iterator[FrozenItem]:
+def _items(members: Sequence[SuiteCandidate]) -> Iterator[FrozenItem]:
     """The cluster's items. Ids and the cluster's name hold something random, so that neither confirms a guess."""
     name = secrets.token_hex(8)
     for each in members:

@@ -198,7 +198,7 @@ def test_a_crash_between_any_two_rewrites_is_healed(gated: Gated, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", range(6))
-def test_a_kill_between_the_rewrites_is_healed_by_the_same_command(gated: Gated, writes: int) -> None:
+def test_a_kill_between_the_rewrites_is_healed(gated: Gated, writes: int) -> None:
     code = f"""
         import os, signal, sys
         from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 
 from assets.records import LABELS
 from evals.bundle import recompute
-from evals.candidates import Candidate
+from evals.candidates import SuiteCandidate
 from evals.freezing import draw, withdraw
 from evals.gate import Verdict
 from evals.report import table
@@ -145,9 +145,9 @@ def test_rows_that_cannot_be_asked_are_counted(people: People) -> None:
     assert left_out == {}
 
 
-def candidate(number: int, user: str, tenant: str | None = None) -> Candidate:
+def candidate(number: int, user: str, tenant: str | None = None) -> SuiteCandidate:
     prompt = json.dumps([{"role": "user", "content": f"{number}"}])
-    return Candidate(prompt, "1", "math", user, tenant, DAYS[0], f"t{number}", "o")
+    return SuiteCandidate(prompt, "1", "math", user, tenant, DAYS[0], f"t{number}", "o")
 
 
 def test_nobody_has_more_than_their_share() -> None:
