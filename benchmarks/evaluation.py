@@ -2,7 +2,7 @@
 
 Each part prints what it measured and gives some of the figures; the last line is JSON with all of them. Without names
 every part runs. The parts of evaluation_gates.py simulate evaluations whose truth is known and judge them by the gate's
-own code; they need no model.
+own code; they need no model. Those of evaluation_answers.py ask the embedded one.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable
 
+from benchmarks import evaluation_answers as answers
 from benchmarks import evaluation_gates as gates
 
 Part = Callable[[bool], dict[str, float]]
@@ -20,6 +21,10 @@ PARTS: dict[str, Part] = {
     "power": gates.planned_power,
     "futility": gates.futility,
     "length": gates.length_control,
+    "batches": answers.batches,
+    "seeds": answers.seeds,
+    "kills": answers.kills,
+    "journal": answers.journal,
 }
 
 

@@ -1,10 +1,10 @@
 """Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them.
 
-Rule. A prompt can be drawn when its rows consent now, call no tool, end with the user's message and agree on one
-reference that the checker reads. Clusters are those of selection, over all prompts that were labelled or ever trained
-on; one that training has seen is not drawn. The order is a hash of the cluster, and a cluster is taken whole where no
-user and no tenant gets more than their share. At most a fifth of the window's prompts is taken. After `refresh_days`
-the next iteration freezes a new generation, in which `refresh_share` of the clusters are replaced by new ones.
+Rule. Clusters are those of selection, over all prompts that were labelled or ever trained on; one that training has
+seen is not drawn for a production suite. The order is a hash of the cluster, and a cluster is taken whole where no user
+and no tenant gets more than their share. Of a production suite at most a fifth of the window's prompts is taken. After
+`refresh_days` the next iteration freezes a new generation, with `refresh_share` of the clusters replaced. People are
+asked about rows after training had them, and write what training had not: a golden suite takes these.
 
 Owns the draw and the withdrawal of items whose rows no longer consent, or are gone. Refuses to keep rows from training:
 selection does, by the frozen prompts.
@@ -16,46 +16,26 @@ import hashlib
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, get_args
 
 import pyarrow.parquet as pq
 
 from evals import journal
+from evals.candidates import Candidate, Drawable, drawable
 from evals.suites import Item, Suite, frozen
 from evals.suites.frozen import Frozen, FrozenItem, Generation
-from evals.suites.lines import ROLES
 from pipeline import layout
-from pipeline.recipe.rewards import VerifierKind
-from pipeline.recipe.suites import TracesSuite
-from pipeline.rewards.verifiers import Outcome
+from pipeline.recipe.suites import GoldenSuite, TracesSuite
+from pipeline.rewards.reviews.references import answered, doubts
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.storage import DatasetRef, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
-from pipeline.traces.tools import TOOL_CALLS
 
 LARGEST_SHARE = 0.2
 """Of the window's prompts, at most: training needs the others."""
-COLUMNS = (
-    *("trace_id", "observation_id", "day", "user_id", "tenant_id", "consent"),
-    *("prompt", "reference", "verifier", "outcome", "reason"),
-)
-
-
-class Candidate(NamedTuple):
-    """A prompt that can be asked, and the row that it is from."""
-
-    prompt: str
-    reference: str
-    check: VerifierKind
-    user_id: str
-    tenant_id: str | None
-    day: str
-    trace_id: str
-    observation_id: str
 
 
 def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None:
@@ -71,8 +51,8 @@ def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None
     with shared_lock(store):
         for section in sections:
             newest = frozen.latest(store, section.name)
-            if newest is None or not newest.items or now - newest.generation.frozen >= _age(section):
-                _freeze(context, section, labels, newest, now)
+            if newest is None or _is_due(newest, section, store, now):
+                _freeze(context, section, drawable(context, section, labels), newest, now)
 
 
 def withdraw(context: IterationContext) -> list[str]:
@@ -100,104 +80,72 @@ def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:
     )
 
 
-def _age(section: TracesSuite) -> timedelta:
-    return timedelta(days=section.refresh_days)
+def _is_due(newest: Frozen, section: TracesSuite, store: Store, now: datetime) -> bool:
+    """Whether a new generation is wanted: for its age, or because people have come to agree since."""
+    if not newest.items or now - newest.generation.frozen >= timedelta(days=section.refresh_days):
+        return True
+    return bool(newest.generation.advisory) and not doubts(answered(store))
 
 
 def _freeze(
-    context: IterationContext, section: TracesSuite, labels: DatasetRef, newest: Frozen | None, now: datetime
+    context: IterationContext, section: TracesSuite, source: Drawable, newest: Frozen | None, now: datetime
 ) -> None:
-    store, log = context.store, context.log
-    left_out: Counter[str] = Counter()
-    rows = _rows(labels)
-    allowed = agreed(store, context.lake, {row["day"] for row in rows})
-    candidates = _candidates(rows, allowed, left_out)
     before = newest.items if newest is not None else ()
-    clusters = cluster(
-        [
-            *(row["prompt"] for row in rows),
-            *(each.prompt for each in candidates),
-            *trained(store),
-            *map(_prompt, before),
-        ]
-    )
-    taken = {clusters[prompt] for prompt in (*trained(store), *map(_prompt, before))}
+    golden = isinstance(section, GoldenSuite)
+    used = [*map(_prompt, before), *(() if golden else trained(context.store))]
+    clusters = cluster([*source.prompts, *(each.prompt for each in source.candidates), *used])
+    taken = {clusters[prompt] for prompt in used}
     fresh: defaultdict[str, list[Candidate]] = defaultdict(list)
-    for each in candidates:
-        if clusters[each.prompt] in taken:
-            left_out["trained on or frozen before"] += 1
-        else:
+    for each in source.candidates:
+        if clusters[each.prompt] not in taken:
             fresh[clusters[each.prompt]].append(each)
     number = newest.generation.number + 1 if newest is not None else 1
     kept, replaced = _kept(before, section.refresh_share, number)
-    limit = min(section.items, len(kept) + int(LARGEST_SHARE * len({row["prompt"] for row in rows})))
-    drawn = draw(fresh, kept, limit, section, number)
-    left_out["not needed, or over a share"] = sum(map(len, fresh.values())) - sum(len(fresh[name]) for name in drawn)
+    most = section.items if golden else len(kept) + int(LARGEST_SHARE * len(source.prompts))
+    drawn = draw(fresh, kept, min(section.items, most), section, number)
     made = [*kept, *(item for name in drawn for item in _items(fresh[name]))]
+    available = sum(map(len, fresh.values()))
+    left_out = {
+        **source.left_out,
+        "frozen before" if golden else "trained on or frozen before": len(source.candidates) - available,
+        "not needed, or over a share": available - (len(made) - len(kept)),
+    }
+    left_out = {reason: count for reason, count in sorted(left_out.items()) if count}
     if not made:
-        reasons = ", ".join(f"{name}: {count}" for name, count in sorted(left_out.items()) if count)
-        raise ValueError(
-            f"The suite {section.name} can be frozen from no row of this window ({reasons or 'there is none'}). Give "
-            "traces a reference answer (metadata expected_answer), or take the suite out of evaluation.suites."
-        )
+        raise ValueError(_nothing(section, left_out))
     generation = Generation(
         number=number,
         frozen=now,
         lines=(),
         clusters=len({each.item.cluster for each in made}),
         replaced=replaced,
-        left_out={name: count for name, count in sorted(left_out.items()) if count},
+        left_out=left_out,
+        agreement=source.agreement,
+        advisory=source.advisory,
     )
-    frozen.publish(store, section.name, generation, made)
-    log(f"evaluation: {section.name}: generation {number} has {len(made)} items in {generation.clusters} clusters")
+    frozen.publish(context.store, section.name, generation, made)
+    context.log(
+        f"evaluation: {section.name}: generation {number} has {len(made)} items in {generation.clusters} clusters"
+        f"{f'; it decides nothing: {source.advisory}' if source.advisory else ''}"
+    )
 
 
-def _rows(labels: DatasetRef) -> list[dict[str, Any]]:
-    return pq.read_table(labels.uri, columns=list(COLUMNS)).to_pylist()
-
-
-def _candidates(
-    rows: Sequence[Mapping[str, Any]], allowed: Collection[tuple[str, str]], left_out: Counter[str]
-) -> list[Candidate]:
-    """One for each prompt, of the first row that can be asked; what cannot is counted by reason."""
-    by_prompt: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: (row["trace_id"], row["observation_id"])):
-        if reason := _unfit(row, allowed):
-            left_out[reason] += 1
-        else:
-            by_prompt[row["prompt"]].append(row)
-    candidates: list[Candidate] = []
-    for prompt, group in by_prompt.items():
-        if len({(row["reference"], row["verifier"]) for row in group}) > 1:
-            left_out["several references"] += 1
-            continue
-        first = group[0]
-        candidates.append(
-            Candidate(
-                prompt, first["reference"], first["verifier"], first["user_id"], first["tenant_id"], first["day"],
-                first["trace_id"], first["observation_id"],
-            )
-        )  # fmt: skip
-    return candidates
-
-
-def _unfit(row: Mapping[str, Any], allowed: Collection[tuple[str, str]]) -> str:
-    """Why the row's prompt cannot be asked; "" where it can."""
-    if row["consent"] is not True or (row["trace_id"], row["observation_id"]) not in allowed:
-        return "without consent"
-    messages = json.loads(row["prompt"])
-    if row["reason"] == TOOL_CALLS or any(m.keys() != {"role", "content"} or m["role"] not in ROLES for m in messages):
-        return "calls tools"
-    if not messages or messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
-        return "no question at its end"
-    if not row["reference"] or row["verifier"] not in get_args(VerifierKind):
-        return "without a reference"
-    return "unreadable reference" if row["outcome"] == Outcome.unparsable_gold else ""
+def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "there is none"
+    if isinstance(section, GoldenSuite):
+        cure = "Fill in human_reference on a review sheet (python -m jobs.reviews write)"
+    else:
+        cure = "Give traces a reference answer (metadata expected_answer)"
+    return (
+        f"The suite {section.name} can be frozen from no row ({reasons}). {cure}, or take the suite out of "
+        "evaluation.suites."
+    )
 
 
 def trained(store: Store) -> list[str]:
-    """Every prompt that an iteration's preference data has, as labels write prompts."""
-    tables = store.path(layout.ITERATIONS).glob(f"*/{layout.PREFERENCE_TABLES}/*.parquet")
+    """Every prompt that an iteration's training could take, as labels write prompts."""
+    folders = list(store.path(layout.ITERATIONS).glob(f"*/{layout.PREFERENCE_TABLES}"))
+    tables = (folder / f"{name}.parquet" for folder in folders for name in ("pairs", "prompts", "groups"))
     columns = (pq.read_table(path, columns=["prompt"])["prompt"].to_pylist() for path in tables)
     return sorted({json.dumps(prompt, ensure_ascii=False) for column in columns for prompt in column})
 

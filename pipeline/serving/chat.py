@@ -42,7 +42,7 @@ class Drawn(NamedTuple):
     prompt_refused: bool = False
 
 
-class _Attempt(NamedTuple):
+class _Tried(NamedTuple):
     reply: HttpReply
     seconds: float
 
@@ -168,14 +168,14 @@ class ChatClient:
         except ValueError:
             return None
 
-    async def _asked(self, method: str, url: str, asked: object) -> _Attempt:
+    async def _asked(self, method: str, url: str, asked: object) -> _Tried:
         body = b"" if asked is None else json.dumps(asked).encode()
 
-        async def attempt() -> _Attempt:
+        async def attempt() -> _Tried:
             async with self._http.slots:
                 begun = time.monotonic()
                 reply = await self._http.exchange(method, url, body, (200, 401, 403, 404, *PROMPT_REFUSED))
-                return _Attempt(reply, time.monotonic() - begun)
+                return _Tried(reply, time.monotonic() - begun)
 
         return await repeated(attempt, self._settings.attempts, self._backoff_s)
 
