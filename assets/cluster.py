@@ -98,7 +98,7 @@ def launchable(
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
     findings, cost, refusals = check_launch(recipe, plan, plan_path)
-    reasons = [*refusals, *gate_refusals(recipe, plan.base.uri, suites())]
+    reasons = [*refusals, *gate_refusals(recipe, plan.base.uri, suites(), plan.iteration)]
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,
@@ -121,12 +121,13 @@ def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
         raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
 
 
-def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[str]:
+def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration: str = "") -> list[str]:
     """Why no verdict of the gate over these suites could be meant, or pass, for a model trained on top of `base` (a
     directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
     section = recipe.evaluation
-    ledger = lines(Store(recipe.data_root), recipe.base_model.name)
+    entered = lines(Store(recipe.data_root), recipe.base_model.name)
+    ledger = [line for line in entered if line.iteration != iteration]  # who was asked about already is asked again
     refusals = exhausted(ledger, section, datetime.now(UTC))
     refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe)

@@ -9,6 +9,7 @@ from assets.resources import Deployment
 from evals import report
 from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
+from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
 from evals.plan import EvalPlan, inference, publish_plan
 from pipeline.rewards.verifiers import grader_of
@@ -30,9 +31,10 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         lineage=tuple(sorted(deployment.lineage(work.iteration))),
     )
     publish_plan(work.store, plan)
+    withdraw(work)
     log, judge = context.log.info, deployment.endpoints().judge
     with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
-        result: EvalReport = evaluate(work.store, plan, engine, check, log, judge)
+        result: EvalReport = evaluate(work.store, plan, engine, check, log, deployment.libraries(), judge)
     compared = result.target().comparison
     figures = {}
     if compared is not None:

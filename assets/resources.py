@@ -10,6 +10,7 @@ import dagster as dg
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, TRACES
+from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.iteration import Iteration
@@ -123,6 +124,10 @@ class Deployment(dg.ConfigurableResource):
     def serving(self) -> ServingAddresses:
         """Where the evaluation's questions are answered: SERVING_URL with SERVING_API_KEY, or by VLLM_PYTHON."""
         return environment().serving
+
+    def libraries(self) -> LibraryEnvironments:
+        """Where the suites of evaluation libraries run: INSPECT_PYTHON, LM_EVAL_PYTHON."""
+        return environment().libraries
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""

@@ -1,10 +1,13 @@
 """The selection stage: preference data, and the choice of method."""
 
+from datetime import UTC, datetime
+
 import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.metadata import picture, table
 from assets.resources import Deployment
+from evals.freezing import freeze, prompts
 from evals.suites import pin, suites
 from pipeline import layout
 from pipeline.plots import selection as selection_plots
@@ -22,14 +25,16 @@ from pipeline.training.step_times import measured_step_s
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
     """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
+    freeze(work, reward_labels.dataset, datetime.now(UTC))
     asked = suites(work.store, work.recipe.evaluation)
     pin(work.store, work.path(), asked)
     dataset: PreferenceDataset = build(
         work,
         reward_labels.dataset,
-        {each.name: each.texts() for each in asked},
+        {each.name: each.texts() for each in asked if not each.generation},
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
+        prompts(asked),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
     report = dataset.contamination
@@ -45,6 +50,7 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
             ),
             "curriculum": table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
+            "kept for suites": dataset.frozen,
             "capped pairs": dataset.capped_pairs,
             "contaminated": report.hits,
             "contamination": table(["rule", "rows"], sorted(report.by_rule.items())),

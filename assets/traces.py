@@ -7,12 +7,13 @@ import dagster as dg
 from assets.metadata import picture, table
 from assets.outcome import outcome
 from assets.resources import Deployment
+from evals.libraries.tasks import ensure_listed
 from pipeline import layout
 from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.pinning import pin
 from pipeline.plots import traces as traces_plots
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import ArithmeticSuite, LibrarySuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
@@ -49,6 +50,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     for suite in recipe.evaluation.suites:
         if isinstance(suite, ArithmeticSuite):
             demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
+        elif isinstance(suite, LibrarySuite):
+            ensure_listed(suite, store, deployment.libraries(), context.log.info)
     result = materialize(
         deployment.stage(context.log.info),
         Address(source, deployment.source_uri()),

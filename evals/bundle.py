@@ -1,12 +1,13 @@
 """The evidence bundle: everything that a verdict rests on, in one directory that can be carried away and checked.
 
-    manifest.json       sha256 of every other file; its own is the bundle's digest
+    manifest.json       digest of every other file (of lines: evals/erasable.py); its own sha256 is the bundle's digest
     provenance.json     who was compared, under which section of the recipe, protocols and versions
     measurement.json    the numbers, as they came out when the evidence was gathered
     <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item;
                         of a judged one what evals/judged_evidence.py says
 
-Owns its files, their digests and the offline recomputation. Refuses to decide: the rule is the gate's.
+Owns its files, their digests and the offline recomputation, also where lines were erased since. Refuses to decide: the
+rule is the gate's.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
-from evals import gate, judged_evidence
+from evals import erasable, gate, judged_evidence
 from evals.comparison import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement, compare
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
-from evals.results import EvalArm, ItemResult, Protocol
-from evals.suites import Item, Suite
+from evals.results import EvalArm, Protocol
+from evals.suites import Suite
 from pipeline.locations import Document
 from pipeline.recipe import Evaluation
 from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
-SUITE_FILES = ("items.jsonl", "champion.jsonl", "candidate.jsonl")
+SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")
 _PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
 
 R = TypeVar("R", bound=Record)
@@ -42,6 +44,7 @@ class SuiteProvenance(Record):
     instruction: str
     champion: Protocol
     candidate: Protocol
+    advisory: str = ""
 
 
 class Provenance(Record):
@@ -64,7 +67,7 @@ class Measurements(Record):
 
 
 class BundleManifest(Record):
-    """sha256 of each file of the bundle but this one."""
+    """Digest of each file of the bundle but this one."""
 
     files: dict[str, str]
 
@@ -89,15 +92,16 @@ def evidence(
     section: Evaluation,
     suites: tuple[SuiteEvidence, ...],
     problems: tuple[str, ...] = (),
+    models: tuple[ModelRef, ModelRef] | None = None,
     judged: tuple[JudgedEvidence, ...] = (),
 ) -> EvalEvidence:
-    """Finished runs with what was known about them when they finished."""
-    champion, candidate = suites[0].arms
+    """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
+    champion, candidate = models or (arm.model for arm in suites[0].arms)
     provenance = Provenance(
         iteration=iteration,
         section=section,
-        champion=champion.model,
-        candidate=candidate.model,
+        champion=champion,
+        candidate=candidate,
         suites=tuple(
             SuiteProvenance(
                 name=each.suite.name,
@@ -105,6 +109,7 @@ def evidence(
                 instruction=each.suite.instruction,
                 champion=each.arms[0].protocol,
                 candidate=each.arms[1].protocol,
+                advisory=each.suite.advisory,
             )
             for each in suites
         ),
@@ -122,7 +127,14 @@ def measure(eval_evidence: EvalEvidence) -> Measurements:
         settings = section.suite(each.suite.name)
         problems = gate.problems(each.suite, each.arms, section, settings)
         comparison = None if problems else compare(each.suite, each.arms, section, settings)
-        measured.append(SuiteMeasurement(suite=each.suite.name, problems=tuple(problems), comparison=comparison))
+        measured.append(
+            SuiteMeasurement(
+                suite=each.suite.name,
+                problems=tuple(problems),
+                comparison=comparison,
+                advisory=each.suite.advisory,
+            )
+        )
     return Measurements(suites=tuple(measured))
 
 
@@ -130,7 +142,7 @@ def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]
     """For each judged suite its win rates, or why there are none."""
     section = eval_evidence.provenance.section
     asked = {each.suite.name: each for each in eval_evidence.suites}
-    over = [asked[each.over] for each in section.judged]
+    over = [asked[each.over] for each in section.judged if asked]
     return tuple(
         judged_evidence.measure(each, answers.suite, answers.arms, section)
         for each, answers in zip(eval_evidence.judged, over, strict=True)
@@ -168,7 +180,7 @@ def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
         provenance = Document(folder / PROVENANCE, store.root)
         provenance.path.write_text(_text(eval_evidence.provenance, provenance))
         (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
-        files = {name: digest_file(folder / name) for name in _files(eval_evidence.provenance)}
+        files = {name: _digest(folder / name) for name in _files(eval_evidence.provenance)}
         (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
 
 
@@ -179,14 +191,20 @@ def read(path: Path) -> EvalEvidence:
     suites: list[SuiteEvidence] = []
     for each in provenance.suites:
         items, *results = (path / each.name / file for file in SUITE_FILES)
-        suite = Suite(name=each.name, system=each.system, instruction=each.instruction, items=_read_lines(items, Item))
+        suite = Suite(
+            name=each.name,
+            system=each.system,
+            instruction=each.instruction,
+            items=erasable.items(items),
+            advisory=each.advisory,
+        )
         models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (
-            EvalArm(model=model, protocol=protocol, results=_read_lines(file, ItemResult))
+            EvalArm(model=model, protocol=protocol, results=erasable.results(file))
             for (model, protocol), file in zip(models, results, strict=True)
         )
         suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
-    judged = judged_evidence.read(path, provenance.section)
+    judged = judged_evidence.read(path, provenance.section) if suites else ()
     return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
 
 
@@ -208,6 +226,25 @@ def recompute(path: Path) -> EvalReport:
     return supported
 
 
+def items_of(path: Path, user_ids: Collection[str]) -> set[str]:
+    """The items of a bundle that are these users', and not erased."""
+    every = (item for file in path.glob(f"*/{erasable.ITEMS}") for item in erasable.items(file))
+    return {item.id for item in every if item.user_id in user_ids}
+
+
+def erase(path: Path, items: Collection[str]) -> list[str]:
+    """Erase the lines of these items; returns `name: n lines` of each file that is written anew.
+
+    Digest and verdict stay. A suite's items go last: after a kill they still tell whose the answers are.
+    """
+    changes: list[str] = []
+    for folder in sorted(file.parent for file in path.glob(f"*/{erasable.ITEMS}")):
+        for name in reversed(SUITE_FILES):
+            if lines := erasable.erase(folder / name, items):
+                changes.append(f"{folder.name}/{name}: {lines} lines")
+    return changes
+
+
 def verify(path: str | Path, digest: str = "") -> GateVerdict:
     """Recompute the verdict of a bundle offline, to the bit.
 
@@ -224,7 +261,12 @@ def verify(path: str | Path, digest: str = "") -> GateVerdict:
 def _files(provenance: Provenance) -> list[str]:
     """Names of every file of a bundle but the manifest."""
     of_suites = (f"{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
-    return [MEASUREMENT, PROVENANCE, *of_suites, *judged_evidence.files(provenance.section)]
+    return [
+        MEASUREMENT,
+        PROVENANCE,
+        *of_suites,
+        *(judged_evidence.files(provenance.section) if provenance.suites else ()),
+    ]
 
 
 def _check_files(path: Path) -> None:
@@ -238,10 +280,14 @@ def _check_files(path: Path) -> None:
     if present != manifest.files.keys():
         raise ValueError(f"{path} holds {sorted(present)} and lists {sorted(manifest.files)}. Fetch the bundle again.")
     for name, digest in manifest.files.items():
-        if digest_file(path / name) != digest:
+        if _digest(path / name) != digest:
             raise ValueError(f"{path / name} does not match its digest. Fetch the bundle again; do not edit it.")
     if present != set(_files(_read(path / PROVENANCE, Provenance))):
         raise ValueError(f"{path} holds files of other suites than its {PROVENANCE} names. Fetch the bundle again.")
+
+
+def _digest(path: Path) -> str:
+    return erasable.digest(path) if path.name in SUITE_FILES else digest_file(path)
 
 
 def _text(record: Record, document: Document | None = None) -> str:
@@ -258,10 +304,3 @@ def _read(path: Path, kind: type[R]) -> R:
         return kind.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.__name__} ({error}). Fetch the bundle again.") from error
-
-
-def _read_lines(path: Path, kind: type[R]) -> tuple[R, ...]:
-    try:
-        return tuple(kind.model_validate_json(line) for line in path.read_bytes().split(b"\n") if line)
-    except ValueError as error:
-        raise ValueError(f"{path} is not one {kind.__name__} a line ({error}). Fetch the bundle again.") from error

@@ -102,6 +102,8 @@ class SuiteMeasurement(Record):
     suite: str
     problems: tuple[str, ...]
     comparison: Comparison | None
+    advisory: str = ""
+    """Why the suite decides nothing, whatever its role."""
 
 
 class WinRate(Record):
@@ -169,7 +171,8 @@ class EvalReport(Record):
         """The first target whose answers are checked, else the first guard: what one line has room for."""
         roles = {name: [each.name for each in self.section.asked if each.role == name] for name in ("target", "guard")}
         name = (roles["target"] or roles["guard"])[0]
-        return next(each for each in self.measurements if each.suite == name)
+        missing = SuiteMeasurement(suite=name, problems=self.problems, comparison=None)
+        return next((each for each in self.measurements if each.suite == name), missing)
 
 
 PII_MARGIN = 0.005
@@ -249,7 +252,8 @@ def _guards(
     ]
     tokens = [_numbers(arm, lambda counts, _: counts.tokens, False) for arm in (before, after)]
     one, other = (statistics.cluster_sums(each, clusters) for each in tokens)
-    length = statistics.log_ratio(one, other, section.alpha, section.seed)
+    alpha = section.gate_alpha() if section.improve == "cost" else section.alpha  # then it is what must improve
+    length = statistics.log_ratio(one, other, alpha, section.seed)
     champion, candidate = (float(each.sum()) / total for each in tokens)
     return (
         *guards,

@@ -9,10 +9,11 @@ The rule
    arms). Outcomes are paired by item and pass@1 is the mean over the k samples. Standard errors are clustered, because
    items that need the same step succeed and fail together (Miller, "Adding Error Bars to Evals", arXiv 2411.00640): t
    with C - 1 degrees of freedom.
-2. The score of every target must improve: the lower one-sided 1 - alpha bound of the paired difference lies above 0.
-   All must, so no alpha is divided among them (intersection-union; Berger, Technometrics 1982). With `improve: any` one
-   must, tested at alpha over their number (Holm's first step; Scand. J. Statist. 1979), and no target may be worse than
-   its margin. With `improve: cost` none may be worse than its margin, and answers must be shown to be shorter.
+2. The score of every target must improve: the lower one-sided bound of the paired difference lies above 0, at the
+   gate's part of a year's luck (evals/ledger.py). All must, so no alpha is divided among them (intersection-union;
+   Berger, Technometrics 1982). With `improve: any` one must, at that level over their number (Holm's first step; Scand.
+   J. Statist. 1979), and no target may be worse than its margin. With `improve: cost` none may be worse than its
+   margin, and answers must be shown to be shorter, at the same level.
 3. Every guard must be non-inferior on every target and guard: the upper one-sided 1 - alpha bound of its increase lies
    below its margin. Guards are answers without a result, truncations, refusals and the length of answers, on a suite
    that guards the loss of its score. All must pass (intersection-union). A guard that is not shown to be safe
@@ -29,7 +30,8 @@ The rule
    lengths: shown to lie above one half, or not below it by the margin, by cluster t and bootstrap as in 5. A judge that
    contradicts itself when a pair is swapped, or whose liking for length cannot be told: INCONCLUSIVE.
 8. FAIL means that the evidence was adequate, and improvement was not shown or a guard or floor failed. A suite whose
-   role is report decides nothing, whatever is wrong with it.
+   role is report decides nothing, whatever is wrong with it; nor does one whose own items speak against it
+   (`advisory`), such as references on which people do not agree.
 
 Deliberate departures
 ---------------------
@@ -38,8 +40,8 @@ Deliberate departures
 - Where no cluster differs, or all do alike, the t interval has no width; the exact zero-event bound (about 3/C: Hanley
   and Lippman-Hand, JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3
   points.
-- The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 5%, a true gain of
-  7.5 points passes with a power of 0.8 (`python -m evals plan` says what a recipe's suites can show).
+- The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 0.25%, a true
+  gain of 10.9 points passes with a power of 0.8 (`python -m evals plan` says what a recipe's suites can show).
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     gating: list[tuple[SuiteSection, Comparison]] = []
     for each in report.measurements:
         settings = section.suite(each.suite)
-        if settings.role == "report":
+        if settings.role == "report" or each.advisory:
             continue
         if each.comparison is None:
             findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
@@ -135,8 +137,9 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     findings.inconclusive += [
         why for settings, each in judged for why in preference.inadequacies(settings, each, section)
     ]
-    if not any(settings.role == "target" for settings, _ in (*gating, *judged)):
-        findings.inconclusive = findings.inconclusive or ["no target was measured"]
+    if not gating or not any(settings.role == "target" for settings, _ in (*gating, *judged)):
+        advisory = [f"{each.suite}: {each.advisory}" for each in report.measurements if each.advisory]
+        findings.inconclusive = findings.inconclusive or advisory or ["no target was measured"]
     if findings.inconclusive:
         return
     losses = [(settings.name, each.loss) for settings, each in judged if each.loss is not None]
@@ -160,10 +163,11 @@ def problems(
     ids = [item.id for item in suite.items]
     plan = sampling(section, settings)
     reasons = _level_problems(section)
-    if len(ids) < MIN_ITEMS:
-        reasons.append(f"{len(ids)} items are too few (at least {MIN_ITEMS})")
-    if suite.clusters < MIN_CLUSTERS:
-        reasons.append(f"{suite.clusters} clusters are too few (at least {MIN_CLUSTERS})")
+    items, clusters = (2, 2) if settings.role == "report" else (MIN_ITEMS, MIN_CLUSTERS)  # two have a spread
+    if len(ids) < items:
+        reasons.append(f"{len(ids)} items are too few (at least {items})")
+    if suite.clusters < clusters:
+        reasons.append(f"{suite.clusters} clusters are too few (at least {clusters})")
     reasons += _id_problems("the suite", ids, ids)
     reasons += _protocol_problems(*(arm.protocol for arm in arms))
     for name, arm in zip(("champion", "candidate"), arms, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from pipeline import layout
 from pipeline.serving.inference import Answer, Decoding, Messages
-from pipeline.storage import Record, Store, digest_json
+from pipeline.storage import Record, Store, digest_json, write_atomically
 
 
 class AnswerProtocol(Record):
@@ -90,12 +90,45 @@ def open_journal(store: Store, model: str, protocol: AnswerProtocol) -> Generato
     digest = protocol.digest()
     path = store.path(layout.answers(model, digest))
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with held(path) as descriptor:
         description = path.with_suffix(".json")
         if not description.exists():  # for people: the file's name alone says nothing
             description.write_text(json.dumps(protocol.model_dump(mode="json"), indent=2) + "\n")
         yield AnswerJournal(path, descriptor, digest)
-    finally:
-        os.close(descriptor)
+
+
+def erase(store: Store, items: Collection[str]) -> list[str]:
+    """Write every journal anew without the answers to these items; returns `name: n lines`. Waits for who holds one.
+
+    What is no whole line goes as well: nobody can say whose it is, and it is asked again.
+    """
+    changes: list[str] = []
+    for path in sorted(store.path(layout.ANSWERS).glob("*/*.jsonl")):
+        with held(path):
+            lines = path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith(b"\n") and _item_of(line) not in {None, *items}]
+            if len(kept) < len(lines):
+                write_atomically(path, b"".join(kept))
+                changes.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
+    return changes
+
+
+def _item_of(line: bytes) -> str | None:
+    try:
+        return AnswerLine.model_validate_json(line).item
+    except ValidationError:
+        return None
+
+
+@contextmanager
+def held(path: Path) -> Generator[int]:
+    """A descriptor of the file, alone with it; of the file that is there once the wait is over, not of its ancestor."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)

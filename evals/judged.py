@@ -39,7 +39,7 @@ from pipeline.rewards.judge.admission import AWAY, refuse_lineage
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.paid_answers import budget_left
 from pipeline.rewards.verifiers import Outcome
-from pipeline.storage import Store
+from pipeline.storage import Store, digest_json
 from pipeline.traces.records import Window
 
 Log = Callable[[str], None]
@@ -106,9 +106,8 @@ def judge_suites(
 def generation(judged: JudgedSuite, over: Suite, judge: Judge | None) -> Suite:
     """What the ledger counts as the items of a judged suite: those of the other, and the judge. Another judge is
     another chance."""
-    return over.model_copy(
-        update={"name": judged.name, "instruction": f"{over.instruction}\n{judge_id(judge) if judge else ''}"}
-    )
+    by = judge_id(judge) if judge else ""
+    return Suite(name=judged.name, items=(), generation=digest_json([judged.name, over.identity(), by]))
 
 
 class _Asking:
@@ -155,7 +154,7 @@ class _Asking:
         pairs: list[_AnswerPair] = []
         for item in items:
             before, after, messages = champion[item.id], candidate[item.id], over.suite.messages(item)
-            key = pair_key(self._identity.id, messages, before.text, after.text)
+            key = pair_key(self._identity.id, item.id, messages, before.text, after.text)
             pairs.append(_AnswerPair(item, before, after, key, PairComparison(messages, before.text, after.text)))
         return pairs
 

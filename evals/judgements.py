@@ -7,23 +7,23 @@ and holds no text.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from evals.journal import held
 from pipeline import layout
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.serving.inference import Messages
-from pipeline.storage import Record, Store, digest_json
+from pipeline.storage import Record, Store, digest_json, write_atomically
 
 
 class JudgementLine(Record):
     """What was paid for: a pair in both orders (of the candidate: 1 better, 0 worse, 0.5 neither) or the reason why
-    there is no preference; without an item, the judge's admission."""
+    there is no preference; without an item what the judge's admission, or a pair that was erased, has cost."""
 
     key: str
     iteration: str
@@ -37,9 +37,10 @@ class JudgementLine(Record):
     usd: float = 0.0
 
 
-def pair_key(judge: str, messages: Messages, champion: str, candidate: str) -> str:
-    """Identity of a judgement: who judges (by id) which two texts. Which models wrote them is no part of it."""
-    return digest_json([judge, messages, champion, candidate])
+def pair_key(judge: str, item: str, messages: Messages, champion: str, candidate: str) -> str:
+    """Identity of a judgement: who judges (by id) which two texts. Which models wrote them is no part of it; the item
+    is, whose id holds something random where it is a person's."""
+    return digest_json([judge, item, messages, champion, candidate])
 
 
 class JudgementJournal:
@@ -47,8 +48,8 @@ class JudgementJournal:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
-        self._lines = self._read()
-        self.judged = {line.key: line for line in self._lines if line.item and not line.again}
+        self.lines = self._read()
+        self.judged = {line.key: line for line in self.lines if line.item and not line.again}
 
     def add(self, line: JudgementLine) -> None:
         """Keep a line. Raises OSError where the disk does not take it whole; the pair is then judged again."""
@@ -60,7 +61,7 @@ class JudgementJournal:
 
     def spent(self, iteration: str) -> JudgeSpending:
         """What this iteration had paid when the journal was opened."""
-        paid = [line for line in self._lines if line.iteration == iteration]
+        paid = [line for line in self.lines if line.iteration == iteration]
         return JudgeSpending(tokens=sum(line.tokens for line in paid), usd=sum(line.usd for line in paid))
 
     def _read(self) -> list[JudgementLine]:
@@ -85,9 +86,23 @@ def open_judgements(store: Store, judge: str) -> Generator[JudgementJournal]:
     """The journal of a judge (by id), held until the block ends; waits for who holds it now."""
     path = store.path(layout.judgements(judge))
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with held(path) as descriptor:
         yield JudgementJournal(path, descriptor)
-    finally:
-        os.close(descriptor)
+
+
+def erase(store: Store, items: Collection[str]) -> list[str]:
+    """Write every journal anew, of the pairs of these items what they cost alone; returns `name: n lines`. Waits for
+    who holds one."""
+    changes: list[str] = []
+    for path in sorted(store.path(layout.JUDGEMENTS).glob("*/*.jsonl")):
+        with held(path) as descriptor:
+            lines = JudgementJournal(path, descriptor).lines
+            kept = [_erased(line) if line.item in items else line for line in lines]
+            if erased := sum(line.item in items for line in lines):
+                write_atomically(path, b"".join(line.model_dump_json().encode() + b"\n" for line in kept))
+                changes.append(f"{path.relative_to(store.root)}: {erased} lines")
+    return changes
+
+
+def _erased(line: JudgementLine) -> JudgementLine:
+    return JudgementLine(key="", iteration=line.iteration, tokens=line.tokens, usd=line.usd)

@@ -71,7 +71,7 @@ def enter(
         new = [
             GateLine(
                 suite=suite.name,
-                generation=suite.digest(),
+                generation=suite.identity(),
                 candidate=candidate,
                 champion=champion,
                 iteration=iteration,
@@ -80,12 +80,12 @@ def enter(
                 at=now,
             )
             for suite in targets
-            if suite.digest() not in there
+            if suite.identity() not in there
         ]
         reasons = [
-            _changed(there[each.digest()], digest)
+            _changed(there[each.identity()], digest)
             for each in targets
-            if each.digest() in there and there[each.digest()].section != digest
+            if each.identity() in there and there[each.identity()].section != digest
         ]
         if not reasons and new and section.luck_per_year is not None:
             reasons = _overspent(ledger, new, section.luck_per_year, now)

@@ -61,7 +61,7 @@ def earlier_run(path: Path) -> EarlierRun:
     )
 
 
-def page(recipe: Recipe, earlier: EarlierRun | None, answer: AnswerCost, item_cost: float) -> tuple[str, bool]:
+def plan_page(recipe: Recipe, earlier: EarlierRun | None, answer: AnswerCost, item_cost: float) -> tuple[str, bool]:
     """The plan of the recipe's gate, and whether a candidate could pass it. `answer.tokens` 0: as the bundle has it,
     else the recipe's limit.
 

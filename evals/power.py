@@ -110,10 +110,10 @@ def judged_obstacles(items: Mapping[str, int], section: Evaluation) -> list[str]
     """The same of the judged suites; `items` of the others by name."""
     short: list[str] = []
     for settings in section.judged:
+        if settings.role == "report" or settings.over not in items:  # not frozen yet
+            continue
         pairs, available = settings.items or items[settings.over], items[settings.over]
         error = PREFERENCE_SPREAD / math.sqrt(max(pairs, 1))
-        if settings.role == "report":
-            continue
         if pairs > available:
             short.append(
                 f"suite {settings.name}: it judges {pairs} items, and {settings.over} has {available}. Lower it."

@@ -6,6 +6,8 @@ an outcome of its own, never a silent score of 0.
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from evals.journal import AnswerProtocol
 from pipeline.rewards.verifiers import Outcome
 from pipeline.storage import ModelRef, Record, digest_json
@@ -58,8 +60,14 @@ class ItemResult(Record):
     id: str
     samples: tuple[EvalSample, ...]
     prompt_tokens: int = 0
+    salt: str = ""
+    """The item's: without it no digest of these answers confirms a guess at them."""
+    erased: ItemCounts | None = Field(default=None, exclude=True)
+    """What remains of the samples once their texts are erased."""
 
     def counts(self) -> ItemCounts:
+        if self.erased is not None:
+            return self.erased
         return ItemCounts(
             samples=len(self.samples),
             right=sum(sample.outcome.score == 1 for sample in self.samples),

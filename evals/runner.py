@@ -113,6 +113,7 @@ class Respondent(NamedTuple):
         return tuple(
             ItemResult(
                 id=item.id,
+                salt=item.salt,
                 prompt_tokens=max(a.prompt_tokens for a in drawn),
                 samples=tuple(_sample(suite, item, a, next(graded)) for a in drawn),
             )

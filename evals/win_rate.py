@@ -122,12 +122,9 @@ def win_rate(pairs: Sequence[JudgedPair], alpha: float, seed: int, draws: int = 
         sizes = np.bincount(cluster).astype(np.float64)
         won = np.bincount(cluster, outcomes).astype(np.float64)
         error = float(statistics.mean_and_standard_error(won, sizes)[1])
-        raw = _difference(
-            rate, error, {t: (rate - z * error, rate + z * error) for t, z in reach.items()}, rates, alpha
-        )
-        influence = np.bincount(
-            cluster, _influence(outcomes, tanh_lengths(lengths, np.ones((1, total)))[0], theta, phi)
-        )
+        ends = {t: (rate - z * error, rate + z * error) for t, z in reach.items()}
+        raw = _difference(rate, error, ends, rates, alpha)
+        influence = np.bincount(cluster, _influence(outcomes, lengths, theta, phi))
         spread = math.sqrt(float((influence**2).sum()) * clusters / (clusters - 1))
         ends = {t: (_rate(theta - z * spread), _rate(theta + z * spread)) for t, z in reach.items()}
         at_zero = _rate(theta)

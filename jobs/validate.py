@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
-from evals.suites import Suite, arithmetic, suite
+from evals.suites import Suite, arithmetic, frozen, suite
 from pipeline import layout
 from pipeline.demo.suite import suite_text
 from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ArithmeticSuite, SuiteSection
+from pipeline.recipe.suites import ArithmeticSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.storage import Store
 from pipeline.traces.sample import SourceSample, sample_source
@@ -195,16 +195,22 @@ def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
 def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[CheckedLine]:
     section = recipe.evaluation
     asked: list[Suite] = []
+    unread = False
     for each in section.asked:
         try:
-            asked.append(_suite(each, store, section.seed))
+            if isinstance(each, TracesSuite) and frozen.latest(store, each.name) is None:
+                yield CheckedLine(True, f"suite {each.name} ({each.role}): preference_dataset will freeze it")
+            else:
+                asked.append(_suite(each, store, section.seed))
         except ValueError as error:
+            unread = True
             yield CheckedLine(False, f"suite {each.name}: {error}")
-    if len(asked) < len(section.asked):
+    if unread:
         return
     refusals = gate_refusals(recipe, recipe.base_model.uri, asked)
     yield from (CheckedLine(False, f"evaluation: {refusal}") for refusal in refusals)
-    for settings, each in zip(section.asked, asked, strict=True):
+    for each in asked:
+        settings = section.suite(each.name)
         if not refusals:
             yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
         if tokens is not None:

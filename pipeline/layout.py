@@ -2,8 +2,10 @@
 
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
-    evaluation/         answers that were paid for, by model and protocol; `judgements/` of pairs of them, by judge;
-                        `ledger/` has the candidates that were gated, `serving/` the logs of servers that it started
+    evaluation/         answers that were paid for, and logs of evaluation libraries, by model and protocol;
+                        `judgements/` of pairs of answers, by judge; `ledger/` has the candidates that were gated,
+                        `suites/` what was frozen from traces to be asked, `serving/` the logs of servers that an
+                        evaluation started
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
@@ -41,6 +43,8 @@ JUDGES = f"{REWARDS}/judges"
 
 ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
 JUDGEMENTS = f"{EVALUATION}/judgements"
+LIBRARY_LOGS = f"{EVALUATION}/library_logs"
+FROZEN_SUITES = f"{EVALUATION}/suites"
 SERVING = f"{EVALUATION}/serving"
 BLOCKS = f"{REGISTRY}/blocks"
 MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
@@ -75,6 +79,16 @@ def suite(name: str, seed: int, items: int) -> str:
     return f"{SUITES}/{name}-seed-{seed}-items-{items}.jsonl"
 
 
+def task_items(name: str, task: str) -> str:
+    """The items of a library's task (by digest), as the library listed them: a JSON line for each."""
+    return f"{SUITES}/{name}-task-{task[:16]}.jsonl"
+
+
+def library_log(model: str, protocol: str) -> str:
+    """A library's log of one model's answers under one protocol (both by digest)."""
+    return f"{LIBRARY_LOGS}/{model}/{protocol}.json"
+
+
 def answers(model: str, protocol: str) -> str:
     """The journal of one model's answers under one protocol (both by digest): a JSON line for each."""
     return f"{ANSWERS}/{model}/{protocol}.jsonl"
@@ -93,6 +107,11 @@ def gate_ledger(model_name: str) -> str:
 def gate_line(model_name: str, suite: str, candidate: str) -> str:
     """That a candidate's gate asked a suite (both by digest)."""
     return f"{gate_ledger(model_name)}/{suite}/{candidate}.json"
+
+
+def frozen_suite(name: str, *parts: str) -> str:
+    """The generations of a suite that is drawn from traces."""
+    return "/".join((FROZEN_SUITES, name, *parts))
 
 
 def day_report(day: str) -> str:

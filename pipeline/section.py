@@ -46,7 +46,7 @@ def fields(section: type[Section], *marks: Mark) -> dict[str, Any]:
     for name, field in section.model_fields.items():
         if any(mark in field.metadata for mark in marks):
             marked[name] = True
-        elif below := _union([fields(each, *marks) for each in _sections(field.annotation)]):
+        elif below := _union([fields(each, *marks) for each in sections(field.annotation)]):
             marked[name] = {EACH: below} if get_origin(field.annotation) is tuple else below
     return marked
 
@@ -78,12 +78,12 @@ def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any], kept: Mapping[s
     return merged
 
 
-def _sections(annotation: Any) -> list[type[Section]]:
+def sections(annotation: Any) -> list[type[Section]]:
     """The sections that a field may hold: itself, the members of a union, or those of a list's elements."""
     if get_origin(annotation) is Annotated:
-        return _sections(get_args(annotation)[0])
+        return sections(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType, tuple):
-        return [section for each in get_args(annotation) for section in _sections(each)]
+        return [section for each in get_args(annotation) for section in sections(each)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, Section) else []
 
 

@@ -6,6 +6,11 @@ standard errors may not count them as independent.
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
+from pydantic import Field
+
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.serving.inference import Messages
 from pipeline.storage import Record, digest_json
@@ -21,6 +26,20 @@ class Item(Record):
     slice: str
     check: VerifierKind = "math"
     """How an answer is compared with the reference."""
+    user_id: str | None = None
+    """Whose question it is, as labels name the person; None where it is nobody's."""
+    salt: str = ""
+    """Random, of a person's item: without it no digest of the item confirms a guess at its text."""
+    leaf: str = Field(default="", exclude=True)
+    """Of an item whose text was erased from a bundle: the digest of the line that it was."""
+
+    def digest(self) -> str:
+        """sha256 of the item's line, also once its text is erased."""
+        return self.leaf or hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    def content(self) -> Any:
+        """What a suite's digest is made of; of a person's item its digest, which outlives its text."""
+        return self.digest() if self.salt or self.leaf else self.model_dump(exclude={"user_id", "salt"})
 
 
 class Suite(Record):
@@ -32,10 +51,18 @@ class Suite(Record):
     """System prompt before each item that has none of its own."""
     instruction: str = ""
     """Text after each item's last message."""
+    generation: str = ""
+    """Digest of the list of all items as they were frozen, of a suite from traces: its items may become fewer."""
+    advisory: str = ""
+    """Why the suite decides nothing, whatever its role in the recipe."""
+
+    def identity(self) -> str:
+        """What training data is cleaned of: the generation, whoever was forgotten since, else the items."""
+        return self.generation or self.digest()
 
     def digest(self) -> str:
         """sha256 of the content, whatever the order of the items."""
-        content = [item.model_dump() for item in sorted(self.items, key=lambda item: item.id)]
+        content = [item.content() for item in sorted(self.items, key=lambda item: item.id)]
         return digest_json([self.name, self.system, self.instruction, *content])
 
     def messages(self, item: Item) -> Messages:

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.serving import AnyServing, TransformersServing
-from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, SuiteSection
+from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
 from pipeline.section import Section, Share
 
 
@@ -71,6 +71,12 @@ class Evaluation(Section):
             raise ValueError(
                 "improve: cost asks for shorter answers to a target, and the only targets are judged. Give a suite "
                 "whose answers are checked the role target."
+            )
+        library = next((each for each in self.suites if isinstance(each, LibrarySuite)), None)
+        if library is not None and self.serving.kind == "transformers":
+            raise ValueError(
+                f"the suite {library.name} is a library's ({library.kind}), which asks a server by its URL, and "
+                "transformers has none. Set serving.kind to vllm or endpoint."
             )
         return self
 

@@ -13,6 +13,7 @@ class TransformersServing(Section):
     """A process of this project, which loads one model and ends with the step (pipeline/serving/__main__.py)."""
 
     kind: Literal["transformers"] = "transformers"
+    """Which kind of engine this is."""
     batch_size: Annotated[PositiveInt, Operational] = 256
     """Answers that are drawn at once; fewer need less memory. Each answer has a seed of its own, whatever the batch."""
     threads: Annotated[PositiveInt, Operational] = 1
@@ -34,6 +35,7 @@ class VllmServing(HttpServing):
     """A vLLM server on 127.0.0.1 that the step starts and ends, from the environment that VLLM_PYTHON names."""
 
     kind: Literal["vllm"] = "vllm"
+    """Which kind of engine this is."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Precision of the weights; auto takes that in which they were saved."""
     tensor_parallel: PositiveInt = 1
@@ -53,6 +55,7 @@ class EndpointServing(HttpServing):
     """Servers that others keep, at SERVING_URL with SERVING_API_KEY."""
 
     kind: Literal["endpoint"] = "endpoint"
+    """Which kind of engine this is."""
     champion: str
     """Name under which the server has the champion."""
     candidate: str

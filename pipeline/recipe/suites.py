@@ -54,7 +54,9 @@ class ArithmeticSuite(SuiteSection):
     """Word problems in arithmetic, made for the embedded model: of any other it says little."""
 
     kind: Literal["arithmetic"] = "arithmetic"
+    """Which kind of suite this is."""
     name: Name = "arithmetic"
+    """Unique among the suites."""
     items: PositiveInt = 500
     """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
 
@@ -93,6 +95,7 @@ class JsonlSuite(FileSuite):
     and `check`."""
 
     kind: Literal["jsonl"] = "jsonl"
+    """Which kind of suite this is."""
     fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check"], str] = Field(default={})
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
@@ -106,7 +109,9 @@ class Gsm8kSuite(FileSuite):
     """The test problems of GSM8K (arXiv 2110.14168), from the authors' own file, given by path."""
 
     kind: Literal["gsm8k"] = "gsm8k"
+    """Which kind of suite this is."""
     name: Name = "gsm8k"
+    """Unique among the suites."""
     sha256: Sha256 = "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"
     """Digest of the file's bytes: `test.jsonl` of the authors' repository, 1,319 problems."""
 
@@ -121,7 +126,9 @@ class Math500Suite(FileSuite):
     """The 500 problems of MATH that arXiv 2305.20050 tests on, from a file of the user's, given by path."""
 
     kind: Literal["math500"] = "math500"
+    """Which kind of suite this is."""
     name: Name = "math500"
+    """Unique among the suites."""
     sha256: Sha256 = "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"
     """Digest of the file's bytes."""
     instruction: str = "\nReason step by step, and put the final answer into \\boxed{}."
@@ -131,11 +138,124 @@ class Math500Suite(FileSuite):
         return Columns(prompt="problem", reference="answer", slice="level")
 
 
+class LibrarySuite(SuiteSection):
+    """A task of an evaluation library. The library runs in a Python environment of its own, asks the engine's server
+    (`evaluation.serving` is vllm or endpoint) and grades; its log is read."""
+
+    task: str
+    """Where the task is."""
+    sha256: Sha256 = ""
+    """Digest of the task's file; may be left out below the data root alone."""
+    args: dict[str, bool | int | float | str] = Field(default={})
+    """Parameters of the task."""
+    items: PositiveInt | None = None
+    """Draw so many of the task's items, by `evaluation.seed`; null: all."""
+
+    @property
+    def file(self) -> str:
+        """Path of the task's file."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _as_the_task_has_it(self) -> LibrarySuite:
+        if self.system or self.instruction:
+            raise ValueError("the task has its own prompts: leave system and instruction out, and change the task.")
+        return self
+
+
+class InspectSuite(LibrarySuite):
+    """A task of Inspect (inspect_ai), run by the Python that INSPECT_PYTHON names."""
+
+    kind: Literal["inspect"] = "inspect"
+    """Which kind of suite this is."""
+    task: Annotated[str, Field(pattern=r"^[^@]+\.py@[A-Za-z_]\w*$")]
+    """File and name of the task: `evals/answers.py@support_answers`."""
+    scorer: str = ""
+    """Name of the scorer that decides, where the task has several."""
+
+    @property
+    def file(self) -> str:
+        return self.task.rpartition("@")[0]
+
+
+class LmEvalSuite(LibrarySuite):
+    """A task of lm-evaluation-harness, run by the Python that LM_EVAL_PYTHON names. Its log knows neither the length of
+    an answer nor whether it was cut, and all its answers have one seed: so the suite reports, and decides nothing."""
+
+    kind: Literal["lm_eval"] = "lm_eval"
+    """Which kind of suite this is."""
+    role: Role = "report"
+    """A report alone: see above."""
+    samples_per_item: PositiveInt | None = 1
+    """1: under one seed a second answer to the same question would be the first one again."""
+    task: Annotated[str, Field(pattern=r"^[^@]+\.ya?ml$")]
+    """The task's file."""
+    metric: str = "exact_match"
+    """Name of the metric that decides: 1 is right, 0 is wrong."""
+    filter: str = "none"
+    """Name of the task's filter whose answers are scored."""
+
+    @property
+    def file(self) -> str:
+        return self.task
+
+    @model_validator(mode="after")
+    def _reports(self) -> LmEvalSuite:
+        if self.role != "report" or self.samples_per_item != 1:
+            raise ValueError("a suite of lm-evaluation-harness has role report and samples_per_item 1: set them so.")
+        return self
+
+
+class TracesSuite(SuiteSection):
+    """Items drawn from production, frozen below the data root: training never sees them, or what is near them."""
+
+    items: PositiveInt = 500
+    """Items of a generation, at most. Of a production suite also at most a fifth of the window's prompts: training has
+    the others."""
+    max_principal_share: Share = 0.02
+    """One user's share of the items (one item is always allowed)."""
+    max_tenant_share: Share = 0.10
+    """One tenant's share of the items, where there are several tenants."""
+    refresh_days: PositiveInt = 30
+    """Days after which the next iteration freezes a new generation."""
+    refresh_share: Share = 0.25
+    """Share of the clusters that a new generation replaces."""
+
+
+class ProductionSuite(TracesSuite):
+    """What users ask: prompts of consented traces that have a reference answer."""
+
+    kind: Literal["production"] = "production"
+    """Which kind of suite this is."""
+    name: Name = "production"
+    """Unique among the suites."""
+    role: Role = "report"
+    """report until there are enough items: a gating suite of under 30 clusters is INCONCLUSIVE."""
+
+
+class GoldenSuite(TracesSuite):
+    """What users ask, with the answers that people wrote on the review sheets (column `human_reference`)."""
+
+    kind: Literal["golden"] = "golden"
+    """Which kind of suite this is."""
+    name: Name = "golden"
+    """Unique among the suites."""
+    role: Role = "report"
+    """As of a production suite. Whatever it is, a suite whose reviewers do not agree decides nothing."""
+    max_principal_share: Share = 0.1
+    """One user's share of the items (one item is always allowed)."""
+    max_tenant_share: Share = 1.0
+    """One tenant's share of the items, where there are several tenants."""
+    check: VerifierKind = "math"
+    """How an answer is compared with its reference."""
+
+
 class JudgedSuite(Section):
     """The answers to another suite's items, judged in pairs by the model of `rewards.judge`: how often the candidate's
     is preferred, at equal lengths."""
 
     kind: Literal["judged"] = "judged"
+    """Which kind of suite this is."""
     name: Name
     """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore."""
     over: Name
@@ -151,5 +271,14 @@ class JudgedSuite(Section):
 
 
 AnySuite = Annotated[
-    ArithmeticSuite | JsonlSuite | Gsm8kSuite | Math500Suite | JudgedSuite, Field(discriminator="kind")
+    ArithmeticSuite
+    | JsonlSuite
+    | Gsm8kSuite
+    | Math500Suite
+    | ProductionSuite
+    | GoldenSuite
+    | InspectSuite
+    | LmEvalSuite
+    | JudgedSuite,
+    Field(discriminator="kind"),
 ]

@@ -42,7 +42,7 @@ class Drawn(NamedTuple):
     prompt_refused: bool = False
 
 
-class _Attempt(NamedTuple):
+class _Tried(NamedTuple):
     reply: HttpReply
     seconds: float
 
@@ -73,6 +73,15 @@ class ChatClient:
         """That answers came with so far."""
         self.only_fingerprint = ""
         """An answer with another one ends the session; empty: any may come."""
+
+    @property
+    def served(self) -> ServedModel:
+        return self._served
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What each question carries beside OpenAI's fields."""
+        return self._extra
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,14 +168,14 @@ class ChatClient:
         except ValueError:
             return None
 
-    async def _asked(self, method: str, url: str, asked: object) -> _Attempt:
+    async def _asked(self, method: str, url: str, asked: object) -> _Tried:
         body = b"" if asked is None else json.dumps(asked).encode()
 
-        async def attempt() -> _Attempt:
+        async def attempt() -> _Tried:
             async with self._http.slots:
                 begun = time.monotonic()
                 reply = await self._http.exchange(method, url, body, (200, 401, 403, 404, *PROMPT_REFUSED))
-                return _Attempt(reply, time.monotonic() - begun)
+                return _Tried(reply, time.monotonic() - begun)
 
         return await repeated(attempt, self._settings.attempts, self._backoff_s)
 
@@ -219,6 +228,24 @@ class ChatSession:
 
     def __init__(self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None]) -> None:
         self._loop, self.decoding, self._log = loop, decoding, log
+
+    @property
+    def url(self) -> str:
+        """Root of the server's API, for programs that ask it by themselves."""
+        return self._loop.client.served.endpoint.url
+
+    @property
+    def api_key(self) -> str:
+        return self._loop.client.served.endpoint.api_key
+
+    @property
+    def model_name(self) -> str:
+        """Under which the server has this model."""
+        return self._loop.client.served.name
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        return self._loop.client.extra
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         answered = 0

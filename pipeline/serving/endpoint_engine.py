@@ -7,6 +7,7 @@ by a name; nobody can see that from here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ from pipeline.storage import ModelRef, digest_json
 
 PROBE_SAMPLING = Sampling(temperature=1.0, max_completion_tokens=16)
 PROBE_SEEDS = (20_011, 10_007)
+VLLM_FINGERPRINT = re.compile(r"(vllm-.+)-(?:[0-9a-f]{8}|nohash)")
 ELSEWHERE = "Serve the models with one that does, or set evaluation.serving.kind to transformers or vllm."
 """What to do about a server that cannot be asked."""
 
@@ -52,12 +54,11 @@ class EndpointEngine:
         if len(fingerprints) == 1:
             loop.client.only_fingerprint = min(fingerprints)
         elif fingerprints:
-            self._log(f"serving: {self._endpoint.url} has {len(fingerprints)} fingerprints at once: none is recorded")
+            self._log(f"serving: {self._endpoint.url} has {len(fingerprints)} fingerprints at once: it is held to none")
         version, context = loop.all([loop.client.version, loop.client.context], lambda route: route(), None)
-        stated = [str(version), loop.client.only_fingerprint and f"fingerprint {loop.client.only_fingerprint}"]
         return Decoding(
             engine="endpoint",
-            version=", ".join(filter(None, stated)) or "unknown",
+            version=_configuration(loop.client.only_fingerprint) or str(version) or "unknown",
             device="unknown",
             dtype="unknown",
             stop_ids=(),
@@ -107,3 +108,10 @@ class EndpointEngine:
         ids = loop.all(PROBES, loop.client.tokenize, None)
         counted = [None if some is None else len(some) for some in ids]
         return digest_json(["tokenize", ids] if counted == list(prompt_tokens) else ["prompt_tokens", prompt_tokens])
+
+
+def _configuration(fingerprint: str) -> str:
+    """What vLLM's fingerprint says of version and parallelism. Its last part and other servers' whole ones tell one
+    model from another: on record they would keep champion and candidate from ever being compared."""
+    parts = VLLM_FINGERPRINT.fullmatch(fingerprint)
+    return parts[1] if parts else ""

@@ -11,7 +11,7 @@ import json
 import secrets
 import subprocess
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -66,7 +66,7 @@ class VllmServer(NamedTuple):
 
 
 class VllmSession(ChatSession):
-    """A model of our own server: prompts are counted before anything is drawn, and the end of the server is explained."""
+    """A model of our own server: its prompts are counted before anything is drawn, and its end is explained."""
 
     def __init__(
         self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None], server: VllmServer
@@ -75,9 +75,13 @@ class VllmSession(ChatSession):
         self._server = server
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
+        def take(answer: Answer) -> None:
+            # vLLM counts the token that ended an answer, the default engine does not.
+            done(answer.model_copy(update={"tokens": answer.tokens - 1}) if answer.finished else answer)
+
         try:
             self._check_prompts(requests, sampling.max_completion_tokens)
-            super().answer(requests, sampling, done)
+            super().answer(requests, sampling, take)
         except RuntimeError as error:
             raise self._server.process.failure(f"stopped answering ({error})") from error
         if self._server.process.ended:
@@ -117,7 +121,7 @@ class VllmEngine:
     ) -> None:
         if not python.is_file():
             raise ValueError(f"No Python at {python}. Set VLLM_PYTHON to the Python of an environment that has vLLM.")
-        self._settings, self._python, self._folder, self._log = settings, python, folder, log
+        self._settings, self._python, self.folder, self._log = settings, python, folder, log
         self._adapter, self._arguments = adapter, tuple(arguments)
         self._stack = ExitStack()
         self._shared: VllmServer | None = None
@@ -132,7 +136,7 @@ class VllmEngine:
     @contextmanager
     def open(self, arm: str, model: ModelRef) -> Generator[VllmSession]:
         """Raises ValueError for a model that cannot be served here, RuntimeError for a server that does not start."""
-        base = self._base(arm, model)
+        base, _ = self._base(arm, model), self._installation
         folder_decoding = self._folder_decoding(arm, base)
         with ExitStack() as stack:
             if self._adapter is None:
@@ -163,18 +167,9 @@ class VllmEngine:
         with TransformersEngine(TransformersServing(), self._log).open(arm, base) as session:
             return session.decoding
 
-    def _with_adapter(self, served: ServedAdapter) -> Any:
-        config = _json(Path(served.adapter.uri) / "adapter_config.json")
-        rank = max([config.get("r", 0), *config.get("rank_pattern", {}).values()])
-        limit = next((limit for limit in LORA_RANKS if limit >= rank), None)
-        if limit is None:
-            raise ValueError(
-                f"The adapter at {served.adapter.uri} has rank {rank}; vLLM serves up to {LORA_RANKS[-1]}. Set "
-                "evaluation.serving.adapters to false."
-            )
-        lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(limit)]
-        lora += ["--lora-modules", f"candidate={Path(served.adapter.uri).absolute()}"]
-        return self._server(served.base, {served.base.digest: "champion", served.adapter.digest: "candidate"}, lora)
+    def _with_adapter(self, served: ServedAdapter) -> AbstractContextManager[VllmServer]:
+        names = {served.base.digest: "champion", served.adapter.digest: "candidate"}
+        return self._server(served.base, names, lora_arguments(served.adapter))
 
     @contextmanager
     def _server(self, model: ModelRef, names: dict[str, str], more: Sequence[str] = ()) -> Generator[VllmServer]:
@@ -200,7 +195,7 @@ class VllmEngine:
             if self._installation.device == "cpu":
                 command += ["--enforce-eager"]  # compiling takes minutes there, and a compiler
             command += [*more, *self._arguments]
-            with server_process("vLLM", command, environment, self._folder, self._log) as process:
+            with server_process("vLLM", command, environment, self.folder, self._log) as process:
                 process.await_health(f"{root}/health", settings.start_timeout_s)
                 yield VllmServer(process, Endpoint(f"{root}/v1", key), names)
 
@@ -241,6 +236,20 @@ class VllmEngine:
         texts = config.get("text_config", {})
         saved = [config.get("dtype"), config.get("torch_dtype"), texts.get("dtype"), texts.get("torch_dtype")]
         return next(filter(None, saved), "auto")
+
+
+def lora_arguments(adapter: ModelRef) -> list[str]:
+    """Arguments that serve an adapter as `candidate`. Raises ValueError for one that vLLM does not take."""
+    config = _json(Path(adapter.uri) / "adapter_config.json")
+    rank = max([config.get("r", 0), *config.get("rank_pattern", {}).values()])
+    limit = next((limit for limit in LORA_RANKS if limit >= rank), None)
+    if limit is None:
+        raise ValueError(
+            f"The adapter at {adapter.uri} has rank {rank}; vLLM serves up to {LORA_RANKS[-1]}. Set "
+            "evaluation.serving.adapters to false."
+        )
+    lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(limit)]
+    return [*lora, "--lora-modules", f"candidate={Path(adapter.uri).absolute()}"]
 
 
 def _json(path: Path) -> dict[str, Any]:

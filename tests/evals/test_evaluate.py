@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from evals import bundle
 from evals.__main__ import main
 from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
-from evals.gate import Verdict
+from evals.gate import Verdict, judge
+from evals.page import page
 from evals.plan import EvalPlan
 from evals.report import picture, table
 from evals.runner import Respondent, sampling
@@ -27,7 +29,7 @@ from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ArithmeticSuite
-from pipeline.rewards.verifiers import Grade, VerifierTask, grade
+from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, grade
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
@@ -186,6 +188,21 @@ def test_a_suite_changed_since_the_training_data_is_inconclusive(tmp_path: Path)
     verdict = decide(work, evaluated(work, NEW, engine))
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert "arithmetic: its items are not those that the training data was cleaned of" in verdict.reasons[0]
+    assert engine.asked == {"old": 0, "new": 0}, "nothing is paid for"
+    assert bundle.verify(store.path("iterations", "it", "evidence"), verdict.bundle_digest) == verdict
+
+
+def test_a_candidate_beyond_the_years_luck_is_not_asked(tmp_path: Path) -> None:
+    store, engine = Store(tmp_path), StandIn({"old": 0.4, "new": 0.7, "next": 0.7})
+    year = SECTION.model_copy(update={"luck_per_year": 0.05, "gates_per_year": 1})
+    verdicts = []
+    for id, digest in (("it", "new"), ("another", "next")):
+        work = context(store, id)
+        work = replace(work, recipe=work.recipe.model_copy(update={"evaluation": year}))
+        verdicts.append(decide(work, evaluated(work, ModelRef(uri=f"models/{digest}", digest=digest), engine)))
+    assert [each.verdict for each in verdicts] == [Verdict.PASS, Verdict.INCONCLUSIVE]
+    assert "the gates of the last year have spent 0.05" in verdicts[1].reasons[0]
+    assert (engine.asked["new"], engine.asked["next"]) == (960, 0)
 
 
 def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, published: tuple[Store, Any]) -> None:
@@ -244,7 +261,7 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     lines = (copy / "arithmetic/candidate.jsonl").read_text()
     (copy / "arithmetic/candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
-    manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in FILES})
+    manifest = bundle.BundleManifest(files={name: bundle._digest(copy / name) for name in FILES})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
@@ -313,6 +330,33 @@ def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     without = report.model_copy(update={"measurements": (refused,)})
     assert "champion: empty" in table(without)
     assert picture(without).startswith(b"\x89PNG")
+
+
+def test_the_page_shows_the_answers_that_changed(tmp_path: Path, published: tuple[Store, Any]) -> None:
+    store, _ = published
+    file = tmp_path / "page.html"
+    assert main(["page", str(store.path("iterations", "it", "evidence")), str(file)]) == 0
+    text = file.read_text()
+    assert "<span class='PASS'>PASS</span>" in text and "data:image/png;base64," in text
+    assert "<h2>arithmetic: from right to wrong" in text and "The first 20 of them." in text
+    assert text.count("<b>champion: correct") == text.count("<b>champion: wrong") == 20
+    assert "<script" not in text and "http" not in text
+
+
+def test_the_page_escapes_what_models_write(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    evil = "<script>alert(1)</script> & | # **bold**"
+    sample = new.results[0].samples[0].model_copy(update={"text": evil, "outcome": Outcome.correct})
+    first = new.results[0].model_copy(update={"samples": (sample, *new.results[0].samples[1:])})
+    wrong = old.results[0].samples[0].model_copy(update={"outcome": Outcome.wrong})
+    before = old.results[0].model_copy(update={"samples": (wrong, *old.results[0].samples[1:])})
+    arms = tuple(
+        arm.model_copy(update={"results": (one, *arm.results[1:])}) for arm, one in ((old, before), (new, first))
+    )
+    report = kit.report(section, suite, *arms)
+    gathered = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=arms),))
+    text = page(gathered, report, judge(report, section))
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; | # **bold**" in text and "<script" not in text
 
 
 def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:

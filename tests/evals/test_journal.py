@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from evals.journal import AnswerProtocol, answer_key, open_journal
+from evals.journal import AnswerProtocol, answer_key, erase, open_journal
 from pipeline import layout
 from pipeline.serving.inference import Answer
-from pipeline.storage import Store
+from pipeline.storage import Store, write_atomically
 from tests.answers import answer
 
 from .conftest import DECODING
@@ -92,7 +94,7 @@ from pathlib import Path
 sys.path[:0] = [{root!r}]
 from tests.evals.test_journal import PROTOCOL, given
 from evals.journal import open_journal
-from pipeline.storage import Store
+from pipeline.storage import Store, write_atomically
 with open_journal(Store({store!r}), "m", PROTOCOL) as journal:
     print("open", flush=True)
     for number in range(10**9):
@@ -128,3 +130,46 @@ def test_keys_hang_on_what_decides_the_answer_alone() -> None:
     ]
     assert len({key, *others}) == 6
     assert key == answer_key("m", "p", "item", list(messages), 0)
+
+
+def test_the_answers_to_an_item_are_erased_from_every_journal(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for model in ("m", "other"):
+        with open_journal(store, model, PROTOCOL) as journal:
+            journal.add("theirs", given("a", "a secret"))
+            journal.add("another", given("b"))
+    with file(store).open("ab") as torn:
+        torn.write(b'{"protocol": "a secret')
+    assert [change.split(": ")[1] for change in erase(store, {"theirs"})] == ["2 lines", "1 lines"]
+    assert not [path for path in tmp_path.rglob("*.jsonl") if b"secret" in path.read_bytes()]
+    for model in ("m", "other"):
+        with open_journal(store, model, PROTOCOL) as journal:
+            assert list(journal.answers) == ["b"]
+    assert erase(store, {"theirs"}) == []
+
+
+def test_who_waited_for_an_erasure_writes_into_the_new_file(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with open_journal(store, "m", PROTOCOL) as journal:
+        journal.add("theirs", given("a"))
+    writer = threading.Thread(target=add_one, args=(store,))
+    descriptor = os.open(file(store), os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    writer.start()  # opens the file of now and waits for it, while it is replaced
+    while not blocked(os.fstat(descriptor).st_ino):
+        time.sleep(0.01)
+    write_atomically(file(store), b"")
+    os.close(descriptor)
+    writer.join()
+    with open_journal(store, "m", PROTOCOL) as journal:
+        assert list(journal.answers) == ["late"]
+
+
+def add_one(store: Store) -> None:
+    with open_journal(store, "m", PROTOCOL) as journal:
+        journal.add("item", given("late"))
+
+
+def blocked(inode: int) -> bool:
+    """Whether somebody waits for the lock of that file, as the kernel lists it."""
+    return any("->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())

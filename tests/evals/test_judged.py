@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -24,6 +25,7 @@ from evals.evaluate import decide, evaluate
 from evals.gate import GateVerdict, Verdict
 from evals.judged import generation, judge_suites
 from evals.judged_evidence import JudgedEvidence
+from evals.judgements import erase
 from evals.ledger import lines
 from evals.report import table
 from pipeline import layout
@@ -54,7 +56,7 @@ def judged(
 
 
 def reported(settings: Evaluation, gathered: SuiteEvidence, of_judge: tuple[JudgedEvidence, ...]) -> EvalReport:
-    whole = bundle.evidence("it", settings, (gathered,), (), of_judge)
+    whole = bundle.evidence("it", settings, (gathered,), judged=of_judge)
     return bundle.report(whole, bundle.measure(whole), BundleRef(uri="", digest="b"))
 
 
@@ -157,6 +159,20 @@ def test_nothing_is_judged_twice(tmp_path: Path) -> None:
     other = JUDGE.model_copy(update={"rubric": "5: short\n1: long"})
     _, server = judged(tmp_path, judge(0.6), settings, judge=other)
     assert len(comparisons(server)) == 240
+
+
+def test_a_forgotten_pair_leaves_its_cost_alone(tmp_path: Path) -> None:
+    settings, store = section(), Store(tmp_path)
+    _, server = judged(tmp_path, judge(0.6), settings)
+    (journal,) = (tmp_path / layout.JUDGEMENTS).glob("*/*")
+    before = [json.loads(line) for line in journal.read_text().splitlines()]
+    keys = {each["key"] for each in before if each["item"] in ("item-0003", "item-0007")}
+    assert erase(store, ["item-0003", "item-0007"]) == [f"{journal.relative_to(tmp_path)}: 2 lines"]
+    after = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert not keys & {each["key"] for each in after} and "item-0003" not in journal.read_text()
+    assert sum(each["tokens"] for each in after) == sum(each["tokens"] for each in before) == 100 * (84 + 240)
+    _, server = judged(tmp_path, judge(0.6), settings)
+    assert len(server.requests) == 4
 
 
 KILLED = """
@@ -278,7 +294,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GateVerdi
     settings = section(role="target")
     gathered = evidence(settings)
     got, _ = judged(root, judge(0.75), settings, gathered)
-    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, (gathered,), (), got))
+    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, (gathered,), judged=got))
     return root / "evidence", gate.judge(bundle.recompute(root / "evidence"), settings)
 
 
@@ -309,7 +325,7 @@ def test_verify_refuses_rewritten_judgements(
     with pytest.raises(ValueError, match="does not match its digest"):
         bundle.verify(copy)
     listed = bundle._files(bundle.read(published[0]).provenance)
-    manifest = bundle.BundleManifest(files={each: bundle.digest_file(copy / each) for each in listed})
+    manifest = bundle.BundleManifest(files={each: bundle._digest(copy / each) for each in listed})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
@@ -373,7 +389,7 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
     engine = Wordy({work.iteration.champion.digest: 0.6, NEW.digest: 0.6})
     asked = plan(settings, **models)
     with serving(judge(0.75)) as server:
-        report = evaluate(work.store, asked, engine, check, print, Endpoint(server.url))
+        report = evaluate(work.store, asked, engine, check, print, judge=Endpoint(server.url))
     assert len(comparisons(server)) == 2 * SUITE.items
     verdict = decide(work, report)
     assert verdict.verdict is Verdict.PASS, verdict.reasons
@@ -384,5 +400,5 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
     assert line.suite == "preference"
     other = JUDGE.model_copy(update={"rubric": "5: short\n1: long"})
     items = work.store.path(layout.gate_ledger("m"))
-    assert generation(pairs, embedded_suite(SECTION), JUDGE).digest() in {each.name for each in items.iterdir()}
-    assert generation(pairs, embedded_suite(SECTION), other).digest() != line.generation
+    assert generation(pairs, embedded_suite(SECTION), JUDGE).identity() in {each.name for each in items.iterdir()}
+    assert generation(pairs, embedded_suite(SECTION), other).identity() != line.generation

@@ -23,14 +23,8 @@ def recipe(tmp_path: Path) -> list[str]:
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     suites = f"[{{kind: jsonl, name: mine, path: {tmp_path}/mine.jsonl}}]"
     recipe = str(ROOT / "jobs" / "recipes" / "embedded.yaml")
-    return [
-        "plan",
-        recipe,
-        f"data_root={tmp_path}",
-        f"evaluation.suites={suites}",
-        "evaluation.samples_per_item=4",
-        "evaluation.luck_per_year=0.05",
-    ]
+    changes = [f"suites={suites}", "samples_per_item=4", "luck_per_year=0.05"]
+    return ["plan", recipe, f"data_root={tmp_path}", *(f"evaluation.{change}" for change in changes)]
 
 
 def test_a_plan_is_printed(recipe: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, AnswerCost, Variance, pla
 from evals.statistics import mean_and_standard_error, reach
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
+from pipeline.rewards.verifiers import Outcome
 from tests.suites import embedded_suite
 
 
@@ -196,6 +197,17 @@ def test_two_finished_runs_have_variances(kit: Any) -> None:
     cut = arms[0].model_copy(update={"results": arms[0].results[1:]})
     with pytest.raises(ValueError, match="Take a bundle"):
         power.variance_of(items, (arms[0], cut))
+
+
+def test_an_ungraded_sample_counts_against_the_candidate(kit: Any, with_sample: Any) -> None:
+    section = kit.section()
+    items = kit.suite(section)
+    old = kit.arm("old", section, items, 0.5)
+    failed = with_sample(old, 200, outcome=Outcome.error)
+    right = with_sample(old, 200, outcome=Outcome.correct)
+    wrong = with_sample(old, 200, outcome=Outcome.wrong)
+    assert power.variance_of(items, (failed, old)) == power.variance_of(items, (right, old))
+    assert power.variance_of(items, (old, failed)) == power.variance_of(items, (old, wrong))
 
 
 @pytest.mark.parametrize(

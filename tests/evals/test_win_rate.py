@@ -75,11 +75,26 @@ def test_both_intervals_cover_the_truth() -> None:
     assert np.mean([each.value for each in rates]) == pytest.approx(0.1, abs=0.01)
 
 
+def test_both_intervals_are_equally_wide() -> None:
+    """Also where all candidates are longer, and the rate at equal lengths is beyond most of what was seen."""
+    for longer in (1.0, 2.2):
+        rate = win_rate(simulated_pairs(9, 600, 0.5, longer, 1.0), 0.05, 1, draws=2000).controlled
+        drawn = rate.bootstrap_upper - rate.bootstrap_lower
+        assert rate.upper - rate.lower == pytest.approx(drawn, rel=0.08)
+
+
 def test_length_alone_wins_only_the_raw_rate() -> None:
     rate = win_rate(simulated_pairs(1, 600, 0.5, 1.5, 1.0), 0.05, 1, draws=1000)
     assert rate.raw.lower > 0 and rate.raw.bootstrap_lower > 0
     assert rate.controlled.lower < 0 < rate.controlled.upper
     assert rate.length_effect == pytest.approx(1.0, abs=0.5)
+
+
+def test_a_worse_candidate_does_not_win_by_length() -> None:
+    """Preferred in 40% at equal lengths, 1.65 times as long, 40 times over: as judged it often looks better."""
+    rates = [win_rate(simulated_pairs(seed, 600, 0.4, 1.65, 1.0), 0.05, seed, draws=200) for seed in range(40)]
+    assert not any(min(each.controlled.lower, each.controlled.bootstrap_lower) > 0 for each in rates)
+    assert sum(min(each.raw.lower, each.raw.bootstrap_lower) > 0 for each in rates) >= 5
 
 
 def test_a_better_candidate_is_shown_better_at_any_length() -> None:

@@ -29,6 +29,10 @@ def suite_of(path: Path) -> list[str]:
     return [f"evaluation.suites.0.path='{path}'", f"evaluation.suites.0.sha256={digest}"]
 
 
+def digest_of(places: dict[str, Path]) -> str:
+    return hashlib.sha256(places["suite"].read_bytes()).hexdigest()
+
+
 def check(
     places: dict[str, Path], capsys: pytest.CaptureFixture[str], *overrides: str, kind: str = "openai_logs"
 ) -> tuple[int, list[str], list[str]]:
@@ -106,3 +110,17 @@ def test_quotes_in_the_environment_that_do_not_close_are_a_line(
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "name='x")
     assert validate.main(["--quick"]) == 1
     assert "a quote without its other half" in capsys.readouterr().out
+
+
+def test_a_suite_that_is_still_to_be_frozen_is_no_problem(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites = f"evaluation.suites=[{{kind: jsonl, name: own, path: '{places['suite']}', sha256: {digest_of(places)}}}, "
+    code, fine, wrong = check(
+        places,
+        capsys,
+        "training.grpo.max_completion_tokens=64",
+        f"{suites}{{kind: production}}]",
+    )
+    assert (code, wrong) == (0, [])
+    assert "suite production (report): preference_dataset will freeze it" in fine

@@ -101,7 +101,7 @@ def test_a_killed_server_takes_engine_and_worker_with_it(tmp_path: Path) -> None
         assert run.step.poll() is None
 
 
-def test_a_server_whose_watcher_is_killed_ends_and_the_rest_is_on_file(tmp_path: Path) -> None:
+def test_what_a_killed_watcher_leaves_is_on_file(tmp_path: Path) -> None:
     with started(tmp_path) as run:
         os.kill(run.watcher, signal.SIGKILL)
         wait_for(lambda: run.group.session not in session_members(run.group.session))
