@@ -148,10 +148,11 @@ def problems(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, s
     ids = [item.id for item in suite.items]
     plan = sampling(section, settings)
     reasons = _level_problems(section)
-    if len(ids) < MIN_ITEMS:
-        reasons.append(f"{len(ids)} items are too few (at least {MIN_ITEMS})")
-    if suite.clusters < MIN_CLUSTERS:
-        reasons.append(f"{suite.clusters} clusters are too few (at least {MIN_CLUSTERS})")
+    items, clusters = (2, 2) if settings.role == "report" else (MIN_ITEMS, MIN_CLUSTERS)  # two have a spread
+    if len(ids) < items:
+        reasons.append(f"{len(ids)} items are too few (at least {items})")
+    if suite.clusters < clusters:
+        reasons.append(f"{suite.clusters} clusters are too few (at least {clusters})")
     reasons += _id_problems("the suite", ids, ids)
     reasons += _protocol_problems(*(arm.protocol for arm in arms))
     for name, arm in zip(("champion", "candidate"), arms, strict=True):

@@ -86,7 +86,7 @@ def _tables(markdown: str) -> Iterator[str]:
         if line.startswith("### "):
             yield f"<h2>{html.escape(line.removeprefix('### '))}</h2>"
         elif line:
-            yield f"<p>{html.escape(line)}</p>"
+            yield f"<p>{html.escape(line.removeprefix('- '))}</p>"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

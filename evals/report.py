@@ -76,8 +76,12 @@ def _guard(guard: Guard, settings: SuiteSection) -> str:
     else:
         change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
         rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
-    name = "wrong answers" if guard.name == "score" else guard.name.replace("_", " ")
-    return f"| {name} | {rates} | {change} | {'' if settings.role == 'report' else required} |"
+    return f"| {_words(guard)} | {rates} | {change} | {'' if settings.role == 'report' else required} |"
+
+
+def _words(guard: Guard) -> str:
+    """A guard's name for people."""
+    return {"score": "wrong answers", "pii": "personal data"}.get(guard.name, guard.name.replace("_", " "))
 
 
 def _slice(row: Slice) -> str:
@@ -111,7 +115,7 @@ def _draw(figure: Any, report: EvalReport) -> None:
         assert each.comparison is not None
         settings, last = report.section.suite(each.suite), number == len(compared) - 1
         _draw_scores(left, each.comparison, "score (%)" if last else "")
-        below = "candidate minus champion (points; length in %; thick: the gate's one-sided bounds)"
+        below = "candidate minus champion (points; length in %; thick: the gate's bounds)"
         improves = settings.role == "target" and report.section.improve != "cost"
         _draw_differences(right, each.comparison, improves, below if last else "")
         asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
@@ -137,8 +141,8 @@ def _draw_differences(axes: Axes, comparison: Comparison, improves: bool, label:
         margin = math.expm1(guard.margin) if length else guard.margin
         _line(axes, row, margin)
         _point(axes, row, _percent(guard.difference) if length else guard.difference, NEUTRAL, "D", "+z.1f")
-        word = "wrong answers" if guard.name == "score" else guard.name.replace("_", " ")
-        names.append(f"{word} must lie left of {100 * margin:g}")
+        end = "" if guard.rule == "safe" else ": lower end"
+        names.append(f"{_words(guard)}{end} must lie left of {100 * margin:g}")
     _finish(axes, names, label)
 
 

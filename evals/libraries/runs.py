@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from evals.journal import AnswerProtocol
-from evals.libraries import inspect_log
+from evals.libraries import inspect_log, lm_eval_log
 from evals.libraries.environment import LibraryEnvironments
 from evals.libraries.tasks import task_arguments
 from evals.results import EvalArm, ItemResult
@@ -22,7 +22,7 @@ from evals.suites import Suite
 from evals.suites.tasks import task_digest
 from pipeline import layout
 from pipeline.recipe.serving import HttpServing
-from pipeline.recipe.suites import InspectSuite, LibrarySuite
+from pipeline.recipe.suites import InspectSuite, LibrarySuite, LmEvalSuite
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import InferenceSession, Sampling
 from pipeline.storage import ModelRef, Store, digest_json, write_atomically
@@ -131,6 +131,9 @@ def read_log(
     section: LibrarySuite, log: Mapping[str, Any], suite: Suite, samples: int
 ) -> tuple[tuple[ItemResult, ...], str]:
     """The results in a library's log, and what graded them."""
+    if isinstance(section, LmEvalSuite):
+        metric, filter = section.metric, section.filter
+        return lm_eval_log.results(log, suite, metric, filter), lm_eval_log.version(log, metric, filter)
     assert isinstance(section, InspectSuite)
     return inspect_log.results(log, suite, samples, section.scorer), inspect_log.version(log, section.scorer)
 

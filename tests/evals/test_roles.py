@@ -65,6 +65,9 @@ def test_a_report_decides_nothing_whatever_it_shows(kit: Any) -> None:
     settings = section(kit, {}, {"role": "report"})
     assert judged(kit, settings, (0.4, 0.6), (0.9, 0.1))[0] is Verdict.PASS
     few = section(kit, {}, {"role": "report", "items": 5})
+    small = report(kit, few, (0.4, 0.6), (0.5, 0.5))
+    assert small.measurements[1].comparison.clusters == 3, "shown, whatever its size"
+    few = section(kit, {}, {"role": "report", "items": 2})
     whole = report(kit, few, (0.4, 0.6), (0.5, 0.5))
     assert whole.measurements[1].comparison is None and "too few" in whole.measurements[1].problems[0]
     assert gate.judge(whole, few).verdict is Verdict.PASS

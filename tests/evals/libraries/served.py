@@ -1,15 +1,11 @@
-"""An engine whose models answer at a URL alone, as a library asks them."""
+"""A session whose model answers at a URL alone, as a library asks it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
-from pipeline.storage import ModelRef
-
-from .toy_server import KEY, ToyServer
 
 DECODING = Decoding(
     engine="endpoint", version="1", device="unknown", dtype="unknown", stop_ids=(), context=None, tokens_digest="a" * 64
@@ -25,11 +21,3 @@ class ServedSession(NamedTuple):
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         raise AssertionError("a library asks the server by itself")
-
-
-class ServedEngine(NamedTuple):
-    server: ToyServer
-
-    @contextmanager
-    def open(self, arm: str, model: ModelRef) -> Generator[ServedSession]:
-        yield ServedSession(self.server.url, KEY, model.digest)

@@ -23,14 +23,17 @@ from evals.suites.tasks import list_path, task_digest
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
+from pipeline.recipe.serving import EndpointServing
 from pipeline.recipe.suites import InspectSuite
 from pipeline.rewards.verifiers import Outcome
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import answer_seed
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
-from tests.contexts import context_of
+from tests.contexts import context_of, quiet
 
-from .served import ServedEngine, ServedSession
+from .served import ServedSession
 from .toy_server import KEY, toy_server
 
 TASK = Path(__file__).parent / "sums_task.py"
@@ -149,27 +152,28 @@ def test_a_task_decides_like_any_suite(tmp_path: Path, with_inspect: LibraryEnvi
     with toy_server({"old": 0.3, "new": 0.9}) as server:
         work = context(store, section, with_inspect)
         plan = plan_of(work)
-        report = evaluate(store, plan, ServedEngine(server), refuse, lines.append, with_inspect)
+        assert isinstance(section.serving, EndpointServing)
+        engine = EndpointEngine(section.serving, Endpoint(server.url, KEY), quiet)
+        report = evaluate(store, plan, engine, refuse, lines.append, with_inspect)
         assert decide(work, report).verdict is Verdict.PASS
         assert server.keys == {f"Bearer {KEY}"}
-        asked = {(body["model"], body["messages"][-1]["content"], body["seed"]) for body in server.requests}
-        assert len(server.requests) == len(asked) == 320
+        requests = [body for body in server.requests if body["max_tokens"] == 512]  # the engine's probes have 16
+        asked = {(body["model"], body["messages"][-1]["content"], body["seed"]) for body in requests}
+        assert len(requests) == len(asked) == 320
 
         # One seed for each answer, the same for both models, whatever the task says of its temperature.
         assert {(q, s) for m, q, s in asked if m == "old"} == {(q, s) for m, q, s in asked if m == "new"}
         assert answer_seed(section.seed, "sum-3", 1) in {s for _, q, s in asked if q == "What is 3 and 10?"}
-        assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in server.requests} == {(1, 1, 512)}
-
-        assert {tuple(body.get("stop_token_ids", ())) for body in server.requests} == {(3,)}
+        assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in requests} == {(1, 1, 512)}
 
         # The same champion beside another candidate: its answers are there.
         store.path("iterations/it/eval_report.json").unlink()
         evidence = bundle.read(Path(report.bundle.uri))
         store.path("iterations/it/evidence").rename(tmp_path / "moved")
-        again = evaluate(store, plan, ServedEngine(server), refuse, lines.append, with_inspect)
+        again = evaluate(store, plan, engine, refuse, lines.append, with_inspect)
         assert again.digest() == report.digest()
         assert "evaluation: sums: 160 answers are there, 0 asked" in lines
-        assert len(server.requests) == 320
+        assert sum(body["max_tokens"] == 512 for body in server.requests) == 320
     (pair,) = evidence.suites
     right = [sum(s.outcome is Outcome.correct for each in arm.results for s in each.samples) / 160 for arm in pair.arms]
     assert 0.2 < right[0] < 0.4 and 0.8 < right[1] < 1.0
@@ -191,6 +195,7 @@ def test_questions_that_fail_are_errors_and_asked_again(tmp_path: Path, with_ins
         assert isinstance(settings, InspectSuite)
         first = library.arm(settings, asked, sampling(section, settings))
         server.fails = ""
+        assert {tuple(body["stop_token_ids"]) for body in server.requests} == {(3,)}
         second = library.arm(settings, asked, sampling(section, settings))
     assert [s.outcome for s in first.results[0].samples] == [Outcome.error] * 2
     assert Outcome.error not in {s.outcome for each in (*first.results[1:], *second.results) for s in each.samples}

@@ -20,17 +20,19 @@ class ToyServer:
     def __init__(self, skills: dict[str, float], fails: str) -> None:
         self.url, self.skills, self.fails = "", skills, fails
         self.requests: list[dict[str, Any]] = []
+        """The sums that were asked for; an engine's probes are none."""
         self.keys: set[str] = set()
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        self.requests.append(body)
         question = body["messages"][-1]["content"]
         if self.fails and self.fails in question:
             return 400, {"error": {"message": "the model cannot be asked this", "type": "BadRequest"}}
         dice = random.Random(repr((question, body.get("seed"))))
-        one, other = map(int, re.findall(r"\d+", question)[:2])
-        right = dice.random() < self.skills[body["model"]]
-        text = f"It is {one + other if right else one + other + 1}"
+        text = f"It may be {dice.random()}"
+        if sum := re.fullmatch(r"What is (\d+) and (\d+)\?", question):
+            self.requests.append(body)
+            number = int(sum[1]) + int(sum[2])
+            text = f"It is {number if dice.random() < self.skills[body['model']] else number + 1}"
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 99
         words = text.split()[:limit]
         return 200, {
@@ -58,8 +60,15 @@ def toy_server(skills: dict[str, float], fails: str = "") -> Generator[ToyServer
 
         def do_POST(self) -> None:
             server.keys.add(self.headers.get("Authorization", ""))
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, reply = server.reply(body)
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path == "/v1/chat/completions":
+                self.send(*server.reply(json.loads(content)))
+            else:
+                self.send(404, {})
+
+        do_GET = do_POST
+
+        def send(self, status: int, reply: dict[str, Any]) -> None:
             content = json.dumps(reply).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
