@@ -402,3 +402,22 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
     items = work.store.path(layout.gate_ledger("m"))
     assert generation(pairs, embedded_suite(SECTION), JUDGE).identity() in {each.name for each in items.iterdir()}
     assert generation(pairs, embedded_suite(SECTION), other).identity() != line.generation
+
+
+def test_a_gate_that_asked_nobody_has_a_bundle_too(tmp_path: Path) -> None:
+    settings, store = section(role="target"), Store(tmp_path)
+    bundle.publish(store, "evidence", bundle.evidence("it", settings, (), ("the year's luck is spent",), (OLD, NEW)))
+    report = bundle.recompute(tmp_path / "evidence")
+    assert bundle.verify(tmp_path / "evidence").verdict is Verdict.INCONCLUSIVE
+    assert report.judged == () and report.target().problems == ("the year's luck is spent",)
+
+
+def test_a_judge_does_not_decide_alone_where_the_check_may_not(tmp_path: Path) -> None:
+    settings = section(role="target")
+    gathered = evidence(settings)
+    suite = gathered.suite.model_copy(update={"advisory": "the reviewers do not agree"})
+    gathered = gathered.model_copy(update={"suite": suite})
+    got, _ = judged(tmp_path, judge(0.75), settings, gathered)
+    verdict = gate.judge(reported(settings, gathered, got), settings)
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert verdict.reasons == ("arithmetic: the reviewers do not agree",)
