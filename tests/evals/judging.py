@@ -6,18 +6,35 @@ import hashlib
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from evals import bundle, gate
 from evals.bundle import SuiteEvidence
+from evals.comparison import BundleRef, EvalReport
+from evals.gate import GateVerdict
+from evals.judged import judge_suites
+from evals.judged_evidence import JudgedEvidence
 from evals.plan import EvalPlan
 from evals.results import EvalArm
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
+from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge.controls import CONTROLS
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from tests.evals.conftest import Kit
-from tests.pipeline.rewards.judge.endpoint import MODEL, Answer, Request, Said, Server, parts, preferring, scored
+from tests.pipeline.rewards.judge.endpoint import (
+    MODEL,
+    Answer,
+    Request,
+    Said,
+    Server,
+    parts,
+    preferring,
+    scored,
+    serving,
+)
 
 JUDGE = Judge(model=MODEL, digest="sha256:0f", timeout_s=30, concurrency=8, attempts=1, max_text_chars=2_000_000)
 MARK = "[new]"
@@ -97,3 +114,25 @@ def comparisons(server: Server) -> list[str]:
     """The bodies of the requests that compare, without their random marks."""
     pairs = [parts(each) for each in server.requests]
     return [str(sorted(each.items())) for each in pairs if "answer A" in each]
+
+
+def judged(
+    root: Path, answer: Answer, settings: Evaluation, gathered: SuiteEvidence | None = None, **changes: Any
+) -> tuple[tuple[JudgedEvidence, ...], Server]:
+    with serving(answer) as server:
+        asked = plan(settings, **changes)
+        got = judge_suites(Store(root), asked, Endpoint(server.url), [gathered or evidence(settings)], print)
+    return got, server
+
+
+def reported(settings: Evaluation, gathered: SuiteEvidence, of_judge: tuple[JudgedEvidence, ...]) -> EvalReport:
+    whole = bundle.evidence("it", settings, (gathered,), judged=of_judge)
+    return bundle.report(whole, bundle.measure(whole), BundleRef(uri="", digest="b"))
+
+
+def gated(
+    root: Path, answer: Answer, settings: Evaluation, longer: float = 1.0, **changes: Any
+) -> tuple[GateVerdict, EvalReport]:
+    gathered = evidence(settings, longer)
+    report = reported(settings, gathered, judged(root, answer, settings, gathered, **changes)[0])
+    return gate.judge(report, settings), report

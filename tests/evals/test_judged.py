@@ -1,111 +1,43 @@
-"""Judged suites against a real server: who may judge, what is asked, what it costs, and what the gate makes of it."""
+"""Judging pairs by a real server: who may, what is asked, what it costs, and what a kill leaves."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from evals import bundle, gate
-from evals.bundle import SuiteEvidence
-from evals.comparison import BundleRef, EvalReport
-from evals.evaluate import decide, evaluate
-from evals.gate import GateVerdict, Verdict
-from evals.judged import generation, judge_suites
-from evals.judged_evidence import JudgedEvidence
+from evals import gate
+from evals.gate import Verdict
+from evals.judged import judge_suites
 from evals.judgements import erase
-from evals.ledger import lines
-from evals.report import table
 from pipeline import layout
-from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import JudgedSuite
-from pipeline.rewards.judge import Endpoint, JudgeAway
-from pipeline.serving.inference import Answer as Reply
-from pipeline.serving.inference import AnswerRequest, Sampling
-from pipeline.storage import CheckpointRef, ModelRef, Store
-from tests.contexts import context_of
+from pipeline.rewards.judge import JudgeAway
+from pipeline.storage import Store
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, parts, serving
-from tests.suites import embedded_suite
 
-from .judging import ADAPTER, JUDGE, MARK, NEW, OLD, comparisons, evidence, judge, plan, saying, section
-from .test_evaluate import SECTION, SUITE, StandIn, StandInSession, check, context
+from .judging import (
+    ADAPTER,
+    JUDGE,
+    NEW,
+    OLD,
+    comparisons,
+    evidence,
+    gated,
+    judge,
+    judged,
+    plan,
+    reported,
+    saying,
+    section,
+)
 
 ROOT = Path(__file__).parents[2]
-FILES = ("judged-0/pairs.jsonl", "judged-0/judge.json", "judged-0/measurement.json")
-
-
-def judged(
-    root: Path, answer: Answer, settings: Evaluation, gathered: SuiteEvidence | None = None, **changes: Any
-) -> tuple[tuple[JudgedEvidence, ...], Server]:
-    with serving(answer) as server:
-        asked = plan(settings, **changes)
-        got = judge_suites(Store(root), asked, Endpoint(server.url), [gathered or evidence(settings)], print)
-    return got, server
-
-
-def reported(settings: Evaluation, gathered: SuiteEvidence, of_judge: tuple[JudgedEvidence, ...]) -> EvalReport:
-    whole = bundle.evidence("it", settings, (gathered,), judged=of_judge)
-    return bundle.report(whole, bundle.measure(whole), BundleRef(uri="", digest="b"))
-
-
-def gated(
-    root: Path, answer: Answer, settings: Evaluation, longer: float = 1.0, **changes: Any
-) -> tuple[GateVerdict, EvalReport]:
-    gathered = evidence(settings, longer)
-    report = reported(settings, gathered, judged(root, answer, settings, gathered, **changes)[0])
-    return gate.judge(report, settings), report
-
-
-def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -> None:
-    settings = section(role="target")
-    verdict, report = gated(tmp_path / "better", judge(0.75), settings)
-    assert verdict.verdict is Verdict.PASS, verdict.reasons
-    assert "| at equal lengths |" in table(report, verdict) and "judged-0 (target" in table(report)
-    verdict, _ = gated(tmp_path / "worse", judge(0.25), settings)
-    assert verdict.verdict is Verdict.FAIL
-    assert verdict.reasons[0].startswith("preference not shown: judged-0")
-
-
-def test_a_long_winded_candidate_is_not_preferred(tmp_path: Path) -> None:
-    settings = section(items=300, role="target")
-    verdict, report = gated(tmp_path, judge(0.45, habit=1.5), settings, longer=1.5)
-    (measured,) = report.judged
-    assert measured.win_rate is not None
-    assert measured.win_rate.raw.lower > 0, "as judged it looks better"
-    assert measured.win_rate.controlled.value < 0
-    assert verdict.verdict is Verdict.FAIL
-
-
-def test_a_guard_holds_within_its_margin(tmp_path: Path) -> None:
-    settings = section(items=300, role="guard", margin=0.15)
-    assert gated(tmp_path / "alike", judge(0.5), settings)[0].verdict is Verdict.PASS
-    verdict, _ = gated(tmp_path / "worse", judge(0.2), settings)
-    assert verdict.verdict is Verdict.FAIL
-    assert any("judged-0: guard failed: losses to the champion" in reason for reason in verdict.reasons)
-
-
-@pytest.mark.parametrize("role", ["target", "guard"])
-def test_a_judge_that_always_says_a_is_inconclusive(tmp_path: Path, role: str) -> None:
-    verdict, _ = gated(tmp_path, saying(lambda _: "A"), section(role=role))
-    assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert "prefers another answer of 100% of the pairs when their order is swapped" in verdict.reasons[0]
-
-
-def test_a_report_decides_nothing(tmp_path: Path) -> None:
-    verdict, report = gated(tmp_path, saying(lambda _: "A"), section(role="report"))
-    assert verdict.verdict is Verdict.PASS and report.judged[0].win_rate is None
 
 
 @pytest.mark.parametrize("kin", [OLD.digest, NEW.digest, ADAPTER.digest, "base", "sha256:BASE"])
@@ -286,138 +218,3 @@ def test_runs_that_cannot_be_paired_are_not_judged(tmp_path: Path) -> None:
     assert measured.problems == (
         "its answers are those to arithmetic: candidate: 1 missing item ids, such as item-0000",
     )
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GateVerdict]:
-    root = tmp_path_factory.mktemp("bundle")
-    settings = section(role="target")
-    gathered = evidence(settings)
-    got, _ = judged(root, judge(0.75), settings, gathered)
-    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, (gathered,), judged=got))
-    return root / "evidence", gate.judge(bundle.recompute(root / "evidence"), settings)
-
-
-def test_verify_recomputes_the_win_rate(published: tuple[Path, GateVerdict]) -> None:
-    path, verdict = published
-    assert bundle.verify(path) == verdict and verdict.verdict is Verdict.PASS
-    assert all((path / name).is_file() for name in FILES)
-    assert "word" not in (path / FILES[0]).read_text(), "no text"
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        (FILES[0], '"champion_first":0.0', '"champion_first":1.0'),
-        (FILES[0], '"candidate_length":', '"candidate_length":1'),
-        (FILES[2], '"pairs": 120', '"pairs": 121'),
-        (FILES[0], "item-0000", "item-9999"),
-    ],
-    ids=["an outcome", "a length", "a number", "an item"],
-)
-def test_verify_refuses_rewritten_judgements(
-    tmp_path: Path, published: tuple[Path, GateVerdict], name: str, old: str, new: str
-) -> None:
-    copy = shutil.copytree(published[0], tmp_path / "carried")
-    text = (copy / name).read_text()
-    assert old in text
-    (copy / name).write_text(text.replace(old, new, 1))
-    with pytest.raises(ValueError, match="does not match its digest"):
-        bundle.verify(copy)
-    listed = bundle._files(bundle.read(published[0]).provenance)
-    manifest = bundle.BundleManifest(files={each: bundle._digest(copy / each) for each in listed})
-    (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
-    with pytest.raises(ValueError, match="do not give the recorded numbers"):
-        bundle.verify(copy)
-
-
-SUMS: dict[str, Any] = {"kind": "arithmetic"}
-PAIRS: dict[str, Any] = {"kind": "judged", "name": "judged", "over": "arithmetic", "role": "target"}
-
-
-@pytest.mark.parametrize(
-    ("suites", "changes", "words"),
-    [
-        ([{**SUMS, "role": "report"}, PAIRS], {}, "a judge would decide alone"),
-        ([PAIRS], {}, "judges answers to arithmetic, which is no suite with items"),
-        ([SUMS, {**PAIRS, "over": "sums"}], {}, "Set over to one of arithmetic"),
-        ([SUMS, PAIRS, {**PAIRS, "name": "twice", "over": "judged"}], {}, "judges answers to judged"),
-        ([SUMS, {**PAIRS, "name": "arithmetic"}], {}, "two suites are named arithmetic"),
-        ([{**SUMS, "role": "guard"}, PAIRS], {"improve": "cost"}, "the only targets are judged"),
-        ([SUMS, {**PAIRS, "samples_per_item": 2}], {}, "Extra inputs"),
-    ],
-)
-def test_a_judge_never_decides_alone(suites: list[dict[str, Any]], changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        Evaluation.model_validate({"suites": suites, **changes})
-
-
-def test_a_judged_target_beside_a_checked_guard_is_taken() -> None:
-    taken = Evaluation.model_validate({"suites": [{**SUMS, "role": "guard"}, PAIRS], "improve": "any"})
-    assert [each.name for each in taken.asked] == ["arithmetic"] and [each.name for each in taken.targets] == ["judged"]
-
-
-class Wordy(StandIn):
-    """Answers of many lengths around 20 words; the candidate's are marked."""
-
-    @contextmanager
-    def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
-        session = StandInSession(self, model)
-        ask = session.answer
-
-        def answer(requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Reply], None]) -> None:
-            def wordy(each: Reply) -> None:
-                words = random.Random(f"{arm}{each.key}").randrange(40)
-                text = f"{'word ' * words}{MARK if arm == 'candidate' else ''}\n{each.text}"
-                done(each.model_copy(update={"text": text, "tokens": words + 4}))
-
-            ask(requests, sampling, wordy)
-
-        session.answer = answer  # type: ignore[method-assign]
-        yield session
-
-
-def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
-    pairs = JudgedSuite(name="preference", over="arithmetic", role="target")
-    settings = Evaluation(
-        suites=(SUITE.model_copy(update={"role": "guard", "margin": 0.2}), pairs), max_standard_error=0.05,
-        guard_margin=0.1, longer_by=0.5, luck_per_year=None, samples_per_item=2,
-    )  # fmt: skip
-    work = context(Store(tmp_path))
-    work = context_of(work.store, work.iteration, evaluation=settings)
-    models = {"iteration": work.iteration, "candidate": CheckpointRef(adapter=ADAPTER, model=NEW, step=1)}
-    engine = Wordy({work.iteration.champion.digest: 0.6, NEW.digest: 0.6})
-    asked = plan(settings, **models)
-    with serving(judge(0.75)) as server:
-        report = evaluate(work.store, asked, engine, check, print, judge=Endpoint(server.url))
-    assert len(comparisons(server)) == 2 * SUITE.items
-    verdict = decide(work, report)
-    assert verdict.verdict is Verdict.PASS, verdict.reasons
-    assert report.target().suite == "arithmetic"
-    assert evaluate(work.store, asked, engine, check, print) == report, "nothing is asked again"
-    assert bundle.verify(report.bundle.uri) == verdict
-    (line,) = lines(work.store, "m")
-    assert line.suite == "preference"
-    other = JUDGE.model_copy(update={"rubric": "5: short\n1: long"})
-    items = work.store.path(layout.gate_ledger("m"))
-    assert generation(pairs, embedded_suite(SECTION), JUDGE).identity() in {each.name for each in items.iterdir()}
-    assert generation(pairs, embedded_suite(SECTION), other).identity() != line.generation
-
-
-def test_a_gate_that_asked_nobody_has_a_bundle_too(tmp_path: Path) -> None:
-    settings, store = section(role="target"), Store(tmp_path)
-    bundle.publish(store, "evidence", bundle.evidence("it", settings, (), ("the year's luck is spent",), (OLD, NEW)))
-    report = bundle.recompute(tmp_path / "evidence")
-    assert bundle.verify(tmp_path / "evidence").verdict is Verdict.INCONCLUSIVE
-    assert report.judged == () and report.target().problems == ("the year's luck is spent",)
-
-
-def test_a_judge_does_not_decide_alone_where_the_check_may_not(tmp_path: Path) -> None:
-    settings = section(role="target")
-    gathered = evidence(settings)
-    suite = gathered.suite.model_copy(update={"advisory": "the reviewers do not agree"})
-    gathered = gathered.model_copy(update={"suite": suite})
-    got, _ = judged(tmp_path, judge(0.75), settings, gathered)
-    verdict = gate.judge(reported(settings, gathered, got), settings)
-    assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert verdict.reasons == ("arithmetic: the reviewers do not agree",)
