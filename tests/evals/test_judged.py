@@ -51,6 +51,13 @@ def test_a_judge_of_the_lineage_is_not_asked(tmp_path: Path, kin: str) -> None:
     assert verdict.verdict is Verdict.INCONCLUSIVE and "lineage" in verdict.reasons[0]
 
 
+def test_an_admission_by_the_labels_lets_no_kin_in(tmp_path: Path) -> None:
+    settings = section(role="target")
+    judged(tmp_path, judge(0.9), settings)
+    ((got,), server) = judged(tmp_path, judge(0.9), settings, evidence(settings, longer=2.0), lineage=("0F",))
+    assert "lineage" in got.provenance.problems[0] and not got.pairs and not server.requests
+
+
 def test_a_judge_that_is_not_admitted_is_inconclusive(tmp_path: Path) -> None:
     verdict, _ = gated(tmp_path, judge(0.9, admits=False), section(role="target"))
     assert verdict.verdict is Verdict.INCONCLUSIVE and "plain questions right" in verdict.reasons[0]
