@@ -64,15 +64,23 @@ class IterationRecords:
                 "launch/preemptions": float(self.account.preemptions),
                 "launch/lost_steps": float(self.account.lost_steps),
             }
-        compared = self.report.measurement.comparison if self.report else None
-        if compared is not None:
-            last |= {
-                "held_out/accuracy_champion": compared.champion.value,
-                "held_out/accuracy_candidate": compared.candidate.value,
-                "held_out/difference": compared.difference.value,
-                "held_out/difference_low": compared.difference.low,
-                "held_out/difference_high": compared.difference.high,
-            }
+        for measured in self.report.measurements if self.report else ():
+            if compared := measured.comparison:
+                last |= {
+                    f"held_out/{measured.suite}/champion": compared.champion.value,
+                    f"held_out/{measured.suite}/candidate": compared.candidate.value,
+                    f"held_out/{measured.suite}/difference": compared.difference.value,
+                    f"held_out/{measured.suite}/difference_low": compared.difference.low,
+                    f"held_out/{measured.suite}/difference_high": compared.difference.high,
+                }
+        for judged in self.report.judged if self.report else ():
+            if rate := judged.win_rate:
+                last |= {
+                    f"judged/{judged.suite}/win_rate": 0.5 + rate.controlled.value,
+                    f"judged/{judged.suite}/win_rate_low": 0.5 + rate.controlled.low,
+                    f"judged/{judged.suite}/win_rate_high": 0.5 + rate.controlled.high,
+                    f"judged/{judged.suite}/win_rate_raw": 0.5 + rate.raw.value,
+                }
         return [*self.trained.metrics, last]
 
 

@@ -1,15 +1,18 @@
 """How the training stage reaches a cluster: the check before a launch, and the launch with its live lines."""
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from assets.environment import environment
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
+from evals.ledger import exhausted, lines
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
 from k8s.client import connect
@@ -17,8 +20,9 @@ from k8s.launch import Hooks, abandon, launch
 from k8s.launchable import check_launch
 from pipeline import layout
 from pipeline.demo import is_demo_model
-from pipeline.demo.suite import NAME as DEMO_SUITE
 from pipeline.recipe import Recipe
+from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
 from pipeline.training.result import TrainingResult
@@ -83,16 +87,18 @@ def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable
     return abandoned_gang.name if abandoned_gang else ""
 
 
-def launchable(recipe: Recipe, plan: TrainingPlan, plan_path: Path, suite: Callable[[], Suite]) -> dg.AssetCheckResult:
+def launchable(
+    recipe: Recipe, plan: TrainingPlan, plan_path: Path, suites: Callable[[], tuple[Suite, ...]]
+) -> dg.AssetCheckResult:
     """Whether the cluster would take the gang, the budget its cost and the gate its result, as far as that can be known
-    beforehand. `suite` reads what the gate will ask; where there is nothing to launch it is not read.
+    beforehand. `suites` reads what the gate will ask; where there is nothing to launch they are not read.
 
     Raises ValueError where it cannot be."""
     name = "launchable"
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
     findings, cost, refusals = check_launch(recipe, plan, plan_path)
-    reasons = [*refusals, *gate_refusals(recipe, plan.base.uri, suite())]
+    reasons = [*refusals, *gate_refusals(recipe, plan.base.uri, suites(), plan.iteration)]
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,
@@ -115,20 +121,37 @@ def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
         raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
 
 
-def gate_refusals(recipe: Recipe, base: str, suite: Suite) -> list[str]:
-    """Why no verdict of the gate over this suite could be meant, or pass, for a model trained on top of `base` (a
+def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration: str = "") -> list[str]:
+    """Why no verdict of the gate over these suites could be meant, or pass, for a model trained on top of `base` (a
     directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
     section = recipe.evaluation
-    refusals = shortfalls(suite, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
-    if suite.name == DEMO_SUITE and not is_demo and not recipe.accept_demo_suite:
+    entered = lines(Store(recipe.data_root), recipe.base_model.name)
+    ledger = [line for line in entered if line.iteration != iteration]  # who was asked about already is asked again
+    refusals = exhausted(ledger, section, datetime.now(UTC))
+    refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
+    refusals += judge_refusals(recipe)
+    demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
+    if demo and not is_demo and not recipe.accept_demo_suite:
         refusals.append(
-            f"the gate's suite, {suite.name}, asks what the embedded model was made for, and base_model.uri is "
-            "another model: its verdict would say nothing of it. Suites of your own are not supported yet: stop "
-            "before the training (dagster job launch -j preference_tuning -o '*preference_dataset'), or set "
-            "accept_demo_suite: true in the recipe where word problems in arithmetic are what you tune for."
+            f"the gate's suite {demo[0].name} asks what the embedded model was made for, and base_model.uri is another "
+            "model: its verdict would say nothing of it. List suites of your own task in evaluation.suites "
+            "(docs/evaluation.md), or set accept_demo_suite: true in the recipe where word problems in arithmetic are "
+            "what you tune for."
         )
     return refusals
+
+
+def judge_refusals(recipe: Recipe) -> list[str]:
+    """Why the judged suites that gate could not be judged."""
+    gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
+    if not gating:
+        return []
+    if recipe.rewards.judge is None:
+        return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
+    if not environment().judge[0]:
+        return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
+    return []
 
 
 def _cancelled(context: dg.AssetExecutionContext) -> bool:

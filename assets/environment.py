@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from evals.libraries.environment import LibraryEnvironments, named_environments
 from pipeline.recipe.overrides import split
+from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 
 ITERATION_TAG = "iteration"
 """On a run: the id of the iteration that it makes or goes on with."""
@@ -43,6 +45,10 @@ class Environment:
     """JUDGE_URL and JUDGE_API_KEY."""
     rag: tuple[str, str] = field(repr=False)
     """RAG_URL and RAG_API_KEY."""
+    libraries: LibraryEnvironments
+    """INSPECT_PYTHON and LM_EVAL_PYTHON: the Pythons of environments with these evaluation libraries."""
+    serving: ServingAddresses
+    """SERVING_URL and SERVING_API_KEY, and VLLM_PYTHON: a server, and the Python of an environment that has vLLM."""
     tracking: str = field(repr=False)
     """MLFLOW_TRACKING_URI: tracking and registry."""
     kubeconfig: str
@@ -71,6 +77,8 @@ def environment() -> Environment:
         lake_catalogue=read("LAKE_CATALOGUE_URI", ""),
         judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
         rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),
+        libraries=named_environments(os.environ),
+        serving=serving_addresses(os.environ),
         tracking=read("MLFLOW_TRACKING_URI", ""),
         kubeconfig=read("KUBECONFIG", ""),
         ray=read("RAY_ADDRESS", ""),

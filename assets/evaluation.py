@@ -7,10 +7,12 @@ import dagster as dg
 from assets.metadata import picture
 from assets.resources import Deployment
 from evals import report
-from evals.evaluate import EvalReport, decide, evaluate
+from evals.comparison import EvalReport
+from evals.evaluate import decide, evaluate
+from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
+from evals.plan import EvalPlan, inference, publish_plan
 from pipeline.rewards.verifiers import grader_of
-from pipeline.serving.sample import server
 from pipeline.training.result import TrainingResult
 
 
@@ -20,16 +22,27 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     if policy_checkpoint.health.verdict == "STOP":
         raise dg.Failure("The training stopped itself: there is no candidate to evaluate.", allow_retries=False)
     work = deployment.work(deployment.iteration(policy_checkpoint.iteration), context.log.info)
-    with closing(grader_of(work.recipe.rewards.verifier)) as check:
-        result: EvalReport = evaluate(work, policy_checkpoint.checkpoint.model, server(context.log.info), check)
-    compared = result.measurement.comparison
+    plan = EvalPlan(
+        iteration=work.iteration,
+        section=work.recipe.evaluation,
+        verifier=work.recipe.rewards.verifier,
+        candidate=policy_checkpoint.checkpoint,
+        judge=work.recipe.rewards.judge if work.recipe.evaluation.judged else None,
+        lineage=tuple(sorted(deployment.lineage(work.iteration))),
+    )
+    publish_plan(work.store, plan)
+    withdraw(work)
+    log, judge = context.log.info, deployment.endpoints().judge
+    with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
+        result: EvalReport = evaluate(work.store, plan, engine, check, log, deployment.libraries(), judge)
+    compared = result.target().comparison
     figures = {}
     if compared is not None:
         figures = {
             "accuracy before": compared.champion.value,
             "accuracy after": compared.candidate.value,
             "difference": compared.difference.value,
-            "intervals": picture(report.picture(result), "Accuracy and paired difference with intervals"),
+            "intervals": picture(report.picture(result), "Scores and paired differences with intervals"),
         }
     yield dg.Output(
         result,

@@ -10,6 +10,7 @@ import dagster as dg
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, TRACES
+from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.iteration import Iteration
@@ -21,6 +22,7 @@ from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.section import joined
+from pipeline.serving.endpoint import ServingAddresses
 from pipeline.storage import Store, model_ref
 from pipeline.traces.context import IterationContext, Log, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
@@ -118,6 +120,14 @@ class Deployment(dg.ConfigurableResource):
         read = environment()
         judge, rag = (Endpoint(url, key) if url else None for url, key in (read.judge, read.rag))
         return Endpoints(judge=judge, rag=rag)
+
+    def serving(self) -> ServingAddresses:
+        """Where the evaluation's questions are answered: SERVING_URL with SERVING_API_KEY, or by VLLM_PYTHON."""
+        return environment().serving
+
+    def libraries(self) -> LibraryEnvironments:
+        """Where the suites of evaluation libraries run: INSPECT_PYTHON, LM_EVAL_PYTHON."""
+        return environment().libraries
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""

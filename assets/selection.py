@@ -1,11 +1,14 @@
 """The selection stage: preference data, and the choice of method."""
 
+from datetime import UTC, datetime
+
 import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.metadata import picture, table
 from assets.resources import Deployment
-from evals.suites import held_out_texts, suite
+from evals.freezing import freeze, prompts
+from evals.suites import pin, suites
 from pipeline import layout
 from pipeline.plots import selection as selection_plots
 from pipeline.rewards.records import RewardLabels
@@ -22,12 +25,16 @@ from pipeline.training.step_times import measured_step_s
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
     """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
+    freeze(work, reward_labels.dataset, datetime.now(UTC))
+    asked = suites(work.store, work.recipe.evaluation)
+    pin(work.store, work.path(), asked)
     dataset: PreferenceDataset = build(
         work,
         reward_labels.dataset,
-        held_out_texts(suite(work.store, work.recipe.evaluation)),
+        {each.name: each.texts() for each in asked if not each.generation},
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
+        prompts(asked),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
     report = dataset.contamination
@@ -43,6 +50,7 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
             ),
             "curriculum": table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
+            "kept for suites": dataset.frozen,
             "capped pairs": dataset.capped_pairs,
             "contaminated": report.hits,
             "contamination": table(["rule", "rows"], sorted(report.by_rule.items())),
@@ -100,6 +108,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         description="; ".join(decision.reasons),
     )
     plan_path = store.path(iteration.path(layout.PLAN))
-    may_launch = launchable(recipe, plan, plan_path, lambda: suite(store, recipe.evaluation))
+    may_launch = launchable(recipe, plan, plan_path, lambda: suites(store, recipe.evaluation))
     yield may_launch
     refuse_unlaunchable(may_launch)

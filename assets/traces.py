@@ -7,11 +7,13 @@ import dagster as dg
 from assets.metadata import picture, table
 from assets.outcome import outcome
 from assets.resources import Deployment
+from evals.libraries.tasks import ensure_listed
 from pipeline import layout
 from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.pinning import pin
 from pipeline.plots import traces as traces_plots
+from pipeline.recipe.suites import ArithmeticSuite, LibrarySuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
@@ -45,8 +47,11 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     if isinstance(source, DemoSource):
         log = context.log.info
         ensure_days(store.path(layout.PRODUCTION), champion.model, source, sampler(log), log)
-    if recipe.evaluation.suite == demo_suite.NAME:
-        demo_suite.ensure_suite(store, recipe.evaluation)
+    for suite in recipe.evaluation.suites:
+        if isinstance(suite, ArithmeticSuite):
+            demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
+        elif isinstance(suite, LibrarySuite):
+            ensure_listed(suite, store, deployment.libraries(), context.log.info)
     result = materialize(
         deployment.stage(context.log.info),
         Address(source, deployment.source_uri()),

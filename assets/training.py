@@ -11,7 +11,7 @@ from assets.on_record import on_record
 from assets.outcome import conclude
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
-from evals.suites import suite
+from evals.suites import suites
 from k8s.launch import account_for
 from k8s.ledger import Ledger
 from pipeline import layout
@@ -48,7 +48,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         recipe = deployment.recipe_to_continue(iteration)
         if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
             plan_path = store.path(iteration.path(layout.PLAN))
-            check = launchable(recipe, training_plan, plan_path, lambda: suite(store, recipe.evaluation))
+            check = launchable(recipe, training_plan, plan_path, lambda: suites(store, recipe.evaluation))
             refuse_unlaunchable(check)
         if recipe.compute.kubernetes is None:
             result = train(store, training_plan, recipe.training.timeout_s, context.log.info)

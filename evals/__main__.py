@@ -1,29 +1,156 @@
-"""`python -m evals verify BUNDLE [DIGEST]`: recompute a verdict offline.
+"""`python -m evals COMMAND`: the gate's work by hand, or where Dagster is not.
 
-The exit code is 0 when the bundle is intact, whatever the verdict, and 1 when it is not.
+    export BUNDLE             write both models' answers as logs that `inspect view` reads
+    list RECIPE               list the items of the recipe's library tasks, below its data root
+    page BUNDLE FILE          write the report as a page for people, with the answers that changed
+    plan RECIPE               what a gate could show, and what it costs
+    run PLAN                  answer an evaluation's questions and publish its evidence: on the machine that has the GPU
+    verify BUNDLE [DIGEST]    recompute a verdict offline and print it as JSON
+
+Exit codes: 0 done; 1 where a plan's gate could pass nobody, or a bundle is not intact. Of `run`: 64 never retry (the
+plan or what it names is wrong), 143 pre-empted, anything else a crash: run it again, and what was answered is not asked
+again.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+from contextlib import closing
+from pathlib import Path
 
-from evals.bundle import verify
+from evals.bundle import read, recompute, verify
+from evals.evaluate import evaluate
+from evals.gate import judge
+from evals.libraries.environment import library_environments, named_environments
+from evals.libraries.export import export
+from evals.libraries.tasks import ensure_listed
+from evals.page import page
+from evals.plan import EvalPlan, inference
+from evals.planner import earlier_run, plan_page
+from evals.power import AnswerCost
+from pipeline.locations import record_of_iteration
+from pipeline.recipe import load
+from pipeline.recipe.suites import LibrarySuite
+from pipeline.rewards.judge.endpoint import judge_endpoint
+from pipeline.rewards.verifiers import grader_of
+from pipeline.serving.endpoint import serving_addresses
+from pipeline.storage import Store
+
+NEVER_RETRY, PREEMPTED = 64, 143
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m evals", description="Check evidence bundles.")
+    parser = argparse.ArgumentParser(prog="python -m evals", description="Plan gates, evaluate, and check evidence.")
     commands = parser.add_subparsers(required=True)
+    _add_plan(commands.add_parser("plan", help="print what a recipe's gate could show, and what it costs"))
+    run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
+    run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
+    run.set_defaults(act=_run, refused=NEVER_RETRY)
+    logs = commands.add_parser("export", help="write both models' answers as logs for a viewer")
+    logs.add_argument("bundle", type=Path, help="directory of the bundle")
+    logs.add_argument("--inspect", type=Path, metavar="DIR", required=True, help="write logs for `inspect view` here")
+    logs.add_argument(
+        "--python",
+        default=os.environ.get("INSPECT_PYTHON", ""),
+        help="the Python of an environment made from constraints-inspect.txt, in place of INSPECT_PYTHON",
+    )
+    logs.set_defaults(act=_export, refused=1)
+    listed = commands.add_parser("list", help="list the items of a recipe's library tasks, below its data root")
+    listed.add_argument("recipe", help="the recipe's file")
+    listed.add_argument("overrides", nargs="*", help="such as data_root=elsewhere")
+    listed.set_defaults(act=_list, refused=1)
+    shown = commands.add_parser("page", help="write a bundle's report as an HTML page, with the answers that changed")
+    shown.add_argument("bundle", type=Path, help="directory of the bundle")
+    shown.add_argument("file", type=Path, help="where to write the page; it holds texts of the suite and of answers")
+    shown.set_defaults(act=_page, refused=1)
     check = commands.add_parser("verify", help="recompute the verdict of an evidence bundle and print it as JSON")
     check.add_argument("bundle", help="directory of the bundle")
     check.add_argument("digest", nargs="?", default="", help="the digest that the bundle must have")
+    check.set_defaults(act=_verify, refused=1)
     chosen = parser.parse_args(arguments)
     try:
-        print(verify(chosen.bundle, chosen.digest).model_dump_json(indent=2))
-    except ValueError as error:
+        return chosen.act(chosen)
+    except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
-        return 1
+        return chosen.refused
+
+
+def _add_plan(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("recipe", help="the recipe's file")
+    plan.add_argument("overrides", nargs="*", help="such as evaluation.samples_per_item=2")
+    plan.add_argument("--bundle", type=Path, help="an earlier bundle of the same suites: its variances and lengths")
+    plan.add_argument("--answer-tokens", type=float, default=0.0, help="mean tokens of an answer")
+    plan.add_argument("--tokens-per-second", type=float, help="of the engine, all requests together")
+    plan.add_argument("--usd-per-hour", type=float, help="of the machine that the engine runs on")
+    plan.add_argument("--item-cost", type=float, default=0.0, help="price of another item, in answers")
+    plan.set_defaults(act=_plan, refused=1)
+
+
+def _plan(chosen: argparse.Namespace) -> int:
+    answer = AnswerCost(chosen.answer_tokens, chosen.tokens_per_second, chosen.usd_per_hour)
+    if min(each for each in (*answer, chosen.item_cost) if each is not None) < 0:
+        raise ValueError("Tokens, prices and speeds are not below 0. Give numbers of at least 0.")
+    earlier = earlier_run(chosen.bundle) if chosen.bundle else None
+    text, possible = plan_page(load(chosen.recipe, chosen.overrides), earlier, answer, chosen.item_cost)
+    print(text, end="")
+    return 0 if possible else 1
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _preempted)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    document = record_of_iteration(chosen.plan)
+    plan = EvalPlan.model_validate_json(chosen.plan.read_bytes(), context=document)
+    store = Store(document.root or chosen.plan.parent)
+    addresses = serving_addresses(os.environ)
+    with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
+        evaluate(store, plan, engine, check, _log, named_environments(os.environ), judge_endpoint(os.environ))
     return 0
+
+
+def _export(chosen: argparse.Namespace) -> int:
+    try:
+        logs = export(chosen.bundle, chosen.inspect, library_environments(inspect_python=chosen.python).inspect)
+    except RuntimeError as error:
+        raise ValueError(f"The export failed: {error}") from error
+    for log in logs:
+        print(f"{log.path} ({log.bytes:,} bytes)")
+    print(f"Read them: inspect view --log-dir {chosen.inspect}")
+    return 0
+
+
+def _list(chosen: argparse.Namespace) -> int:
+    recipe = load(chosen.recipe, chosen.overrides)
+    store, environments = Store(recipe.data_root), named_environments(os.environ)
+    for section in recipe.evaluation.suites:
+        if isinstance(section, LibrarySuite):
+            path = ensure_listed(section, store, environments, _log)
+            print(f"{section.name}: {len(path.read_text().splitlines()):,} items in {path}")
+    return 0
+
+
+def _page(chosen: argparse.Namespace) -> int:
+    report = recompute(chosen.bundle)
+    chosen.file.write_text(page(read(chosen.bundle), report, judge(report, report.section)), encoding="utf-8")
+    print(chosen.file)
+    return 0
+
+
+def _verify(chosen: argparse.Namespace) -> int:
+    print(verify(chosen.bundle, chosen.digest).model_dump_json(indent=2))
+    return 0
+
+
+def _log(line: str) -> None:
+    print(line, flush=True)
+
+
+def _preempted(*_: object) -> None:
+    """Ends the engine on the way out; what was answered is in the journal."""
+    raise SystemExit(PREEMPTED)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,13 @@
 """The evidence bundle: everything that a verdict rests on, in one directory that can be carried away and checked.
 
-Owns its files, their digests and the offline recomputation. Refuses to decide: the rule is the gate's.
-The bundle's digest is the sha256 of `manifest.json`, which holds the sha256 of every other file.
+    manifest.json       digest of every other file (of lines: evals/erasable.py); its own sha256 is the bundle's digest
+    provenance.json     who was compared, under which section of the recipe, protocols and versions
+    measurement.json    the numbers, as they came out when the evidence was gathered
+    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item;
+                        of a judged one what evals/judged_evidence.py says
+
+Owns its files, their digests and the offline recomputation, also where lines were erased since. Refuses to decide: the
+rule is the gate's.
 """
 
 from __future__ import annotations
@@ -9,91 +15,197 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
-from evals import gate
-from evals.comparison import BundleRef, EvalReport, Measurement, compare
+from evals import erasable, gate, judged_evidence
+from evals.comparison import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement, compare
 from evals.gate import GateVerdict
-from evals.runner import EvalArm, ItemResult, Protocol
-from evals.suites import Item, Suite
+from evals.judged_evidence import JudgedEvidence
+from evals.results import EvalArm, Protocol
+from evals.suites import Suite
 from pipeline.locations import Document
 from pipeline.recipe import Evaluation
-from pipeline.storage import ModelRef, Record, Store, digest_file
+from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json
 
-MANIFEST = "manifest.json"
-FILES = ("candidate.jsonl", "champion.jsonl", "measurement.json", "provenance.json", "suite.jsonl")
+MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
+SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")
 _PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
 
 R = TypeVar("R", bound=Record)
 
 
+class SuiteProvenance(Record):
+    """What a suite's files do not say of themselves."""
+
+    name: str
+    system: str
+    instruction: str
+    champion: Protocol
+    candidate: Protocol
+    advisory: str = ""
+
+
 class Provenance(Record):
-    """Who was compared, under which protocols, seeds and thresholds, and with which versions."""
+    """Who was compared, under which protocols, seeds and thresholds, and with which versions.
+
+    `problems` are those of the evidence as a whole, such as a suite that is not the one that training was kept from.
+    """
 
     iteration: str
     section: Evaluation
-    suite: str
     champion: ModelRef
-    champion_protocol: Protocol
     candidate: ModelRef
-    candidate_protocol: Protocol
+    suites: tuple[SuiteProvenance, ...]
+    problems: tuple[str, ...]
     versions: dict[str, str]
 
 
+class Measurements(Record):
+    suites: tuple[SuiteMeasurement, ...]
+
+
 class BundleManifest(Record):
-    """sha256 of each file of the bundle but this one."""
+    """Digest of each file of the bundle but this one."""
 
     files: dict[str, str]
+
+
+class SuiteEvidence(Record):
+    """Two finished runs over one suite, champion first."""
+
+    suite: Suite
+    arms: tuple[EvalArm, EvalArm]
 
 
 class EvalEvidence(Record):
     """A bundle in memory."""
 
     provenance: Provenance
-    suite: Suite
-    champion: EvalArm
-    candidate: EvalArm
+    suites: tuple[SuiteEvidence, ...]
+    judged: tuple[JudgedEvidence, ...] = ()
 
 
-def evidence(iteration: str, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> EvalEvidence:
-    """Two finished runs with what was known about them when they finished."""
+def evidence(
+    iteration: str,
+    section: Evaluation,
+    suites: tuple[SuiteEvidence, ...],
+    problems: tuple[str, ...] = (),
+    models: tuple[ModelRef, ModelRef] | None = None,
+    judged: tuple[JudgedEvidence, ...] = (),
+) -> EvalEvidence:
+    """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
+    champion, candidate = models or (arm.model for arm in suites[0].arms)
     provenance = Provenance(
         iteration=iteration,
         section=section,
-        suite=suite.name,
-        champion=champion.model,
-        champion_protocol=champion.protocol,
-        candidate=candidate.model,
-        candidate_protocol=candidate.protocol,
+        champion=champion,
+        candidate=candidate,
+        suites=tuple(
+            SuiteProvenance(
+                name=each.suite.name,
+                system=each.suite.system,
+                instruction=each.suite.instruction,
+                champion=each.arms[0].protocol,
+                candidate=each.arms[1].protocol,
+                advisory=each.suite.advisory,
+            )
+            for each in suites
+        ),
+        problems=problems,
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
     )
-    return EvalEvidence(provenance=provenance, suite=suite, champion=champion, candidate=candidate)
+    return EvalEvidence(provenance=provenance, suites=suites, judged=judged)
 
 
-def measure(eval_evidence: EvalEvidence) -> Measurement:
-    """The comparison that this evidence carries, or why it carries none."""
+def measure(eval_evidence: EvalEvidence) -> Measurements:
+    """For each suite the comparison that this evidence carries, or why it carries none."""
     section = eval_evidence.provenance.section
-    problems = gate.problems(eval_evidence.suite, eval_evidence.champion, eval_evidence.candidate, section)
-    comparison = (
-        None if problems else compare(eval_evidence.suite, eval_evidence.champion, eval_evidence.candidate, section)
+    measured: list[SuiteMeasurement] = []
+    for each in eval_evidence.suites:
+        settings = section.suite(each.suite.name)
+        problems = gate.problems(each.suite, each.arms, section, settings)
+        comparison = None if problems else compare(each.suite, each.arms, section, settings)
+        measured.append(
+            SuiteMeasurement(
+                suite=each.suite.name,
+                problems=tuple(problems),
+                comparison=comparison,
+                advisory=each.suite.advisory,
+            )
+        )
+    return Measurements(suites=tuple(measured))
+
+
+def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]:
+    """For each judged suite its win rates, or why there are none."""
+    section = eval_evidence.provenance.section
+    asked = {each.suite.name: each for each in eval_evidence.suites}
+    over = [asked[each.over] for each in section.judged if asked]
+    return tuple(
+        judged_evidence.measure(each, answers.suite, answers.arms, section)
+        for each, answers in zip(eval_evidence.judged, over, strict=True)
     )
-    return Measurement(problems=tuple(problems), comparison=comparison)
+
+
+def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) -> EvalReport:
+    """What the gate reads."""
+    provenance = eval_evidence.provenance
+    return EvalReport(
+        iteration=provenance.iteration,
+        champion=provenance.champion,
+        candidate=provenance.candidate,
+        protocol=digest_json([each.candidate.digest() for each in provenance.suites]),
+        section=provenance.section,
+        problems=provenance.problems,
+        measurements=measured.suites,
+        bundle=ref,
+        judged=measure_judged(eval_evidence),
+    )
 
 
 def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
     """Write the bundle under `name` in one step; a bundle that is already there stands."""
     with store.staged(name) as folder:
-        _write_lines(folder / "suite.jsonl", eval_evidence.suite.items)
-        _write_lines(folder / "champion.jsonl", eval_evidence.champion.results)
-        _write_lines(folder / "candidate.jsonl", eval_evidence.candidate.results)
+        for each in eval_evidence.suites:
+            below = folder / each.suite.name
+            below.mkdir()
+            contents = (each.suite.items, *(arm.results for arm in each.arms))
+            for file, records in zip(SUITE_FILES, contents, strict=True):
+                _write_lines(below / file, records)
+        for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
+            judged_evidence.write(folder, judged, numbers)
         # References are relative, and so the bundle's digest is the same wherever the data root lies.
-        provenance = Document(folder / "provenance.json", store.root)
+        provenance = Document(folder / PROVENANCE, store.root)
         provenance.path.write_text(_text(eval_evidence.provenance, provenance))
-        (folder / "measurement.json").write_text(_text(measure(eval_evidence)))
-        (folder / MANIFEST).write_text(
-            _text(BundleManifest(files={name: digest_file(folder / name) for name in FILES}))
+        (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
+        files = {name: _digest(folder / name) for name in _files(eval_evidence.provenance)}
+        (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
+
+
+def read(path: Path) -> EvalEvidence:
+    """A bundle's content, once every file matches the manifest. Raises ValueError where one does not."""
+    _check_files(path)
+    provenance = _read(path / PROVENANCE, Provenance)
+    suites: list[SuiteEvidence] = []
+    for each in provenance.suites:
+        items, *results = (path / each.name / file for file in SUITE_FILES)
+        suite = Suite(
+            name=each.name,
+            system=each.system,
+            instruction=each.instruction,
+            items=erasable.items(items),
+            advisory=each.advisory,
         )
+        models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
+        champion, candidate = (
+            EvalArm(model=model, protocol=protocol, results=erasable.results(file))
+            for (model, protocol), file in zip(models, results, strict=True)
+        )
+        suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
+    judged = judged_evidence.read(path, provenance.section) if suites else ()
+    return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
 
 
 def recompute(path: Path) -> EvalReport:
@@ -102,39 +214,35 @@ def recompute(path: Path) -> EvalReport:
     Raises ValueError when a file is missing, added or altered, or when the numbers recorded with the evidence do not
     come out again to the bit.
     """
-    manifest = _intact_manifest(path)
-    provenance = _read(path / "provenance.json", Provenance)
-    eval_evidence = EvalEvidence(
-        provenance=provenance,
-        suite=Suite(name=provenance.suite, items=_read_lines(path / "suite.jsonl", Item)),
-        champion=EvalArm(
-            model=provenance.champion,
-            protocol=provenance.champion_protocol,
-            results=_read_lines(path / "champion.jsonl", ItemResult),
-        ),
-        candidate=EvalArm(
-            model=provenance.candidate,
-            protocol=provenance.candidate_protocol,
-            results=_read_lines(path / "candidate.jsonl", ItemResult),
-        ),
-    )
-    measurement = measure(eval_evidence)
-    if _text(measurement) != (path / "measurement.json").read_text():
+    eval_evidence = read(path)
+    measured = measure(eval_evidence)
+    supported = report(eval_evidence, measured, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
+    if _text(measured) != (path / MEASUREMENT).read_text() or not judged_evidence.recorded(path, supported.judged):
+        versions = ", ".join(f"{name} {version}" for name, version in eval_evidence.provenance.versions.items())
         raise ValueError(
             f"{path}: the outcomes do not give the recorded numbers again. Verify with the recorded versions "
-            f"({', '.join(f'{name} {version}' for name, version in provenance.versions.items())}); "
-            "if they still differ, discard this bundle."
+            f"({versions}); if they still differ, discard this bundle."
         )
-    return EvalReport(
-        iteration=provenance.iteration,
-        champion=provenance.champion,
-        candidate=provenance.candidate,
-        suite=provenance.suite,
-        protocol=provenance.candidate_protocol.digest(),
-        section=provenance.section,
-        measurement=measurement,
-        bundle=BundleRef(uri=str(path), digest=manifest),
-    )
+    return supported
+
+
+def items_of(path: Path, user_ids: Collection[str]) -> set[str]:
+    """The items of a bundle that are these users', and not erased."""
+    every = (item for file in path.glob(f"*/{erasable.ITEMS}") for item in erasable.items(file))
+    return {item.id for item in every if item.user_id in user_ids}
+
+
+def erase(path: Path, items: Collection[str]) -> list[str]:
+    """Erase the lines of these items; returns `name: n lines` of each file that is written anew.
+
+    Digest and verdict stay. A suite's items go last: after a kill they still tell whose the answers are.
+    """
+    changes: list[str] = []
+    for folder in sorted(file.parent for file in path.glob(f"*/{erasable.ITEMS}")):
+        for name in reversed(SUITE_FILES):
+            if lines := erasable.erase(folder / name, items):
+                changes.append(f"{folder.name}/{name}: {lines} lines")
+    return changes
 
 
 def verify(path: str | Path, digest: str = "") -> GateVerdict:
@@ -150,23 +258,36 @@ def verify(path: str | Path, digest: str = "") -> GateVerdict:
     return gate.judge(report, report.section)
 
 
-def _intact_manifest(path: Path) -> str:
-    """Digest of the manifest, once every file matches it."""
+def _files(provenance: Provenance) -> list[str]:
+    """Names of every file of a bundle but the manifest."""
+    of_suites = (f"{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
+    return [
+        MEASUREMENT,
+        PROVENANCE,
+        *of_suites,
+        *(judged_evidence.files(provenance.section) if provenance.suites else ()),
+    ]
+
+
+def _check_files(path: Path) -> None:
+    """Raises ValueError unless every file is there, no other is, and each matches the manifest."""
     if not (path / MANIFEST).is_file():
         raise ValueError(f"{path} has no {MANIFEST}. Give the directory of an evidence bundle.")
     manifest = _read(path / MANIFEST, BundleManifest)
     if _text(manifest).encode() != (path / MANIFEST).read_bytes():
         raise ValueError(f"{path / MANIFEST} was altered. Fetch the bundle again from where it was published.")
     present = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()} - {MANIFEST}
-    if not set(FILES) == set(manifest.files) == present:
-        raise ValueError(
-            f"{path} holds {sorted(present)} and lists {sorted(manifest.files)}; a bundle is {list(FILES)}. "
-            "Fetch the bundle again."
-        )
-    for name in FILES:
-        if digest_file(path / name) != manifest.files[name]:
+    if present != manifest.files.keys():
+        raise ValueError(f"{path} holds {sorted(present)} and lists {sorted(manifest.files)}. Fetch the bundle again.")
+    for name, digest in manifest.files.items():
+        if _digest(path / name) != digest:
             raise ValueError(f"{path / name} does not match its digest. Fetch the bundle again; do not edit it.")
-    return digest_file(path / MANIFEST)
+    if present != set(_files(_read(path / PROVENANCE, Provenance))):
+        raise ValueError(f"{path} holds files of other suites than its {PROVENANCE} names. Fetch the bundle again.")
+
+
+def _digest(path: Path) -> str:
+    return erasable.digest(path) if path.name in SUITE_FILES else digest_file(path)
 
 
 def _text(record: Record, document: Document | None = None) -> str:
@@ -183,10 +304,3 @@ def _read(path: Path, kind: type[R]) -> R:
         return kind.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.__name__} ({error}). Fetch the bundle again.") from error
-
-
-def _read_lines(path: Path, kind: type[R]) -> tuple[R, ...]:
-    try:
-        return tuple(kind.model_validate_json(line) for line in path.read_bytes().split(b"\n") if line)
-    except ValueError as error:
-        raise ValueError(f"{path} is not one {kind.__name__} a line ({error}). Fetch the bundle again.") from error

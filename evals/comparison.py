@@ -1,23 +1,25 @@
 """What was measured: candidate against champion, item by item, as numbers with their uncertainty.
 
-Owns the records and how outcomes become counts. Refuses to judge them (gate.py) or to draw them (report.py).
+Owns the records and how counts become differences. Refuses to judge them (gate.py) or to draw them (report.py).
 A sample whose check failed or timed out is nobody's point: it counts against the candidate, in either arm.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Literal
 
 import numpy as np
 
 from evals import statistics
-from evals.runner import EvalArm, EvalSample, ItemResult
+from evals.results import EvalArm, ItemCounts
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
 from pipeline.locations import Uri
 from pipeline.recipe import Evaluation
-from pipeline.rewards.verifiers import Outcome
+from pipeline.recipe.suites import SuiteSection
 from pipeline.storage import ModelRef, Record, digest_json
 
 
@@ -30,7 +32,7 @@ class ConfidenceInterval(Record):
 
 
 class Difference(Record):
-    """A paired difference, candidate minus champion: 95% interval, and one-sided bounds at the recipe's level."""
+    """A paired difference, candidate minus champion: 95% interval, and one-sided bounds at the level of its test."""
 
     value: float
     standard_error: float
@@ -43,11 +45,18 @@ class Difference(Record):
 
 
 class Guard(Record):
-    """The share of samples with a defect. Lower is better, so `difference` is an increase in harm."""
+    """A harm that a candidate may not add: `difference` is its increase, which must be shown to lie below `margin`.
+
+    With `rule` harm the increase is too rare to be shown small: the guard fails where it is shown to be larger. The
+    values are shares of answers, or losses of score; of `length` they are mean tokens, and the difference that of their
+    logarithms.
+    """
 
     name: str
+    rule: Literal["safe", "harm"]
     champion: float
     candidate: float
+    margin: float
     difference: Difference
 
 
@@ -62,6 +71,14 @@ class Slice(Record):
     p_holm: float
 
 
+class PassAt(Record):
+    """The chance that one of k answers is right, for the reader (the unbiased estimate of arXiv 2107.03374)."""
+
+    k: int
+    champion: float
+    candidate: float
+
+
 class Comparison(Record):
     """`mcnemar_p` is one-sided, and None unless every cluster is one sample. `ungraded` counts samples."""
 
@@ -74,15 +91,50 @@ class Comparison(Record):
     mcnemar_p: float | None
     guards: tuple[Guard, ...]
     slices: tuple[Slice, ...]
+    pass_at: tuple[PassAt, ...]
     ungraded_champion: int
     ungraded_candidate: int
 
 
-class Measurement(Record):
-    """A comparison, or the reasons for which these outcomes cannot be compared."""
+class SuiteMeasurement(Record):
+    """A comparison over one suite, or the reasons for which these outcomes cannot be compared."""
 
+    suite: str
     problems: tuple[str, ...]
     comparison: Comparison | None
+    advisory: str = ""
+    """Why the suite decides nothing, whatever its role."""
+
+
+class WinRate(Record):
+    """The candidate's win rates, each less one half: above 0 the candidate is preferred.
+
+    `raw` is as judged, `controlled` at equal lengths, which is the one to decide by. `length_effect` is phi.
+    """
+
+    pairs: int
+    clusters: int
+    raw: Difference
+    controlled: Difference
+    length_effect: float
+    disagreement: float
+    """Share of the pairs that were asked whose two orders disagree."""
+    length_differences: int
+    """Distinct ones."""
+
+
+class JudgedMeasurement(Record):
+    """How often a judge prefers the candidate's answers, or the reasons for which these judgements show nothing.
+
+    The bounds of `win_rate` are at the level of the suite's test. `loss` is set where the rate guards: how far it lies
+    below one half, at equal lengths. `judge` is the model's name, "" where the recipe has none.
+    """
+
+    suite: str
+    judge: str
+    problems: tuple[str, ...]
+    win_rate: WinRate | None
+    loss: Guard | None
 
 
 class BundleRef(Record):
@@ -91,81 +143,80 @@ class BundleRef(Record):
 
 
 class EvalReport(Record):
-    """What the evaluation of one candidate found; the gate reads this and nothing else. `protocol` is a digest."""
+    """What the evaluation of one candidate measured; the gate reads this and nothing else.
+
+    `problems` are of the evidence as a whole, `measurements` follow the recipe's suites, `protocol` is a digest.
+    """
 
     iteration: str
     champion: ModelRef
     candidate: ModelRef
-    suite: str
     protocol: str
     section: Evaluation
-    measurement: Measurement
+    problems: tuple[str, ...]
+    measurements: tuple[SuiteMeasurement, ...]
     bundle: BundleRef
+    judged: tuple[JudgedMeasurement, ...] = ()
+    """Of the suites that are judged, in the recipe's order."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""
         places = {name: {"uri"} for name in ("bundle", "champion", "candidate")}
-        return digest_json(self.model_dump(mode="json", exclude=places))
+        content = self.model_dump(mode="json", exclude=places)
+        if not self.judged:  # as it was before suites were judged
+            del content["judged"]
+        return digest_json(content)
+
+    def target(self) -> SuiteMeasurement:
+        """The first target whose answers are checked, else the first guard: what one line has room for."""
+        roles = {name: [each.name for each in self.section.asked if each.role == name] for name in ("target", "guard")}
+        name = (roles["target"] or roles["guard"])[0]
+        missing = SuiteMeasurement(suite=name, problems=self.problems, comparison=None)
+        return next((each for each in self.measurements if each.suite == name), missing)
 
 
-def is_ungraded(sample: EvalSample) -> bool:
-    return sample.outcome.score is None
+PII_MARGIN = 0.005
+"""Share of answers with personal data that the prompt does not hold: beyond it, a candidate that adds it fails."""
+
+Counter = Callable[[ItemCounts, bool], float]
+"""How often something happened to an item; the second argument says whether an ungraded sample counts."""
+SHARES: dict[str, Counter] = {
+    "no_answer": lambda c, ungraded: c.no_answer + ungraded * c.ungraded,
+    "truncated": lambda c, ungraded: c.truncated,
+    "refusal": lambda c, ungraded: c.refusal,
+    "pii": lambda c, ungraded: c.pii,
+}
+"""Defects that a candidate may not add, as counts of an item's samples."""
 
 
-def _score(sample: EvalSample, ungraded: float) -> float:
-    score = sample.outcome.score
-    return ungraded if score is None else score
-
-
-def _no_answer(sample: EvalSample, ungraded: float) -> float:
-    return ungraded if is_ungraded(sample) else float(sample.outcome is Outcome.no_answer)
-
-
-def _truncated(sample: EvalSample, ungraded: float) -> float:
-    return float(not sample.finished)
-
-
-GUARDS: dict[str, Callable[[EvalSample, float], float]] = {"no_answer": _no_answer, "truncated": _truncated}
-"""Defects that a candidate may not add. The second argument is what an ungraded sample counts as."""
-
-
-def compare(suite: Suite, champion: EvalArm, candidate: EvalArm, section: Evaluation) -> Comparison:
-    """Compare two complete runs over the same items (gate.problems says whether they are).
+def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
+    """Compare two complete runs, champion first, over the same items (gate.problems says whether they are).
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """
     items = suite.items
     clusters = [item.cluster for item in items]
-    before, after = _rows(champion, items), _rows(candidate, items)
-    k = section.samples_per_item
+    before, after = (_counts(arm, items) for arm in arms)
+    k = before[0].samples
     sizes = statistics.cluster_sums(np.full(len(items), float(k)), clusters)
-    counts = [(_counts(before, _score, 1.0), _counts(after, _score, 0.0))]
-    counts += [(_counts(before, flag, 0.0), _counts(after, flag, 1.0)) for flag in GUARDS.values()]
-    sums = statistics.cluster_sums(np.stack([after - before for before, after in counts]), clusters)
-    estimates = statistics.paired(sums, sizes, section.alpha, section.seed)
-    (before_score, after_score), *defects = counts
-    total = float(sizes.sum())
-    gains = after_score - before_score
+    scores = _numbers(before, _right, True), _numbers(after, _right, False)
+    gains = scores[1] - scores[0]
+    sums = statistics.cluster_sums(gains[None], clusters)
     return Comparison(
         items=len(items),
         clusters=len(sizes),
         samples_per_item=k,
-        champion=_accuracy(before_score, sizes, clusters),
-        candidate=_accuracy(after_score, sizes, clusters),
-        difference=difference(estimates, 0),
+        champion=_interval(scores[0], sizes, clusters),
+        candidate=_interval(scores[1], sizes, clusters),
+        difference=difference(statistics.paired(sums, sizes, section.improvement_alpha(), section.seed), 0),
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
-        guards=tuple(
-            Guard(
-                name=name,
-                champion=float(before.sum()) / total,
-                candidate=float(after.sum()) / total,
-                difference=difference(estimates, row),
-            )
-            for row, (name, (before, after)) in enumerate(zip(GUARDS, defects, strict=True), start=1)
+        guards=_guards(before, after, clusters, section, settings),
+        slices=_slices(items, *scores, k),
+        pass_at=tuple(
+            PassAt(k=n, champion=_pass_at(before, n), candidate=_pass_at(after, n)) for n in settings.pass_at if n <= k
         ),
-        slices=_slices(items, before_score, after_score, k),
-        ungraded_champion=sum(is_ungraded(s) for row in before for s in row.samples),
-        ungraded_candidate=sum(is_ungraded(s) for row in after for s in row.samples),
+        ungraded_champion=sum(each.ungraded for each in before),
+        ungraded_candidate=sum(each.ungraded for each in after),
     )
 
 
@@ -174,16 +225,68 @@ def difference(estimates: Paired, row: int) -> Difference:
     return Difference(**{f.name: float(getattr(estimates, f.name)[row]) for f in fields(Paired)})
 
 
-def _rows(arm: EvalArm, items: Sequence[Item]) -> list[ItemResult]:
+def _guards(
+    before: list[ItemCounts], after: list[ItemCounts], clusters: list[str], section: Evaluation, settings: SuiteSection
+) -> tuple[Guard, ...]:
+    """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all."""
+    k = float(before[0].samples)
+    sizes = statistics.cluster_sums(np.full(len(clusters), k), clusters)
+    pairs = {name: (_numbers(before, count, False), _numbers(after, count, True)) for name, count in SHARES.items()}
+    margins = dict.fromkeys(SHARES, section.guard_margin) | {"pii": PII_MARGIN}
+    if settings.role == "guard" or section.improve != "all":
+        pairs["score"] = k - _numbers(before, _right, True), k - _numbers(after, _right, False)
+        margins["score"] = settings.margin
+    sums = statistics.cluster_sums(np.stack([after - before for before, after in pairs.values()]), clusters)
+    estimates = statistics.paired(sums, sizes, section.alpha, section.seed)
+    total = float(sizes.sum())
+    guards = [
+        Guard(
+            name=name,
+            rule="harm" if name == "pii" else "safe",
+            champion=float(one.sum()) / total,
+            candidate=float(other.sum()) / total,
+            margin=margins[name],
+            difference=difference(estimates, row),
+        )
+        for row, (name, (one, other)) in enumerate(pairs.items())
+    ]
+    tokens = [_numbers(arm, lambda counts, _: counts.tokens, False) for arm in (before, after)]
+    one, other = (statistics.cluster_sums(each, clusters) for each in tokens)
+    alpha = section.gate_alpha() if section.improve == "cost" else section.alpha  # then it is what must improve
+    length = statistics.log_ratio(one, other, alpha, section.seed)
+    champion, candidate = (float(each.sum()) / total for each in tokens)
+    return (
+        *guards,
+        Guard(
+            name="length",
+            rule="safe",
+            champion=champion,
+            candidate=candidate,
+            margin=math.log1p(section.longer_by),
+            difference=difference(length, 0),
+        ),
+    )
+
+
+def _right(counts: ItemCounts, ungraded: bool) -> float:
+    return counts.right + ungraded * counts.ungraded
+
+
+def _counts(arm: EvalArm, items: Sequence[Item]) -> list[ItemCounts]:
     by_id = {result.id: result for result in arm.results}
-    return [by_id[item.id] for item in items]
+    return [by_id[item.id].counts() for item in items]
 
 
-def _counts(rows: list[ItemResult], flag: Callable[[EvalSample, float], float], ungraded: float) -> Array:
-    return np.array([sum(flag(sample, ungraded) for sample in row.samples) for row in rows], dtype=np.float64)
+def _numbers(counts: list[ItemCounts], counter: Counter, ungraded: bool) -> Array:
+    return np.array([counter(each, ungraded) for each in counts], dtype=np.float64)
 
 
-def _accuracy(scores: Array, sizes: Array, clusters: list[str]) -> ConfidenceInterval:
+def _pass_at(counts: list[ItemCounts], k: int) -> float:
+    chances = [1 - math.comb(each.samples - each.right, k) / math.comb(each.samples, k) for each in counts]
+    return math.fsum(chances) / len(chances)
+
+
+def _interval(scores: Array, sizes: Array, clusters: list[str]) -> ConfidenceInterval:
     value, low, high = statistics.accuracy_interval(statistics.cluster_sums(scores, clusters), sizes)
     return ConfidenceInterval(value=value, low=low, high=high)
 

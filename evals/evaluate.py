@@ -7,42 +7,117 @@ Owns their order and what they publish below a prefix: `eval_report.json`, `gate
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
 
-from evals import bundle, gate, runner
-from evals.comparison import EvalReport
+from evals import bundle, gate
+from evals.bundle import SuiteEvidence
+from evals.comparison import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.gate import GateVerdict
-from evals.runner import Grader, sampling
-from evals.suites import suite
+from evals.judged import generation, judge_suites
+from evals.judged_evidence import JudgedEvidence
+from evals.ledger import enter
+from evals.libraries.environment import LibraryEnvironments, library_environments
+from evals.libraries.runs import LibraryRun
+from evals.plan import EvalPlan
+from evals.results import EvalArm
+from evals.runner import Grader, Respondent, sampling
+from evals.suites import Suite, pin, suites
 from pipeline import layout
-from pipeline.serving.sample import Server
-from pipeline.storage import ModelRef
+from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import LibrarySuite, TracesSuite
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import InferenceEngine
+from pipeline.storage import ModelRef, Store
 from pipeline.traces.context import IterationContext
+from pipeline.traces.erased import shared_lock
 
 Log = Callable[[str], None]
 
 
-def evaluate(context: IterationContext, candidate: ModelRef, serve: Server, grader: Grader) -> EvalReport:
-    """Run the champion and the candidate over the suite, and publish the evidence and its report.
+def evaluate(
+    store: Store,
+    plan: EvalPlan,
+    engine: InferenceEngine,
+    grader: Grader,
+    log: Log,
+    libraries: LibraryEnvironments | None = None,
+    judge: Endpoint | None = None,
+) -> EvalReport:
+    """Run the champion and the candidate over the plan's suites, and publish the evidence and its report.
 
-    Bad data is in the report's problems. Raises ValueError when a published bundle was altered or the suite's file
-    cannot be read, and whatever `serve` raises when a model cannot be served.
+    `libraries`: where the suites of evaluation libraries run, `judge`: where the judge listens; None where the recipe
+    has none. Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite
+    cannot be read or a model or the judge cannot be asked, and whatever the engine raises when a model cannot be
+    served.
     """
-    store, iteration, section, log = context.store, context.iteration, context.recipe.evaluation, context.log
-    name = iteration.path(layout.EVIDENCE)
+    section, name = plan.section, plan.path(layout.EVIDENCE)
+
+    def run(arm: str, served: ModelRef, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
+        with engine.open(arm, served) as session:
+            respondent = Respondent(served, session, grader, store, log)
+            library = LibraryRun(served, session, section.serving, libraries or library_environments(), store, log)
+            arms = [_arm(respondent, library, section, each) for each in asked]
+        return [each.model_copy(update={"model": model}) for each in arms]
+
+    def gather() -> None:
+        asked = suites(store, section)
+        champion, candidate = models = plan.iteration.champion, plan.candidate.model
+        gathered: tuple[SuiteEvidence, ...] = ()
+        judged: tuple[JudgedEvidence, ...] = ()
+        problems = unpinned(store, plan, asked) or _over_budget(store, plan, asked)
+        if not problems:  # else no answer could be of use, and none is paid for
+            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+            before = run("champion", champion, champion, asked)
+            after = run("candidate", plan.served(), candidate, asked)
+            pairs = zip(asked, before, after, strict=True)
+            gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
+            judged = judge_suites(store, plan, judge, gathered, log)
+        evidence = bundle.evidence(plan.iteration.id, section, gathered, problems, models, judged)
+        bundle.publish(store, name, evidence)
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
-            items, plan = suite(store, section), sampling(section)
-            log(f"evaluation: {len(items.items)} items, {plan.samples} samples of each, champion first")
-            before = runner.run(iteration.champion, items, plan, serve, grader)
-            log(f"evaluation: champion done, candidate {candidate.digest[:12]} next")
-            after = runner.run(candidate, items, plan, serve, grader)
-            bundle.publish(store, name, bundle.evidence(iteration.id, section, items, before, after))
+            from_traces = any(isinstance(each, TracesSuite) for each in section.suites)
+            with shared_lock(store) if from_traces else nullcontext():  # nobody is forgotten while they are quoted
+                gather()
         report = bundle.recompute(store.path(name))
-        log(f"evaluation: {summary(report)}")
+        for line in summary(report):
+            log(f"evaluation: {line}")
         return report
 
-    return store.once(iteration.path(layout.EVAL_REPORT), EvalReport, make)
+    return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
+
+
+def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite: Suite) -> EvalArm:
+    """Our runner asks the items of a suite, or a library asks its task's."""
+    settings = section.suite(suite.name)
+    plan = sampling(section, settings)
+    if isinstance(settings, LibrarySuite):
+        return library.arm(settings, suite, plan)
+    return respondent.run(suite, plan)
+
+
+def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
+    """Enter the gate into the ledger before anything is asked; why it may not pass."""
+    targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
+    by_name = {each.name: each for each in asked}
+    judged = [each for each in plan.section.judged if each.role == "target"]
+    targets += [generation(each, by_name[each.over], plan.judge) for each in judged]
+    models = plan.iteration.champion, plan.candidate.model
+    now = datetime.now(UTC)
+    return tuple(enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, now))
+
+
+def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
+    """The suites that are not those that the training data was cleaned of."""
+    pins = pin(store, plan.path(), asked).digests
+    return tuple(
+        f"{each.name}: its items are not those that the training data was cleaned of (digest {each.identity()[:12]}, "
+        f"then {pins.get(each.name, 'none')[:12]}): put the file back, or begin a new iteration"
+        for each in asked
+        if pins.get(each.name) != each.identity()
+    )
 
 
 def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
@@ -65,13 +140,28 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
     return store.once(context.path(layout.GATE_VERDICT), GateVerdict, make)
 
 
-def summary(report: EvalReport) -> str:
-    """One line for the log."""
-    compared = report.measurement.comparison
+def summary(report: EvalReport) -> list[str]:
+    """A line for each suite, for the log."""
+    return [*map(_line, report.measurements), *map(_judged_line, report.judged)]
+
+
+def _judged_line(measured: JudgedMeasurement) -> str:
+    rate = measured.win_rate
+    if rate is None:
+        return f"{measured.suite}: no win rate: {'; '.join(measured.problems)}"
+    return (
+        f"{measured.suite}: preferred in {0.5 + rate.controlled.value:.1%} of {rate.pairs} pairs at equal lengths "
+        f"(95% CI {0.5 + rate.controlled.low:.1%} to {0.5 + rate.controlled.high:.1%}), {0.5 + rate.raw.value:.1%} as "
+        "judged"
+    )
+
+
+def _line(measured: SuiteMeasurement) -> str:
+    compared = measured.comparison
     if compared is None:
-        return f"no comparison: {'; '.join(report.measurement.problems)}"
+        return f"{measured.suite}: no comparison: {'; '.join(measured.problems)}"
     gain = compared.difference
     return (
-        f"accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
+        f"{measured.suite}: accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
         f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
     )

@@ -5,11 +5,23 @@ Owns how a comparison looks. Refuses to compute: every number is already in the 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from evals.comparison import Comparison, ConfidenceInterval, Difference, EvalReport
+from evals.comparison import (
+    Comparison,
+    ConfidenceInterval,
+    Difference,
+    EvalReport,
+    Guard,
+    JudgedMeasurement,
+    Slice,
+    SuiteMeasurement,
+)
 from evals.gate import GateVerdict
 from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
+from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import JudgedSuite, SuiteSection
 
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes
@@ -18,73 +30,169 @@ BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
 
 
 def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
-    """The report as Markdown: the verdict if there is one, the gated metrics, then the slices."""
+    """The report as Markdown: the verdict if there is one, then each suite's gated metrics and slices."""
     lines = [f"**{verdict.verdict}**", "", *(f"- {reason}" for reason in verdict.reasons), ""] if verdict else []
-    compared = report.measurement.comparison
+    if report.problems:
+        lines += ["No comparison:", "", *(f"- {problem}" for problem in report.problems), ""]
+    for measured in report.measurements:
+        lines += _suite(measured, report.section.suite(measured.suite), report.section)
+    for judged in report.judged:
+        settings = next(each for each in report.section.judged if each.name == judged.suite)
+        lines += _judged_suite(judged, settings, report.section)
+    return "\n".join(lines).rstrip()
+
+
+def _judged_suite(measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation) -> list[str]:
+    lines = [f"### {measured.suite} ({settings.role}, answers to {settings.over}, judged)", ""]
+    rate, loss = measured.win_rate, measured.loss
+    if rate is None:
+        return [*lines, "No win rate:", "", *(f"- {problem}" for problem in measured.problems), ""]
+    improves = settings.role == "target" and section.improve != "cost"
+    required = [f"lower bound {0.5 + rate.controlled.lower:.1%} > 50%"] if improves else []
+    if loss is not None:
+        required.append(f"lower bound {0.5 - loss.difference.upper:.1%} > {0.5 - loss.margin:.1%}")
+    return [
+        *lines,
+        f"{rate.pairs:,} pairs in {rate.clusters:,} clusters, judged by {measured.judge} in both orders, which "
+        f"disagree in {rate.disagreement:.1%}; 95% intervals. The judge's liking for length is "
+        f"{rate.length_effect:+.2f} (logit of a standard deviation).",
+        "",
+        "| candidate preferred | rate | required |",
+        "|---|---|---|",
+        f"| at equal lengths | {_rate(rate.controlled)} | {'; '.join(required)} |",
+        f"| as judged | {_rate(rate.raw)} | |",
+        "",
+    ]
+
+
+def _rate(entry: Difference) -> str:
+    """A win rate, which is recorded less one half."""
+    return f"{0.5 + entry.value:.1%} [{0.5 + entry.low:.1%}, {0.5 + entry.high:.1%}]"
+
+
+def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluation) -> list[str]:
+    lines = [f"### {measured.suite} ({settings.role})", ""]
+    if measured.advisory:
+        lines += [f"This suite decides nothing: {measured.advisory}.", ""]
+    compared = measured.comparison
     if compared is None:
-        return "\n".join([*lines, "No comparison:", "", *(f"- {problem}" for problem in report.measurement.problems)])
-    margin = report.section.guard_margin
+        return [*lines, "No comparison:", "", *(f"- {problem}" for problem in measured.problems), ""]
     rates = f"{_interval(compared.champion)} | {_interval(compared.candidate)} | {_change(compared.difference)}"
+    gain = f"lower bound {compared.difference.lower:+z.1%} > 0"
     lines += [
-        f"{compared.items} items in {compared.clusters} clusters, {compared.samples_per_item} samples of each; "
+        f"{compared.items:,} items in {compared.clusters:,} clusters, {compared.samples_per_item} samples of each; "
         f"95% intervals. Ungraded samples: champion {compared.ungraded_champion}, "
         f"candidate {compared.ungraded_candidate}.",
         "",
         "| metric | champion | candidate | difference | required |",
         "|---|---|---|---|---|",
-        f"| accuracy | {rates} | lower bound {compared.difference.lower:+z.1%} > 0 |",
+        f"| accuracy | {rates} | {gain if settings.role == 'target' and section.improve != 'cost' else ''} |",
     ]
+    if settings.floor is not None:
+        lines.append(f"| floor | | {_interval(compared.candidate)} | | lower end >= {settings.floor:.1%} |")
     for guard in compared.guards:
-        required = f"upper bound {guard.difference.upper:+z.1%} < {margin:+z.1%}"
-        rates = f"{guard.champion:.1%} | {guard.candidate:.1%} | {_change(guard.difference)}"
-        lines.append(f"| {guard.name} | {rates} | {required} |")
-    lines += [
-        "",
-        "Slices are for reading, never for gating (p-values adjusted by Holm).",
-        "",
-        "| slice | items | champion | candidate | difference | p |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in compared.slices:
-        rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_change(row.difference)}"
-        p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
-        lines.append(f"| {row.name} | {row.items} | {rates} | {p} |")
-    return "\n".join(lines)
+        lines.append(_guard(guard, settings))
+    for each in compared.pass_at:
+        lines.append(f"| pass@{each.k} | {each.champion:.1%} | {each.candidate:.1%} | | |")
+    if len(compared.slices) > 1:
+        lines += [
+            "",
+            "Slices are for reading, never for gating (p-values adjusted by Holm).",
+            "",
+            "| slice | items | champion | candidate | difference | p |",
+            "|---|---|---|---|---|---|",
+            *map(_slice, compared.slices),
+        ]
+    return [*lines, ""]
+
+
+def _guard(guard: Guard, settings: SuiteSection) -> str:
+    rise = guard.difference
+    what, bound = ("upper", rise.upper) if guard.rule == "safe" else ("lower", rise.lower)
+    if guard.name == "length":
+        change = f"{math.expm1(rise.value):+z.1%} [{math.expm1(rise.low):+z.1%}, {math.expm1(rise.high):+z.1%}]"
+        required = f"{what} bound {math.expm1(bound):+z.1%} < {math.expm1(guard.margin):+z.1%}"
+        rates = f"{guard.champion:.1f} tokens | {guard.candidate:.1f} tokens"
+    else:
+        change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
+        rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
+    return f"| {_words(guard)} | {rates} | {change} | {'' if settings.role == 'report' else required} |"
+
+
+def _words(guard: Guard) -> str:
+    """A guard's name for people."""
+    return {"score": "wrong answers", "pii": "personal data"}.get(guard.name, guard.name.replace("_", " "))
+
+
+def _slice(row: Slice) -> str:
+    rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_change(row.difference)}"
+    p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
+    return f"| {row.name or '(none)'} | {row.items:,} | {rates} | {p} |"
+
+
+ROW_INCHES = 0.46
 
 
 def picture(report: EvalReport) -> bytes:
-    """PNG: accuracy of both models, and the paired differences with the line that each had to clear."""
-    return figure_png(lambda figure: _draw(figure, report), 8.6, 3.4, dpi=90)
+    """PNG: for each suite the score of both models, and the paired differences with the line that each had to clear."""
+    rows = sum(1 + len(each.comparison.guards) for each in report.measurements if each.comparison)
+    return figure_png(lambda figure: _draw(figure, report), 9.2, max(3.4, 1.6 + ROW_INCHES * rows), dpi=90)
 
 
 def _draw(figure: Any, report: EvalReport) -> None:
-    compared = report.measurement.comparison
-    if compared is None:
-        text = "No comparison\n" + "\n".join(report.measurement.problems)
+    compared = [each for each in report.measurements if each.comparison is not None]
+    if not compared:
+        problems = [
+            *report.problems,
+            *(f"{each.suite}: {why}" for each in report.measurements for why in each.problems),
+        ]
+        text = "No comparison\n" + "\n".join(problems)
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
-    else:
-        left, right = figure.subplots(1, 2, width_ratios=(3, 4))
-        _draw_accuracy(left, compared)
-        _draw_differences(right, compared, report.section.guard_margin)
-        samples = f"{compared.items} items, {compared.samples_per_item} samples of each"
-        figure.suptitle(f"Candidate against champion: {samples}, 95% intervals", fontsize=10, color=NEUTRAL)
+        return
+    heights = [1 + len(each.comparison.guards) for each in compared if each.comparison]
+    grid = figure.subplots(len(compared), 2, width_ratios=(3, 4), height_ratios=heights, squeeze=False)
+    for number, (each, (left, right)) in enumerate(zip(compared, grid, strict=True)):
+        assert each.comparison is not None
+        settings, last = report.section.suite(each.suite), number == len(compared) - 1
+        _draw_scores(left, each.comparison, "score (%)" if last else "")
+        below = "candidate minus champion (points; length in %; thick: the gate's bounds)"
+        improves = settings.role == "target" and report.section.improve != "cost"
+        _draw_differences(right, each.comparison, improves, below if last else "")
+        asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
+        about = f"{each.suite} ({settings.role}): {asked}"
+        left.set_title(about, fontsize=9, loc="left", color=NEUTRAL)
+    figure.suptitle("Candidate against champion, 95% intervals", fontsize=10, color=NEUTRAL)
 
 
-def _draw_accuracy(axes: Axes, comparison: Comparison) -> None:
+def _draw_scores(axes: Axes, comparison: Comparison, label: str) -> None:
     _point(axes, 0, comparison.champion, BEFORE, "o", ".1f")
     _point(axes, 1, comparison.candidate, AFTER, "s", ".1f")
-    _finish(axes, ["champion", "candidate"], "accuracy (%)")
+    _finish(axes, ["champion", "candidate"], label)
 
 
-def _draw_differences(axes: Axes, comparison: Comparison, margin: float) -> None:
-    rows = [("accuracy\nmust lie right of", comparison.difference, 0.0)]
-    rows += [(f"{guard.name}\nmust lie left of", guard.difference, margin) for guard in comparison.guards]
+def _draw_differences(axes: Axes, comparison: Comparison, improves: bool, label: str) -> None:
     axes.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
-    for row, (_, entry, line) in enumerate(rows):
-        axes.plot([100 * line] * 2, [row - 0.35, row + 0.35], color=BLACK, linestyle="--", linewidth=1.3, zorder=1)
-        _point(axes, row, entry, AFTER if row == 0 else NEUTRAL, "D", "+z.1f")
-    names = [f"{name} {100 * line:g}" for name, _, line in rows]
-    _finish(axes, names, "candidate minus champion (points; thick: the gate's one-sided bounds)")
+    names = ["score must lie right of 0" if improves else "score"]
+    _point(axes, 0, comparison.difference, AFTER, "D", "+z.1f")
+    if improves:
+        _line(axes, 0, 0.0)
+    for row, guard in enumerate(comparison.guards, start=1):
+        length = guard.name == "length"
+        margin = math.expm1(guard.margin) if length else guard.margin
+        _line(axes, row, margin)
+        _point(axes, row, _percent(guard.difference) if length else guard.difference, NEUTRAL, "D", "+z.1f")
+        end = "" if guard.rule == "safe" else ": lower end"
+        names.append(f"{_words(guard)}{end} must lie left of {100 * margin:g}")
+    _finish(axes, names, label)
+
+
+def _percent(entry: Difference) -> Difference:
+    """A difference of logarithms as a relative change."""
+    return Difference(**{name: math.expm1(value) for name, value in entry.model_dump().items()})
+
+
+def _line(axes: Axes, row: int, at: float) -> None:
+    axes.plot([100 * at] * 2, [row - 0.35, row + 0.35], color=BLACK, linestyle="--", linewidth=1.3, zorder=1)
 
 
 def _point(axes: Axes, row: int, entry: ConfidenceInterval | Difference, colour: str, marker: str, style: str) -> None:
@@ -94,23 +202,23 @@ def _point(axes: Axes, row: int, entry: ConfidenceInterval | Difference, colour:
     if isinstance(entry, Difference):
         gated = [100 * entry.lower, 100 * entry.upper]
         axes.plot(gated, [row, row], color=colour, linewidth=4, solid_capstyle="butt")
-    text = f"{value:{style}} [{low:{style}}, {high:{style}}]"
     axes.annotate(
-        text,
+        f"{value:{style}} [{low:{style}}, {high:{style}}]",
         (value, row),
-        (0, 11),
+        (0, 8),
         textcoords="offset points",
         ha="center",
-        fontsize=9,
+        fontsize=8,
         color=colour,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
     )
 
 
 def _finish(axes: Axes, names: list[str], label: str) -> None:
-    axes.set_yticks(range(len(names)), names, fontsize=9)
-    axes.set_ylim(len(names) - 0.4, -0.7)
-    axes.set_xlabel(label, fontsize=9)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_ylim(len(names) - 0.4, -0.8)
+    axes.set_xlabel(label, fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.3)

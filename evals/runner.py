@@ -1,124 +1,144 @@
 """The runner: one model answers every item of a suite, and every answer is graded.
 
-Owns the protocol that two compared runs must share and the per-sample outcomes. Refuses to average anything: a check
-that timed out, failed or had no usable reference is an outcome of its own, never a silent score of 0.
+Owns which answers are asked and which are in the journal already. Refuses to average anything.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import NamedTuple
 
-from evals.suites import Suite
+from evals.defects import defects
+from evals.journal import AnswerJournal, AnswerProtocol, answer_key, open_journal
+from evals.results import EvalArm, EvalSample, ItemResult, Protocol
+from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
-from pipeline.rewards.verifiers import VERSION, Grade, Outcome
-from pipeline.serving.sample import Decoding, Sampling, Server
-from pipeline.storage import ModelRef, Record, digest_json
+from pipeline.recipe.suites import SuiteSection
+from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
+from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
+from pipeline.storage import ModelRef, Store
 
-Grader = Callable[[Sequence[tuple[str, str]]], list[Grade]]
-"""Grades (completion, reference) pairs; the result follows the input."""
-
-
-class Protocol(Record):
-    """Everything but the weights that decides an outcome. Runs are comparable when their digests are equal."""
-
-    suite: str
-    suite_digest: str
-    template_digest: str
-    sampling: Sampling
-    verifier: str
-    decoding: Decoding | None = None
-    """Of the process that served; None in evidence that is older than this field."""
-
-    def digest(self) -> str:
-        return digest_json(self)
+Grader = Callable[[Sequence[VerifierTask]], list[Grade]]
+"""Grades completions; the result follows the input."""
+Log = Callable[[str], None]
 
 
-class EvalSample(Record):
-    """One graded completion. `finished` is False when it was cut at the token limit."""
+class Asked(NamedTuple):
+    """One sample of one item, to be asked or found in the journal."""
 
-    text: str
-    tokens: int
-    finished: bool
-    outcome: Outcome
-    answer: str
+    item: Item
+    request: AnswerRequest
 
 
-class ItemResult(Record):
-    """All samples of one item, in the order in which they were drawn."""
-
-    id: str
-    samples: tuple[EvalSample, ...]
-
-
-class EvalArm(Record):
-    """One model's run over a suite."""
-
-    model: ModelRef
-    protocol: Protocol
-    results: tuple[ItemResult, ...]
-
-
-def sampling(section: Evaluation) -> Sampling:
-    """The sampling plan of the recipe: both arms draw with the same seed."""
+def sampling(section: Evaluation, suite: SuiteSection) -> Sampling:
+    """How a suite is answered: both arms draw by the same seeds."""
     return Sampling(
-        samples=section.samples_per_item,
-        temperature=section.temperature,
-        max_completion_tokens=section.max_completion_tokens,
+        samples=1 if suite.temperature == 0 else suite.samples_per_item or section.samples_per_item,
+        temperature=section.temperature if suite.temperature is None else suite.temperature,
+        max_completion_tokens=suite.max_completion_tokens or section.max_completion_tokens,
         seed=section.seed,
     )
 
 
-def run(model: ModelRef, suite: Suite, plan: Sampling, serve: Server, grader: Grader) -> EvalArm:
-    """Sample `plan.samples` completions of every item and grade them.
+class Respondent(NamedTuple):
+    """A model that is asked: what answers for it, what grades it, and where its answers are kept."""
 
-    Raises ValueError when the server or the grader answers with another number of results than it was asked for:
-    then nothing says which completion belongs to which item.
-    """
-    items = suite.items
-    served = serve(model, [item.messages for item in items], plan)
-    drawn = served.completions
-    if [len(completions) for completions in drawn] != [plan.samples] * len(items):
-        raise ValueError(
-            f"The server returned {sum(map(len, drawn))} completions of {len(drawn)} prompts; it was asked for "
-            f"{plan.samples} of each of {len(items)}. Make it return one full list for each prompt."
+    model: ModelRef
+    session: InferenceSession
+    grader: Grader
+    store: Store
+    log: Log
+
+    def run(self, suite: Suite, plan: Sampling) -> EvalArm:
+        """`plan.samples` graded answers of every item. What is in the journal is not asked again.
+
+        Raises what the session does, and ValueError when the grader answers with another number of grades than it was
+        asked for: then nothing says which completion belongs to which item.
+        """
+        protocol = AnswerProtocol(
+            decoding=self.session.decoding,
+            temperature=plan.temperature,
+            max_completion_tokens=plan.max_completion_tokens,
+            seed=plan.seed,
         )
-    pairs = [(c.text, item.reference) for item, completions in zip(items, drawn, strict=True) for c in completions]
-    grades = grader(pairs)
-    if len(grades) != len(pairs):
-        raise ValueError(f"The grader returned {len(grades)} grades of {len(pairs)} pairs. Make it grade each pair.")
-    graded = iter(grades)
-    results = (
-        ItemResult(
-            id=item.id,
-            samples=tuple(
-                EvalSample(
-                    text=c.text, tokens=c.tokens, finished=c.finished, outcome=grade.outcome, answer=grade.answer
-                )
-                for c, grade in zip(completions, graded, strict=False)  # `graded` runs on to the next item
+        asked = self._asked(suite, plan, protocol.digest())
+        answers = self._answers(suite.name, asked, plan, protocol)
+        return EvalArm(
+            model=self.model,
+            protocol=Protocol(
+                suite=suite.name,
+                suite_digest=suite.digest(),
+                samples=plan.samples,
+                verifier=VERSION,
+                answers=protocol,
             ),
+            results=self._graded(suite, plan.samples, answers),
         )
-        for item, completions in zip(items, drawn, strict=True)
-    )
-    protocol = Protocol(
-        suite=suite.name,
-        suite_digest=suite.digest(),
-        template_digest=template_digest(model),
-        sampling=plan,
-        verifier=VERSION,
-        decoding=served.decoding,
-    )
-    return EvalArm(model=model, protocol=protocol, results=tuple(results))
+
+    def _asked(self, suite: Suite, plan: Sampling, protocol: str) -> list[Asked]:
+        """By item, then by sample."""
+        asked: list[Asked] = []
+        for item in suite.items:
+            messages = suite.messages(item)
+            for sample in range(plan.samples):
+                key = answer_key(self.model.digest, protocol, item.id, messages, sample)
+                seed = answer_seed(plan.seed, item.id, sample)
+                asked.append(Asked(item, AnswerRequest(key=key, messages=messages, seed=seed)))
+        return asked
+
+    def _answers(self, name: str, asked: list[Asked], plan: Sampling, protocol: AnswerProtocol) -> list[Answer]:
+        """In the order of what is asked."""
+        errors: dict[str, Answer] = {}
+        with open_journal(self.store, self.model.digest, protocol) as journal:
+            todo = [each for each in asked if each.request.key not in journal.answers]
+            self.log(
+                f"evaluation: {name}: {len(asked) - len(todo)} of {len(asked)} answers are there, {len(todo)} asked"
+            )
+            if todo:
+                items = {each.request.key: each.item.id for each in todo}
+                keep = _keeper(journal, items, errors)
+                self.session.answer([each.request for each in todo], plan, keep)
+            known = {**journal.answers, **errors}
+        if lost := sum(each.request.key not in known for each in asked):
+            raise ValueError(f"The engine left {lost} of {len(todo)} questions without an answer. Evaluate again.")
+        return [known[each.request.key] for each in asked]
+
+    def _graded(self, suite: Suite, k: int, answers: list[Answer]) -> tuple[ItemResult, ...]:
+        by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]
+        tasks = [VerifierTask(a.text, item.reference, item.check) for item, drawn in by_item for a in drawn]
+        grades = self.grader(tasks)
+        if len(grades) != len(tasks):
+            raise ValueError(f"The grader returned {len(grades)} grades of {len(tasks)} pairs. Make it grade each.")
+        graded = iter(grades)
+        return tuple(
+            ItemResult(
+                id=item.id,
+                salt=item.salt,
+                prompt_tokens=max(a.prompt_tokens for a in drawn),
+                samples=tuple(_sample(suite, item, a, next(graded)) for a in drawn),
+            )
+            for item, drawn in by_item
+        )
 
 
-def template_digest(model: ModelRef) -> str:
-    """sha256 of the model's chat template, wherever its tokenizer keeps it; of '' when it has none."""
-    file, config = Path(model.uri, "chat_template.jinja"), Path(model.uri, "tokenizer_config.json")
-    template = ""
-    if file.is_file():
-        template = file.read_text()
-    elif config.is_file():
-        template = str(json.loads(config.read_text()).get("chat_template") or "")
-    return hashlib.sha256(template.strip().encode()).hexdigest()
+def _keeper(journal: AnswerJournal, items: dict[str, str], errors: dict[str, Answer]) -> Callable[[Answer], None]:
+    def keep(answer: Answer) -> None:
+        if answer.stop == "error":
+            errors[answer.key] = answer
+        else:
+            journal.add(items[answer.key], answer)
+
+    return keep
+
+
+def _sample(suite: Suite, item: Item, answer: Answer, grade: Grade) -> EvalSample:
+    if answer.stop == "error":
+        grade = Grade(Outcome.error, "")
+    return EvalSample(
+        text=answer.text,
+        tokens=answer.tokens,
+        finished=answer.finished,
+        outcome=grade.outcome,
+        answer=grade.answer,
+        defects=defects(answer.text, suite.messages(item)),
+    )

@@ -6,7 +6,8 @@ are exact in any order), shares of samples come out. Leading axes are independen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,15 +119,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:
-    """Means of `draws` resamples of whole clusters: (E, C) sums and (C,) sizes give (E, draws), the same for a seed."""
-    rng, c = np.random.default_rng(seed), len(sizes)
-    means: list[Array] = []
+def resamples(clusters: int, draws: int, seed: int) -> Iterator[Array]:
+    """How often each cluster is in each of `draws` resamples of whole clusters, as (rows, clusters) a time; the same
+    for a seed."""
+    rng = np.random.default_rng(seed)
     for first in range(0, draws, _CHUNK):
         rows = min(_CHUNK, draws - first)
-        picked = rng.integers(0, c, size=(rows, c)) + c * np.arange(rows)[:, None]
-        times = np.bincount(picked.ravel(), minlength=rows * c).reshape(rows, c).astype(np.float64)
-        means.append((sums @ times.T) / (times @ sizes))
+        picked = rng.integers(0, clusters, size=(rows, clusters)) + clusters * np.arange(rows)[:, None]
+        yield np.bincount(picked.ravel(), minlength=rows * clusters).reshape(rows, clusters).astype(np.float64)
+
+
+def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:
+    """Means of `draws` resamples of whole clusters: (E, C) sums and (C,) sizes give (E, draws), the same for a seed."""
+    means = [(sums @ times.T) / (times @ sizes) for times in resamples(len(sizes), draws, seed)]
     return np.concatenate(means, axis=1)
 
 
@@ -161,4 +166,29 @@ def paired(sums: Array, sizes: Array, alpha: float, seed: int, draws: int = BOOT
         upper=mean + upper,
         bootstrap_lower=np.quantile(resampled, alpha, axis=1),
         bootstrap_upper=np.quantile(resampled, 1 - alpha, axis=1),
+    )
+
+
+def log_ratio(before: Array, after: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Paired:
+    """The logarithm of the ratio of two paired totals over (C,) clusters, as one experiment; 0 where both are 0.
+
+    The standard error is linearised (the delta method), with t of C - 1 degrees of freedom; the bootstrap draws whole
+    clusters. A total of 0 against one that is not has no logarithm: it counts as half a token.
+    """
+    c, one, other = len(before), *(max(float(each.sum()), 0.5) for each in (before, after))
+    residuals = after / other - before / one
+    error = np.array([math.sqrt(float((residuals**2).sum()) * c / (c - 1))])
+    value = np.array([math.log(other / one)])
+    half, wide = (-t_quantile(tail, c - 1) * error for tail in (alpha, (1 - LEVEL) / 2))
+    totals = bootstrap_means(np.stack([before, after]), np.ones(c), draws, seed) * c
+    resampled = np.log(np.maximum(totals[1], 0.5) / np.maximum(totals[0], 0.5))
+    return Paired(
+        value=value,
+        standard_error=error,
+        low=value - wide,
+        high=value + wide,
+        lower=value - half,
+        upper=value + half,
+        bootstrap_lower=np.quantile(resampled, [alpha]),
+        bootstrap_upper=np.quantile(resampled, [1 - alpha]),
     )

@@ -108,5 +108,5 @@ def _rolled_out(settings: Deployment, iteration: Iteration) -> IterationEnding:
 
 def _figures(store: Store, iteration: Iteration) -> str:
     report = REPORT.find(store, iteration.id)
-    compared = report.measurement.comparison if report else None
+    compared = report.target().comparison if report else None
     return f", {compared.champion.value:.1%} -> {compared.candidate.value:.1%}" if compared else ""

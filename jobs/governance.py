@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from assets.resources import Deployment, deployment
+from evals import erasure as evaluations
 from pipeline import audit, erasure
 from pipeline.erasure import derived
 from pipeline.erasure.proof import ErasureProof, proof_name, proofs
@@ -65,7 +66,8 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     now = datetime.now(UTC)
-    proof = erasure.forget(settings.stage(log), user_id, since=since, tracking_uri=uri, now=now)
+    others = (evaluations.forget,)
+    proof = erasure.forget(settings.stage(log), user_id, since=since, tracking_uri=uri, now=now, others=others)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
         roll_back(

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from pipeline.recipe import Recipe
-from pipeline.section import Operational, Section
+from pipeline.section import Operational, Section, sections
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "recipe.md"
@@ -90,21 +90,16 @@ def tables(
     for name, field in kind.model_fields.items():
         path, marked = f"{prefix}{name}", operational or Operational in field.metadata
         value = field.default if values is None else getattr(values, name)
-        meaning, inside = " ".join((field.description or "").split()), sections(field)
+        meaning, inside = " ".join((field.description or "").split()), sections(field.annotation)
         for each in inside:
             head = f"`{path}`" + (f", `kind: {each.model_fields['kind'].default}`" if len(inside) > 1 else "")
+            head = f"An element of {head}" if get_origin(field.annotation) is tuple else head
             text = " ".join((each.__doc__ or meaning).split())
             below.append(tables(each, head, text, f"{path}.", value if isinstance(value, each) else None, marked))
         rows.append((f"`{path}`", type_of(name, field), shown(value), "may differ" if marked else "", meaning))
     yield Table(title, about or " ".join((kind.__doc__ or "").split()), rows)
     for each in below:
         yield from each
-
-
-def sections(field: FieldInfo) -> list[type[Section]]:
-    """The sections that a field may hold."""
-    options = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
-    return [each for each in options if isinstance(each, type) and issubclass(each, Section)]
 
 
 def type_of(name: str, field: FieldInfo) -> str:
@@ -141,6 +136,8 @@ def shown(value: Any) -> str:
         return "to be given"
     if isinstance(value, Section):
         return "see its table"
+    if isinstance(value, tuple) and any(isinstance(each, Section) for each in value):
+        return ", ".join(f"`{{kind: {getattr(each, 'kind', '')}}}`" for each in value)
     text = json.dumps(value, ensure_ascii=False)
     return f"`{text}`" if len(text) < 60 else "see `pipeline/recipe/`"
 

@@ -90,15 +90,29 @@ def _training(record: Any) -> Iterator[str]:
 
 
 def _evaluation(record: Any) -> Iterator[str]:
-    compared = record.measurement.comparison
-    if compared is None:
-        yield field("held-out accuracy", "; ".join(record.measurement.problems))
-        return
-    for name, arm in (("before", compared.champion), ("after", compared.candidate)):
-        interval = f"95% interval {arm.low:.1%} to {arm.high:.1%}"
-        yield field(f"held-out {name}", f"{arm.value:.1%}  ({interval})")
-    gain = compared.difference
-    yield field("difference", f"{gain.value:+.1%}  (95% interval {gain.low:+.1%} to {gain.high:+.1%}, paired by item)")
+    for problem in record.problems:
+        yield field("evaluation", problem)
+    for measured in record.measurements:
+        compared = measured.comparison
+        if compared is None:
+            yield field(f"suite {measured.suite}", "; ".join(measured.problems))
+            continue
+        role = record.section.suite(measured.suite).role
+        yield field(f"suite {measured.suite}", f"{compared.items:,} held-out items ({role})")
+        for name, arm in (("before", compared.champion), ("after", compared.candidate)):
+            yield field(f"  {name}", f"{arm.value:.1%}  (95% interval {arm.low:.1%} to {arm.high:.1%})")
+        gain = compared.difference
+        interval = f"95% interval {gain.low:+.1%} to {gain.high:+.1%}, paired by item"
+        yield field("  difference", f"{gain.value:+.1%}  ({interval})")
+    for measured in record.judged:
+        rate = measured.win_rate
+        if rate is None:
+            yield field(f"suite {measured.suite}", "; ".join(measured.problems))
+            continue
+        yield field(f"suite {measured.suite}", f"{rate.pairs:,} pairs of answers, judged by {measured.judge}")
+        for name, entry in (("preferred", rate.controlled), ("as judged", rate.raw)):
+            share = f"{0.5 + entry.value:.1%}  (95% interval {0.5 + entry.low:.1%} to {0.5 + entry.high:.1%}"
+            yield field(f"  {name}", f"{share}{', at equal lengths' if name == 'preferred' else ''})")
 
 
 def _verdict(record: Any) -> Iterator[str]:

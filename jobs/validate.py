@@ -19,14 +19,16 @@ from typing import Any, NamedTuple
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
-from evals.suites import parse
+from evals.suites import Suite, arithmetic, frozen, suite
 from pipeline import layout
 from pipeline.demo.suite import suite_text
 from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
+from pipeline.recipe.suites import ArithmeticSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
+from pipeline.storage import Store
 from pipeline.traces.sample import SourceSample, sample_source
 from pipeline.traces.sources.protocol import Address
 
@@ -105,7 +107,7 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
         return
     if not any(fault.startswith("traces.source") for fault in faults):
         yield from _source(settings, recipe, asked.rows, tokens)
-    yield from _suite(recipe, tokens)
+    yield from _suites(recipe, settings.store(), tokens)
 
 
 def _disk(recipe: Recipe) -> Iterator[CheckedLine]:
@@ -190,16 +192,39 @@ def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
     return CheckedLine(False, f"consent: no row has {key}. {meant}, or write it into the metadata.")
 
 
-def _suite(recipe: Recipe, tokens: Tokens | None) -> Iterator[CheckedLine]:
+def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[CheckedLine]:
     section = recipe.evaluation
-    suite = parse(section.suite, suite_text(section.seed, section.items))  # as the run will write it
-    refusals = gate_refusals(recipe, recipe.base_model.uri, suite)
+    asked: list[Suite] = []
+    unread = False
+    for each in section.asked:
+        try:
+            if isinstance(each, TracesSuite) and frozen.latest(store, each.name) is None:
+                yield CheckedLine(True, f"suite {each.name} ({each.role}): preference_dataset will freeze it")
+            else:
+                asked.append(_suite(each, store, section.seed))
+        except ValueError as error:
+            unread = True
+            yield CheckedLine(False, f"suite {each.name}: {error}")
+    if unread:
+        return
+    refusals = gate_refusals(recipe, recipe.base_model.uri, asked)
     yield from (CheckedLine(False, f"evaluation: {refusal}") for refusal in refusals)
-    if not refusals:
-        yield CheckedLine(True, f"suite: {suite.name}, {len(suite.items):,} items, enough for its guards")
-    if tokens is not None:
-        longest = max(map(tokens, (item.messages for item in suite.items)))
-        yield _fits(recipe, "longest question of the suite", longest, section.max_completion_tokens)
+    for each in asked:
+        settings = section.suite(each.name)
+        if not refusals:
+            yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
+        if tokens is not None:
+            longest = max(tokens(each.messages(item)) for item in each.items)
+            limit = settings.max_completion_tokens or section.max_completion_tokens
+            yield _fits(recipe, f"longest question of {each.name}", longest, limit)
+
+
+def _suite(section: SuiteSection, store: Store, seed: int) -> Suite:
+    """As the run will ask it; the demo's is written by its first stage."""
+    if isinstance(section, ArithmeticSuite):
+        items = arithmetic.parse(suite_text(section, seed).encode(), section.items)
+        return Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
+    return suite(store, section, seed)
 
 
 def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> CheckedLine:

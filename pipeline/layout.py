@@ -2,6 +2,10 @@
 
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
+    evaluation/         answers that were paid for, and logs of evaluation libraries, by model and protocol;
+                        `judgements/` of pairs of answers, by judge; `ledger/` has the candidates that were gated,
+                        `suites/` what was frozen from traces to be asked, `serving/` the logs of servers that an
+                        evaluation started
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
@@ -18,9 +22,10 @@ Owns names, not what is in them. Names that a package keeps to itself below one 
 from __future__ import annotations
 
 AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW = "audit", "erasures", "iterations", "lake", "mlflow"
+EVALUATION = "evaluation"
 PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewards", "rollout", "traces"
 SUITES = "suites"
-OWN = frozenset((AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, TRACES))
+OWN = frozenset((AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, TRACES))
 """What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""
 
 # Below `audit/`.
@@ -36,6 +41,11 @@ DATASET_USERS = f"{DATASETS}/members"
 FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions", f"{REWARDS}/reviews"
 JUDGES = f"{REWARDS}/judges"
 
+ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
+JUDGEMENTS = f"{EVALUATION}/judgements"
+LIBRARY_LOGS = f"{EVALUATION}/library_logs"
+FROZEN_SUITES = f"{EVALUATION}/suites"
+SERVING = f"{EVALUATION}/serving"
 BLOCKS = f"{REGISTRY}/blocks"
 MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
 LATEST = f"{ITERATIONS}/latest.json"
@@ -53,6 +63,7 @@ PLAN_FILE, RESULT_FILE, ROWS_FILE, HELD_OUT_FILE = "plan.json", "result.json", "
 PLAN, RESULT, LEDGER = f"{TRAINING}/{PLAN_FILE}", f"{TRAINING}/{RESULT_FILE}", f"{TRAINING}/ledger.json"
 TRAINING_ROWS, HELD_OUT_ROWS = f"{TRAINING}/{ROWS_FILE}", f"{TRAINING}/{HELD_OUT_FILE}"
 CHECKPOINTS, ATTEMPTS = f"{TRAINING}/checkpoints", f"{TRAINING}/attempts"
+SUITE_PINS, EVAL_PLAN = "suites.json", "eval_plan.json"
 EVAL_REPORT, EVIDENCE, GATE_VERDICT = "eval_report.json", "evidence", "gate_verdict.json"
 MODEL_VERSION = "model_version.json"
 OUTCOME = "outcome.json"
@@ -66,6 +77,41 @@ def iteration(id: str, *parts: str) -> str:
 def suite(name: str, seed: int, items: int) -> str:
     """The items of one draw of a suite: a JSON line for each."""
     return f"{SUITES}/{name}-seed-{seed}-items-{items}.jsonl"
+
+
+def task_items(name: str, task: str) -> str:
+    """The items of a library's task (by digest), as the library listed them: a JSON line for each."""
+    return f"{SUITES}/{name}-task-{task[:16]}.jsonl"
+
+
+def library_log(model: str, protocol: str) -> str:
+    """A library's log of one model's answers under one protocol (both by digest)."""
+    return f"{LIBRARY_LOGS}/{model}/{protocol}.json"
+
+
+def answers(model: str, protocol: str) -> str:
+    """The journal of one model's answers under one protocol (both by digest): a JSON line for each."""
+    return f"{ANSWERS}/{model}/{protocol}.jsonl"
+
+
+def judgements(judge: str) -> str:
+    """The journal of one judge (by id): a JSON line for each pair of answers."""
+    return f"{JUDGEMENTS}/{judge}/pairs.jsonl"
+
+
+def gate_ledger(model_name: str) -> str:
+    """The folder of the gates of a model's candidates."""
+    return f"{GATE_LEDGER}/{model_name}"
+
+
+def gate_line(model_name: str, suite: str, candidate: str) -> str:
+    """That a candidate's gate asked a suite (both by digest)."""
+    return f"{gate_ledger(model_name)}/{suite}/{candidate}.json"
+
+
+def frozen_suite(name: str, *parts: str) -> str:
+    """The generations of a suite that is drawn from traces."""
+    return "/".join((FROZEN_SUITES, name, *parts))
 
 
 def day_report(day: str) -> str:

@@ -37,14 +37,21 @@ def die_with_parent(signum: signal.Signals = signal.SIGKILL, parent: int | None 
 
 def session_members(leader: int) -> list[int]:
     """Pids of the processes of the session that `leader` began, also after its end; zombies don't count (Linux)."""
-    members: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                state, _, _, session = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:4]
-                if int(session) == leader and state not in "ZX":
-                    members.append(int(entry.name))
-    return members
+    return list(session_starts(leader))
+
+
+def session_starts(leader: int) -> dict[int, int]:
+    """The start of each process of the session that `leader` began, by pid. A pid is used again; with its start, in
+    clock ticks since the machine's own, it is not."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    stats = {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+    return {pid: start for pid, (session, start) in stats.items() if session == leader}
+
+
+def process_start(pid: int) -> int | None:
+    """When the process started, in clock ticks since the machine's start; None where there is none, or a zombie."""
+    stat = _stat(pid)
+    return None if stat is None else stat[1]
 
 
 def end_sessions(leaders: Iterable[int], signum: signal.Signals, grace_s: float) -> None:
@@ -70,3 +77,12 @@ def end_sessions(leaders: Iterable[int], signum: signal.Signals, grace_s: float)
 def _send(pid: int, signum: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signum)
+
+
+def _stat(pid: int) -> tuple[int, int] | None:
+    """Session and start of a process (proc(5), fields 6 and 22)."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if fields[0] not in "ZX":
+            return int(fields[3]), int(fields[19])
+    return None

@@ -13,7 +13,6 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.fields import FieldInfo
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -36,16 +35,19 @@ class Section(BaseModel):
 
 
 S = TypeVar("S", bound=Section)
+EACH = "__all__"
+"""pydantic's name for the elements of a list."""
 
 
 def fields(section: type[Section], *marks: Mark) -> dict[str, Any]:
-    """The fields with one of these marks, as pydantic's `exclude` takes them: True, or those of a section below."""
+    """The fields with one of these marks, as pydantic's `exclude` takes them: True, or those of a section below (under
+    EACH those of every section of a list)."""
     marked: dict[str, Any] = {}
     for name, field in section.model_fields.items():
         if any(mark in field.metadata for mark in marks):
             marked[name] = True
-        elif below := _union([fields(each, *marks) for each in _sections(field)]):
-            marked[name] = below
+        elif below := _union([fields(each, *marks) for each in sections(field.annotation)]):
+            marked[name] = {EACH: below} if get_origin(field.annotation) is tuple else below
     return marked
 
 
@@ -65,21 +67,24 @@ def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any], kept: Mapping[s
     """`over`, but for the fields that `kept` names: those are of `under`."""
     merged = dict(over)
     for name, below in kept.items():
+        if name not in under or name not in over:
+            continue  # of another member of a union
         if below is True:
             merged[name] = under[name]
         elif isinstance(under[name], Mapping) and isinstance(over[name], Mapping):
             merged[name] = _overlaid(under[name], over[name], below)
+        elif EACH in below and len(under[name]) == len(over[name]):
+            merged[name] = [_overlaid(u, o, below[EACH]) for u, o in zip(under[name], over[name], strict=True)]
     return merged
 
 
-def _sections(field: FieldInfo) -> list[type[Section]]:
-    """The sections that a field may hold: itself, or the members of a union."""
-    union = get_origin(field.annotation) in (Union, UnionType)
-    return [
-        each
-        for each in (get_args(field.annotation) if union else (field.annotation,))
-        if isinstance(each, type) and issubclass(each, Section)
-    ]
+def sections(annotation: Any) -> list[type[Section]]:
+    """The sections that a field may hold: itself, the members of a union, or those of a list's elements."""
+    if get_origin(annotation) is Annotated:
+        return sections(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType, tuple):
+        return [section for each in get_args(annotation) for section in sections(each)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Section) else []
 
 
 def _union(trees: list[dict[str, Any]]) -> dict[str, Any]:

@@ -37,8 +37,9 @@ class Attempt(NamedTuple):
 class ForkedProcess:
     """As much of `subprocess.Popen` as the launchers of the sampler and of the trainer use."""
 
-    def __init__(self, output: int | None, reply: int) -> None:
+    def __init__(self, output: int | None, reply: int, input: int | None = None) -> None:
         self.stdout = None if output is None else os.fdopen(output, errors="replace")
+        self.stdin = None if input is None else os.fdopen(input, "w")
         self.returncode: int | None = None
         self._reply = os.fdopen(reply)
         self.pid = int(self._reply.readline())
@@ -47,8 +48,10 @@ class ForkedProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.stdout is not None:
-            self.stdout.close()
+        for stream in (self.stdin, self.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
         self.wait()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -93,10 +96,12 @@ class ForkServer:
         self._socket.close()
         self._process.wait()
 
-    def popen(self, command: Sequence[str], **_: Any) -> ForkedProcess:
-        """What `subprocess.Popen` makes of it, with both streams in one pipe of text."""
+    def popen(self, command: Sequence[str], stdin: Any = None, stderr: Any = None, **_: Any) -> ForkedProcess:
+        """What `subprocess.Popen` makes of it, with a pipe of text for its output, and for its input where asked."""
         ours, theirs = os.pipe()
-        return ForkedProcess(ours, self._fork(command, theirs))
+        read, write = os.pipe() if stdin == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), None)
+        errors = os.dup(theirs if stderr in (None, subprocess.STDOUT) else stderr.fileno())
+        return ForkedProcess(ours, self._fork(command, theirs, errors, read), write)
 
     def attempt(self, plan: Path, sent: signal.Signals | None = None, after_s: float = 0.0, at: str = "") -> Attempt:
         """Run the trainer once; with `sent`, send it that signal, if it still runs.
@@ -117,17 +122,22 @@ class ForkServer:
         """What the newest attempt has printed, up to now."""
         return self.output.read_bytes()[self._before :].decode(errors="replace") if self.output.exists() else ""
 
-    def _fork(self, command: Sequence[str], output: int) -> int:
-        """The descriptor that the new process's pid and exit code come from; `output` is closed here."""
+    def _fork(self, command: Sequence[str], output: int, errors: int | None = None, input: int | None = None) -> int:
+        """The descriptor that the new process's pid and exit code come from; those given are closed here."""
+        streams = [
+            os.open(os.devnull, os.O_RDONLY) if input is None else input,
+            output,
+            os.dup(output) if errors is None else errors,
+        ]
         python, minus_m, *argv = command
         assert (python, minus_m) == (sys.executable, "-m"), command
         ours, theirs = os.pipe()
         asked = {"argv": argv, "parent": os.getpid(), "cwd": str(Path.cwd()), "environment": dict(os.environ)}
         message = json.dumps(asked).encode()
-        socket.send_fds(self._socket, [len(message).to_bytes(4, "big")], [output, theirs])
+        socket.send_fds(self._socket, [len(message).to_bytes(4, "big")], [*streams, theirs])
         self._socket.sendall(message)
-        os.close(output)
-        os.close(theirs)
+        for each in (*streams, theirs):
+            os.close(each)
         return ours
 
 
@@ -175,7 +185,7 @@ def _serve(descriptor: int) -> None:
     monitors: set[int] = set()
     with socket.socket(fileno=descriptor) as control:
         while True:
-            header, descriptors, _, _ = socket.recv_fds(control, 4, 2)
+            header, descriptors, _, _ = socket.recv_fds(control, 4, 4)
             monitors -= {pid for pid in monitors if os.waitpid(pid, os.WNOHANG)[0]}
             if not header:
                 return
@@ -193,15 +203,16 @@ def _serve(descriptor: int) -> None:
                 os.close(each)
 
 
-def _monitor(asked: dict[str, Any], output: int, reply: int) -> None:
+def _monitor(asked: dict[str, Any], input: int, output: int, errors: int, reply: int) -> None:
     child = os.fork()
     if child == 0:
         os.close(reply)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
+        for stream, descriptor in enumerate((input, output, errors)):
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
         _exit(_run(asked))
-    os.close(output)
+    for each in (input, output, errors):
+        os.close(each)
     os.write(reply, f"{child}\n".encode())
     _, status = os.waitpid(child, 0)
     os.write(reply, f"{os.waitstatus_to_exitcode(status)}\n".encode())

@@ -16,7 +16,7 @@ from pipeline.iteration import identify
 from pipeline.registry.policy import policy_of
 from pipeline.registry.propose import propose
 from pipeline.registry.record import JudgedCandidate, ModelVersion
-from pipeline.serving import sample
+from pipeline.serving import transformers_engine
 from pipeline.storage import DatasetRef, digest_file, model_ref
 from pipeline.training import launch as training_launch
 
@@ -36,7 +36,7 @@ SHORT = (
     "training.grpo.learning_rate=2.0e-3",
     "training.checkpoints.every_steps=2",
     "training.validation.every_steps=4",
-    "evaluation.items=150",
+    "evaluation.suites.0.items=150",
     "evaluation.samples_per_item=2",
     "evaluation.max_standard_error=0.1",
     "evaluation.guard_margin=0.2",
@@ -86,7 +86,7 @@ def open_rollout(settings: Deployment, files: Path, now: float) -> str:
 def forked(server: ForkServer) -> Iterator[None]:
     """Inside, samplers and trainers are forked by the server: the same processes, without their imports."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sample, training_launch):
+        for module in (transformers_engine, training_launch):
             patch.setattr(module, "subprocess", as_subprocess(server))
         yield
 

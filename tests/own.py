@@ -28,6 +28,14 @@ def make_model(folder: Path) -> Path:
     return folder
 
 
+def write_suite(path: Path, items: int = 240, seed: int = 9) -> Path:
+    """Questions of the user's own task, none of which is in the traces, with their answers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ({"prompt": each.prompt, "reference": each.answer} for each in problems(seed, "heldout", items))
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in {line["prompt"]: line for line in lines}.values()))
+    return path
+
+
 def calls(prompts: int = 160, answers: int = 4, seed: int = 5) -> Iterator[dict[str, Any]]:
     """Prompts, each answered a few times, half of them wrong; nine in ten users agreed to training."""
     draw = random.Random(seed)

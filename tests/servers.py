@@ -25,6 +25,7 @@ PATIENT = ("-w", "-t", "300")
 """Options of pg_ctl: wait for the server, for five minutes."""
 SILENCE_S = 2.0
 STARTS_WITHIN_S = 240
+VLLM_ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 VLLM_PYTHON = Path(__file__).parent.parent / ".venv-vllm" / "bin" / "python"
 
 
@@ -153,16 +154,19 @@ def openai_server(command: list[str], port: int, log: Path, **environment: str) 
                 os.killpg(server.pid, signal.SIGKILL)  # an engine that outlived its server
 
 
-@contextmanager
-def vllm_server(model: Path, name: str, folder: Path, *arguments: str, **environment: str) -> Generator[str]:
-    """vLLM's API of `model` on this CPU, under `name`, with its log in `folder`.
-
-    Skips the test where neither VLLM_PYTHON nor `make test-vllm` names an environment that has vLLM.
-    """
+def vllm_python() -> Path:
+    """Skips the test where neither VLLM_PYTHON nor `make test-vllm` names an environment that has vLLM."""
     python = Path(os.environ.get("VLLM_PYTHON", VLLM_PYTHON))
     if not python.exists():
         pytest.skip(f"no vLLM at {python} (make test-vllm, or set VLLM_PYTHON to the Python of an environment with it)")
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} | environment
+    return python
+
+
+@contextmanager
+def vllm_server(model: Path, name: str, folder: Path, *arguments: str, **environment: str) -> Generator[str]:
+    """vLLM's API of `model` on this CPU, under `name`, with its log in `folder`. Skips as `vllm_python` does."""
+    python = vllm_python()
+    environment = VLLM_ON_CPU | environment
     with held_port() as held:
         port = held.getsockname()[1]
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]

@@ -84,7 +84,9 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/progress.py": "torchrun's RANK, and whether Dagster Pipes listens",
     "pipeline/training/gang.py": "threads and network of the ranks that it starts",
     "pipeline/training/nemo/follow.py": "hands its own on",
+    "pipeline/serving/server_process.py": "hands its own on",
     "pipeline/registry/versions.py": "silences MLflow before it is imported",
+    "evals/__main__.py": "a pod that evaluates has no Dagster",
     "jobs/ui.py": "hands its own on to the servers",
 }
 

@@ -74,7 +74,7 @@ def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
     traces = TRACES.read(store, iteration.id)
     assert traces.seen == traces.admitted + sum(traces.rejected.values())
     assert {"consent", "error", "duplicate", "malformed"} <= {str(reason) for reason in traces.rejected}
-    compared = REPORT.read(store, iteration.id).measurement.comparison
+    compared = REPORT.read(store, iteration.id).target().comparison
     assert compared.candidate.value > compared.champion.value + 0.05
     assert loop.first.tags["iteration"] == iteration.id
 
@@ -97,7 +97,7 @@ def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, mo
     value = "\n".join(rest)
     traces = TRACES.read(loop.settings.store(), loop.settings.latest().id)
     assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in value
-    for words in ("rejected: consent", "coverage", "GRPO", "held-out before", "held-out after", "PASS", "version 1"):
+    for words in ("rejected: consent", "coverage", "GRPO", "suite arithmetic", "before", "after", "PASS", "version 1"):
         assert words in value
 
 
@@ -184,6 +184,6 @@ def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> Non
     assert result.success
     trained = CHECKPOINT.read(settings.store(), settings.latest().id)
     assert trained.checkpoint.step == 16
-    compared = REPORT.read(settings.store(), settings.latest().id).measurement.comparison
+    compared = REPORT.read(settings.store(), settings.latest().id).target().comparison
     assert compared.candidate.value > compared.champion.value
     assert adapter_digest(root, settings.latest().id)

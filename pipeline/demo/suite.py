@@ -16,31 +16,28 @@ from typing import Any
 
 from pipeline import layout
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
-from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.storage import Store, write_atomically
 
-NAME = "arithmetic"
-"""Made for the embedded model: of any other it says little."""
 
-
-def ensure_suite(store: Store, section: Evaluation) -> Path:
+def ensure_suite(store: Store, section: ArithmeticSuite, seed: int) -> Path:
     """The file of the suite that the section asks for, after it was written where it is not there, or is another."""
-    path = store.path(layout.suite(section.suite, section.seed, section.items))
-    text = suite_text(section.seed, section.items)
+    path = store.path(layout.suite(section.name, seed, section.items))
+    text = suite_text(section, seed)
     if not path.is_file() or path.read_bytes() != text.encode():
         write_atomically(path, text)
     return path
 
 
-def suite_text(seed: int, items: int) -> str:
-    """The file's content: a JSON line for each of `items` held-out problems, the same for the same arguments."""
-    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _rows(seed, items))
+def suite_text(section: ArithmeticSuite, seed: int) -> str:
+    """The file's content: a JSON line for each of its held-out problems, the same for the same arguments."""
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _rows(seed, section.items))
 
 
 def _rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
     for number, problem in enumerate(problems(seed, "heldout", items)):
         yield {
-            "id": f"{NAME}-{seed}-{number:05d}",
+            "id": f"arithmetic-{seed}-{number:05d}",
             "cluster": _held_out_step(problem),
             "messages": [{"role": "user", "content": problem.prompt}],
             "reference": problem.answer,
@@ -63,9 +60,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.demo.suite", description="Write the embedded suite.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--seed", type=int, required=True, help="evaluation.seed of the recipe")
-    parser.add_argument("--items", type=int, required=True, help="evaluation.items of the recipe")
+    parser.add_argument("--items", type=int, required=True, help="items of the suite in the recipe")
     chosen = parser.parse_args(arguments)
-    write_atomically(chosen.file, suite_text(chosen.seed, chosen.items))
+    write_atomically(chosen.file, suite_text(ArithmeticSuite(items=chosen.items), chosen.seed))
     return 0
 
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from pipeline.demo.task import Problem, problems
 from pipeline.recipe.traces import DemoSource
-from pipeline.serving.sample import Completion, Messages, Sampler, Sampling
+from pipeline.serving.inference import Answer, Messages, Sampling
+from pipeline.serving.sample import Sampler
 from pipeline.storage import ModelRef, Record, Store, write_atomically
 
 FIRST_DAY = date(2026, 1, 5)
@@ -146,7 +147,7 @@ def _observation(
     moment: datetime,
     user: _User,
     asked: tuple[Problem, str],
-    answer: Completion,
+    answer: Answer,
     champion: ModelRef,
 ) -> dict[str, Any]:
     problem, prompt = asked

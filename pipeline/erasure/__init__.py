@@ -7,7 +7,7 @@ Refuses to change weights or to take a champion out of service: both are a perso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 
 from pipeline import audit
@@ -28,16 +28,26 @@ from pipeline.traces.lake import Lake, SweepResult, open_lake
 from pipeline.traces.pii import pseudonym
 
 Log = Callable[[str], None]
+Forgetter = Callable[[Store, Collection[str]], list[str]]
+"""Removes users, by every id that they have, from what it knows of; the names of what it wrote anew."""
 
 
 def forget(
-    context: StageContext, user_id: str, *, since: datetime | None = None, tracking_uri: str, now: datetime
+    context: StageContext,
+    user_id: str,
+    *,
+    since: datetime | None = None,
+    tracking_uri: str,
+    now: datetime,
+    others: Sequence[Forgetter] = (),
 ) -> ErasureProof:
     """Remove the user's rows, those from `since` on where it is given (UTC unless it says otherwise); the proof.
 
     `user_id` is the source's id or the table's pseudonym of it. A user whom nothing is known of is still put on the
-    list. Other datasets' snapshots expire with the user's: materialising the traces publishes those datasets again.
-    Raises ValueError when a record cannot be read, OSError or MLflow's error when lake or registry fail: run it again.
+    list. `others` keep texts that this package does not know of, such as the evaluation: all that they have of the
+    person goes, whatever `since` says. Other datasets' snapshots expire with the user's: materialising the traces
+    publishes those datasets again. Raises ValueError when a record cannot be read, OSError or MLflow's error when lake
+    or registry fail: run it again.
     """
     if not user_id.strip():
         raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
@@ -56,7 +66,9 @@ def forget(
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
         account.unname(store, traces)
         pending = _noted(store, pending, id, removed=rewrite_raw(store, person) + rewrite_findings(store, person))
-        log(f"forget {id}: {len(pending.removed)} raw files, findings and reviews are written anew")
+        for other in others:
+            pending = _noted(store, pending, id, removed=other(store, person.ids))
+        log(f"forget {id}: {len(pending.removed)} raw files, findings, reviews and evaluations are written anew")
         _erase(store, lake, person, pending, id)
         log(f"forget {id}: the rows are out of the table")
         record_dataset_users(store, lake)

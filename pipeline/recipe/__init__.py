@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from pipeline.locations import Uri
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
+from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Rewards
@@ -51,29 +52,6 @@ class BaseModelSection(Section):
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: Uri
     """Directory with config.json, weights and tokenizer: the first champion."""
-
-
-class Evaluation(Section):
-    """The gate's protocol; compared runs share every field (evals/gate.py holds the rule)."""
-
-    suite: Literal["arithmetic"] = "arithmetic"
-    """Held-out operands of the embedded task."""
-    items: PositiveInt = 500
-    """Questions of the suite; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
-    samples_per_item: PositiveInt = 4
-    """Completions that each model draws for an item; their mean is the accuracy on that item."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of both models. At 1 they answer as users get their answers."""
-    max_completion_tokens: PositiveInt = 512
-    """Length limit of an answer, also of replayed rollout traffic. An answer that reaches it is truncated."""
-    seed: int = 11
-    """Seed of the draw of the items, of the sampling of both models and of the bootstrap."""
-    alpha: Share = 0.05
-    """One-sided level of the improvement test and of every guard."""
-    guard_margin: Share = 0.03
-    """Non-inferiority margin of the guard metrics: extraction failures and truncations."""
-    max_standard_error: PositiveFloat = 0.03
-    """A wider standard error of the paired difference cannot carry a verdict: INCONCLUSIVE."""
 
 
 class Rollout(Section):

@@ -59,21 +59,36 @@ def split(text: str) -> list[str]:
 
 
 def apply(tree: dict[str, Any], override: str) -> None:
-    """Put the value of `KEY=VALUE` into the tree. Raises ValueError when it is none, or leads through a value."""
+    """Put the value of `KEY=VALUE` into the tree; `suites.0.items` leads into the first element of a list.
+
+    Raises ValueError when it is none, or leads through a value.
+    """
     key, sign, text = override.partition("=")
     key = key.strip()
     if not sign or not key:
         raise ValueError(f"Override {override!r} is not KEY=VALUE. Write it like training.seed=3.")
     *parents, leaf = key.split(".")
-    node = tree
+    node: dict[str, Any] | list[Any] = tree
     for parent in parents:
-        child = node.get(parent)
-        if child is None:  # a section that the file leaves out, or empty
-            child = node[parent] = {}
-        if not isinstance(child, dict):
-            raise ValueError(f"Override {override!r}: {parent!r} is a value, not a section. Check the path.")
-        node = child
+        node = _below(node, parent, override)
+    if isinstance(node, list):
+        raise ValueError(f"Override {override!r} ends at an element of a list. Name a field of it.")
     try:
         node[leaf] = parse(text)
     except ValueError as error:
         raise ValueError(f"Override {override!r}: the value is not YAML: {error}. Quote it.") from error
+
+
+def _below(node: dict[str, Any] | list[Any], name: str, override: str) -> dict[str, Any] | list[Any]:
+    """The section or list of that name, or at that place of a list; a section that the file leaves out is begun."""
+    if isinstance(node, list):
+        if not name.isdecimal() or int(name) >= len(node):
+            raise ValueError(f"Override {override!r}: {name} is no element of a list of {len(node)}, counted from 0.")
+        child = node[int(name)]
+    else:
+        child = node.get(name)
+        if child is None:  # left out, or empty
+            child = node[name] = {}
+    if not isinstance(child, dict | list):
+        raise ValueError(f"Override {override!r}: {name!r} is a value, not a section. Check the path.")
+    return child

@@ -17,7 +17,8 @@ from pipeline.registry.router import LocalRouter
 from pipeline.registry.unseen import unseen
 from pipeline.rewards.verifiers import grader_of
 from pipeline.section import joined
-from pipeline.serving.sample import Messages, Sampling, sampler
+from pipeline.serving.inference import Messages, Sampling
+from pipeline.serving.sample import sampler
 from pipeline.traces.context import StageContext
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from pipeline.registry.policy import ArmMetrics, LiveMetrics
 from pipeline.registry.router import Arm, Split, route
-from pipeline.serving.sample import Completion, Messages, Sampler, Sampling
+from pipeline.serving.inference import Answer, Messages, Sampling
+from pipeline.serving.sample import Sampler
 from pipeline.storage import ModelRef, digest_json
 
 
@@ -86,7 +87,7 @@ class ReplayedTraffic:
         )
 
 
-def _quantile(answers: list[Completion], share: float) -> float:
+def _quantile(answers: list[Answer], share: float) -> float:
     """Nearest rank: always a latency that somebody waited."""
     latencies = sorted(answer.latency_s for answer in answers)
     return latencies[math.ceil(share * len(latencies)) - 1]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.registry.record import Proposal, RolloutEvent
-from pipeline.serving.sample import Messages
+from pipeline.serving.inference import Messages
 from pipeline.storage import Store, digest_json
 from pipeline.traces.pii import normalised
 

@@ -128,7 +128,7 @@ class JudgeStage:
         self._audits = 0
         self.unasked = "judge_unasked"
         self.count = AnswerCount()
-        self.budget = budget_left(section, context, days, ("judge", "order", "admission"))
+        self.budget = budget_left(section, context.store, context.iteration.id, days, ("judge", "order", "admission"))
         self._judge = stack.enter_context(open_judge(endpoint, section, self.budget, context.log))
         self.orders = OrderChecks(self.id, context.iteration.id, section.order_checks)
 

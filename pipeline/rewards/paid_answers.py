@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.recipe.rewards import Judge, Rag
-from pipeline.rewards.findings import JournalLine, Source, spent
+from pipeline.rewards.findings import JournalLine, JudgeSpending, Source, spent
 from pipeline.rewards.judge.budget import Budget
 from pipeline.rewards.rag import AGAIN
 from pipeline.rewards.samples import RewardSample
-from pipeline.traces.context import IterationContext
+from pipeline.storage import Store
 
 
 class PaidScores(NamedTuple):
@@ -43,10 +43,15 @@ class AnswerCount:
 
 
 def budget_left(
-    section: Judge | Rag, context: IterationContext, days: Sequence[str], sources: Sequence[Source]
+    section: Judge | Rag,
+    store: Store,
+    iteration: str,
+    days: Sequence[str],
+    sources: Sequence[Source],
+    elsewhere: Sequence[JudgeSpending] = (),
 ) -> Budget:
-    """The iteration's budget, less what earlier attempts have spent of it."""
-    paid = [spent(context.store, days, context.iteration.id, source) for source in sources]
+    """The iteration's budget, less what earlier attempts have spent of it on these days' traces, and `elsewhere`."""
+    paid = [*(spent(store, days, iteration, source) for source in sources), *elsewhere]
     return Budget(
         section.max_tokens,
         section.max_usd,

@@ -22,7 +22,7 @@ class RetrievalStage:
         self, stack: ExitStack, context: IterationContext, section: Rag, endpoint: Endpoint, days: Sequence[str]
     ) -> None:
         self._iteration, self._settings = context.iteration, context.recipe.rewards
-        self.budget = budget_left(section, context, days, ("rag",))
+        self.budget = budget_left(section, context.store, context.iteration.id, days, ("rag",))
         self.count = AnswerCount()
         self._rag = stack.enter_context(open_rag(endpoint, section, self.budget, context.log))
 

@@ -6,10 +6,12 @@ current snapshot. Refuses to delete: what is no longer agreed to is left out, an
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from functools import cache
 
 import pyarrow as pa
+from pyarrow.compute import Expression
 
 from pipeline import layout
 from pipeline.storage import DatasetRef, Store
@@ -31,6 +33,13 @@ def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> fro
     window = store.read(layout.window(dataset.digest), Window)
     if window is None:
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
+    return agreed(store, lake_config, window.days, where(window.scope))
+
+
+def agreed(
+    store: Store, lake_config: LakeConfig, days: Collection[str], rows: Expression | None = None
+) -> frozenset[tuple[str, str]]:
+    """The same of whatever the table has of these days (of `rows` where they are given), inside `shared_lock`."""
     forgotten = {user.mark: user for user in erased_users(store).users}
     marked = cache(user_hash)
 
@@ -41,9 +50,9 @@ def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> fro
 
     kept: set[tuple[str, str]] = set()
     with open_lake(lake_config) as lake:
-        for batch in lake.batches(window.days, lake.snapshot, COLUMNS, where(window.scope)):
-            rows = pa.table(batch).filter(pc.field("consent"))
-            for trace, observation, _, user, at in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
+        for batch in lake.batches(days, lake.snapshot, COLUMNS, rows):
+            table = pa.table(batch).filter(pc.field("consent"))
+            for trace, observation, _, user, at in zip(*(table[name].to_pylist() for name in COLUMNS), strict=True):
                 if stays(user, at):
                     kept.add((trace, observation))
     return frozenset(kept)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.recipe import Selection
 from pipeline.selection.clusters import cluster, held_out
-from pipeline.selection.contamination import ContaminationReport, Hit, Index
+from pipeline.selection.contamination import ContaminationReport, Hit, Index, contents
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, cap_principals, comparable, pairs, read_labels
 from pipeline.storage import DatasetRef, Record, Store, digest_file
@@ -79,6 +79,8 @@ class PreferenceDataset(Record):
     evidence: Evidence
     """Of what training may see."""
     contamination: ContaminationReport
+    frozen: int = 0
+    """Labelled rows that ask what a suite from traces asks, or nearly so."""
     without_consent: int
     """Labelled rows whose users do not, or no longer, agree."""
     capped_pairs: int
@@ -94,11 +96,14 @@ def build(
     held_out_texts: Mapping[str, Sequence[str]],
     governed: Callable[[], Collection[tuple[str, str]]],
     trust: Trust,
+    frozen: Sequence[str] = (),
 ) -> PreferenceDataset:
     """Build and publish the tables once.
 
-    `held_out_texts`: every evaluation suite's items. `governed`: (trace_id, observation_id) of the rows that may be
-    trained on now. Raises ValueError when more than `max_contamination` of the rows hold evaluation items.
+    `held_out_texts`: every evaluation suite's items, but for those that were drawn from traces: `frozen` has their
+    prompts, as labels have them. Rows with such a prompt are expected, and no sign of a broken split. `governed`:
+    (trace_id, observation_id) of the rows that may be trained on now. Raises ValueError when more than
+    `max_contamination` of the rows hold evaluation items.
     """
 
     store, iteration, settings = context.store, context.iteration, context.recipe.selection
@@ -107,7 +112,8 @@ def build(
         labelled = read_labels(labels)
         allowed = governed()
         agreed = [row for row in labelled if row.consent is True and row[:2] in allowed]
-        clean, contamination, hits = Index(held_out_texts).check(agreed)
+        trainable = without_frozen(agreed, frozen)
+        clean, contamination, hits = Index(held_out_texts).check(trainable)
         _refuse_contaminated(contamination, hits, settings.max_contamination)
         groups = by_prompt(clean)
         clusters = cluster(groups)
@@ -131,6 +137,7 @@ def build(
             **refs,
             evidence=measure([row for group in trained.values() for row in group], kept, trust, settings),
             contamination=contamination,
+            frozen=len(agreed) - len(trainable),
             without_consent=len(labelled) - len(agreed),
             capped_pairs=len(candidates) - len(kept),
             curriculum=dict(sorted(Counter(stats.status for stats in prompt_stats).items())),
@@ -140,6 +147,16 @@ def build(
 
     with shared_lock(store):
         return store.once(iteration.path(layout.PREFERENCES), PreferenceDataset, make)
+
+
+def without_frozen(rows: Sequence[LabelledRow], frozen: Sequence[str]) -> list[LabelledRow]:
+    """The rows whose prompt is in no cluster with a frozen one, and that hold the text of none."""
+    if not frozen:
+        return list(rows)
+    clusters = cluster([*(row.prompt for row in rows), *frozen])
+    asked = {clusters[prompt] for prompt in frozen}
+    apart = [row for row in rows if clusters[row.prompt] not in asked]
+    return Index({"frozen": ["\n".join(contents(prompt)) for prompt in frozen]}).check(apart)[0]
 
 
 TRAINABLE = ("frontier", "unknown")

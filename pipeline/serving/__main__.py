@@ -1,70 +1,132 @@
-"""The serving process: `python -m pipeline.serving REQUEST RESPONSE PARENT`.
+"""The serving process: `python -m pipeline.serving MODEL BATCH_SIZE THREADS PARENT`.
 
-Loads one model, answers one request, exits; PARENT is the pid of who starts it, and it ends when that one does.
+Writes a line `{"decoding": ...}`, then answers what comes by standard input: a line with the sampling, a line for each
+request, an empty line; for each an `{"answer": ...}`. It loads the weights with the first request, and ends when its
+input does, or PARENT (a pid).
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, TextIO
 
+import jinja2
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
 from pipeline.processes import die_with_parent
-from pipeline.serving.decoding import decoding_of, precision, settings, stop_ids, use_stop_ids_only
-from pipeline.serving.sample import Completion, SamplingRequest, SamplingResponse
-from pipeline.storage import write_atomically
+from pipeline.serving.decoding import SeededDraw, decoding_of, precision, settings, stop_ids, use_stop_ids_only
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
+
+PROGRESS_EVERY_S = 3.0
 
 
-def main(request_path: str, response_path: str) -> None:
-    request = SamplingRequest.model_validate_json(Path(request_path).read_bytes())
-    write_atomically(Path(response_path), generate(request).model_dump_json())
+class RequestRefused(Exception):
+    """A request that this model cannot answer."""
 
 
-def generate(request: SamplingRequest) -> SamplingResponse:
-    """Completions of every prompt, in batches ordered by length; the result follows the prompts."""
-    plan = request.sampling
-    torch.set_num_threads(plan.threads)
-    torch.manual_seed(plan.seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer = AutoTokenizer.from_pretrained(request.model.uri, padding_side="left")
-    model: Any = AutoModelForCausalLM.from_pretrained(request.model.uri, dtype=precision())
-    model.to(device).eval()
-    stops = stop_ids(request.model.uri, tokenizer)
-    use_stop_ids_only(model, stops, tokenizer)
-    config = settings(stops, tokenizer, plan)
-    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in request.prompts]
-    queue = [i for i in sorted(range(len(texts)), key=lambda i: (len(texts[i]), i)) for _ in range(plan.samples)]
-    results: list[list[Completion]] = [[] for _ in texts]
-    started = spoken = time.monotonic()
-    for first in range(0, len(queue), plan.batch_size):
-        batch = queue[first : first + plan.batch_size]
-        begun = time.monotonic()
-        inputs = tokenizer([texts[i] for i in batch], return_tensors="pt", padding=True, add_special_tokens=False)
-        with torch.inference_mode():
-            output = model.generate(**inputs.to(device), generation_config=config)
-        latency = time.monotonic() - begun
-        for index, row in zip(batch, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
-            end = next((n for n, token in enumerate(row) if token in stops), len(row))
-            results[index].append(
-                Completion(
-                    text=tokenizer.decode(row[:end], skip_special_tokens=True),
+class LoadedModel:
+    """One model directory; its weights are read when they are first needed."""
+
+    def __init__(self, folder: str, batch_size: int) -> None:
+        self.folder, self.batch_size = folder, batch_size
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.stops = stop_ids(folder, self.tokenizer)
+        self.decoding: Decoding = decoding_of(folder, self.tokenizer, self.stops)
+
+    @cached_property
+    def model(self) -> Any:
+        model: Any = AutoModelForCausalLM.from_pretrained(self.folder, dtype=precision())
+        model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        use_stop_ids_only(model, self.stops, self.tokenizer)
+        return model
+
+    def prompt(self, request: AnswerRequest, limit: int) -> list[int]:
+        """The token ids of a request. Raises RequestRefused where the template or the context does not take it."""
+        try:
+            text = self.tokenizer.apply_chat_template(request.messages, tokenize=False, add_generation_prompt=True)
+        except (jinja2.TemplateError, ValueError) as error:
+            roles = " ".join(message["role"] for message in request.messages)
+            raise RequestRefused(f"its chat template does not take messages of {roles}: {error}") from error
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        context = self.decoding.context
+        if context and len(ids) + limit > context:
+            raise RequestRefused(
+                f"a prompt of {len(ids):,} tokens and {limit:,} for its answer are more than its context of "
+                f"{context:,}. Lower max_completion_tokens, or leave out the item that begins "
+                f"{request.messages[-1]['content'][:60]!r}."
+            )
+        return ids
+
+    def answers(self, requests: list[AnswerRequest], sampling: Sampling) -> Iterator[Answer]:
+        """In batches, the longest prompts first: what does not fit in memory shows at once."""
+        prompts = [self.prompt(request, sampling.max_completion_tokens) for request in requests]
+        queue = sorted(range(len(requests)), key=lambda i: (-len(prompts[i]), requests[i].key))
+        for first in range(0, len(queue), self.batch_size):
+            batch = queue[first : first + self.batch_size]
+            begun = time.monotonic()
+            rows = self.generate([prompts[i] for i in batch], [requests[i].seed for i in batch], sampling)
+            latency = time.monotonic() - begun
+            for i, row in zip(batch, rows, strict=True):
+                end = next((n for n, token in enumerate(row) if token in self.stops), len(row))
+                yield Answer(
+                    key=requests[i].key,
+                    text=self.tokenizer.decode(row[:end], skip_special_tokens=True),
                     tokens=end,
-                    finished=end < len(row),
+                    prompt_tokens=len(prompts[i]),
+                    stop="stop" if end < len(row) else "length",
                     latency_s=latency,
                 )
-            )
-        if time.monotonic() - spoken > 3 or first + plan.batch_size >= len(queue):
-            spoken, done = time.monotonic(), first + len(batch)
-            rate = done / (spoken - started)
-            print(f"serving: {done} of {len(queue)} completions, {rate:.0f}/s", flush=True)
-    asked = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    return SamplingResponse(completions=results, decoding=decoding_of(model, tokenizer, stops, asked))
+
+    def generate(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[list[int]]:
+        """Token ids of each completion; what follows the first stop id is of no meaning."""
+        inputs = self.tokenizer.pad({"input_ids": prompts}, return_tensors="pt").to(self.model.device)
+        draw = LogitsProcessorList(
+            [SeededDraw(seeds, sampling.temperature, self.model.device)] if sampling.temperature > 0 else []
+        )
+        config = settings(self.stops, self.tokenizer, sampling.max_completion_tokens)
+        with torch.inference_mode():
+            output = self.model.generate(**inputs, generation_config=config, logits_processor=draw)
+        return output[:, inputs["input_ids"].shape[1] :].tolist()
+
+
+def serve(model: LoadedModel, lines: TextIO, out: TextIO) -> None:
+    """Answer until the input ends."""
+
+    def write(kind: str, content: Any) -> None:
+        out.write(json.dumps({kind: content}, ensure_ascii=False) + "\n")
+        out.flush()
+
+    write("decoding", model.decoding.model_dump(mode="json"))
+    while first := lines.readline():
+        sampling = Sampling.model_validate_json(first)
+        requests = [AnswerRequest.model_validate_json(line) for line in iter(lines.readline, "\n")]
+        started = told = time.monotonic()
+        try:
+            for number, answer in enumerate(model.answers(requests, sampling), start=1):
+                write("answer", answer.model_dump(mode="json"))
+                if time.monotonic() - told > PROGRESS_EVERY_S or number == len(requests):
+                    told = time.monotonic()
+                    write("progress", f"{number} of {len(requests)} answers, {number / (told - started):.0f}/s")
+        except RequestRefused as refusal:
+            write("refused", str(refusal))
+            return
+
+
+def main(folder: str, batch_size: str, threads: str) -> None:
+    # What libraries print goes to the errors: the output is for the lines above alone.
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdin.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    torch.set_num_threads(int(threads))
+    serve(LoadedModel(folder, int(batch_size)), sys.stdin, out)
 
 
 if __name__ == "__main__":
-    die_with_parent(parent=int(sys.argv[3]))
-    main(*sys.argv[1:3])
+    die_with_parent(parent=int(sys.argv[4]))
+    main(*sys.argv[1:4])

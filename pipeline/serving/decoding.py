@@ -10,11 +10,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import jinja2
 import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig
 
-from pipeline.serving.sample import Decoding, Sampling
+from pipeline.serving.inference import PROBES, Decoding, Messages
 from pipeline.storage import digest_json
 
 
@@ -31,19 +32,30 @@ def stop_ids(folder: str, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({int(id) for some in ids for id in some if id is not None}))
 
 
-def settings(stops: tuple[int, ...], tokenizer: Any, plan: Sampling | None = None) -> GenerationConfig:
-    """What `generate` is to go by: a sampling plan's temperature and length, or, without a plan, the stop ids alone."""
+def settings(stops: tuple[int, ...], tokenizer: Any, max_new_tokens: int | None = None) -> GenerationConfig:
+    """What `generate` is to go by: the stop ids, a length, and the likeliest token of the scores that it is given."""
     ends = {"eos_token_id": list(stops) or None, "pad_token_id": tokenizer.pad_token_id}
-    if plan is None:
+    if max_new_tokens is None:
         return GenerationConfig(**ends)
-    return GenerationConfig(
-        **ends,
-        do_sample=plan.temperature > 0,
-        temperature=plan.temperature or None,
-        top_k=0,
-        top_p=1.0,
-        max_new_tokens=plan.max_completion_tokens,
-    )
+    return GenerationConfig(**ends, do_sample=False, max_new_tokens=max_new_tokens)
+
+
+class SeededDraw:
+    """A draw from softmax(logits / temperature) whose random numbers are each answer's own.
+
+    The token is the largest of p / q with q exponential (the Gumbel-max trick; arXiv 1611.00712), so the likeliest
+    token of these scores is a draw, and two models under one seed make the same choice wherever they agree.
+    """
+
+    def __init__(self, seeds: list[int], temperature: float, device: torch.device) -> None:
+        self._temperature = temperature
+        self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        exponential = torch.empty_like(scores, dtype=torch.float32)
+        for row, generator in zip(exponential, self._generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores.float() / self._temperature - exponential.log()
 
 
 def use_stop_ids_only(model: Any, stops: tuple[int, ...], tokenizer: Any) -> None:
@@ -56,16 +68,25 @@ def precision() -> torch.dtype:
     return torch.bfloat16 if torch.cuda.is_available() else torch.float32
 
 
-def decoding_of(model: Any, tokenizer: Any, stops: tuple[int, ...], asked: list[list[int]]) -> Decoding:
-    """What decides this process's answers. `asked`: token ids of its prompts."""
-    config: Any = model.config.get_text_config()
+def decoding_of(folder: str, tokenizer: Any, stops: tuple[int, ...]) -> Decoding:
+    """What decides this process's answers; needs no weights."""
+    config: Any = AutoConfig.from_pretrained(folder).get_text_config()
     vocabulary = tokenizer.batch_decode([[id] for id in range(len(tokenizer))], skip_special_tokens=True)
     return Decoding(
         engine="transformers",
         version=f"{transformers.__version__}, torch {torch.__version__}",
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=str(precision()).removeprefix("torch."),
         stop_ids=stops,
         context=getattr(config, "max_position_embeddings", None),
-        tokens_digest=digest_json([asked, vocabulary]),
+        tokens_digest=digest_json([[token_ids(tokenizer, probe) for probe in PROBES], vocabulary]),
     )
+
+
+def token_ids(tokenizer: Any, messages: Messages) -> list[int]:
+    """What template and tokenizer make of a prompt; nothing where the template refuses it."""
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except (jinja2.TemplateError, ValueError):
+        return []
+    return tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -1,128 +1,43 @@
-"""The caller's side of sampling: what is asked, what comes back, and the subprocess between.
+"""Sampling as the demo's traffic and the replayed rollout call it: prompts in, completions out.
 
-Owns the request and the response. Refuses to import torch: that is `pipeline.serving.__main__`, which runs for the
-length of one request and takes its memory with it.
+Owns the plain call over the port of inference.py. Refuses to keep an answer: who asks again is answered again.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
-from pipeline.storage import ModelRef, Record
-
-Messages = list[dict[str, str]]
-"""A chat prompt: `[{"role": "user", "content": ...}, ...]`."""
-
-
-class Sampling(Record):
-    """How completions are drawn. The same value, model and prompts give the same completions on CPU."""
-
-    samples: int = 1
-    temperature: float = 1.0
-    max_completion_tokens: int = 32
-    seed: int = 0
-    batch_size: int = 256
-    threads: int = 1
-
-
-class Completion(Record):
-    """One drawn completion. `finished` is False when it was cut at the token limit.
-
-    `latency_s` is the wall-clock time of the batch that it was served in.
-    """
-
-    text: str
-    tokens: int
-    finished: bool
-    latency_s: float
-
-
-class Decoding(Record):
-    """What decides an answer beside weights, prompt and sampling plan, as the process that served found it."""
-
-    engine: str
-    version: str
-    device: str
-    dtype: str
-    """Of the weights as they were loaded, which may not be what they were saved in."""
-    stop_ids: tuple[int, ...]
-    """Token ids that end a completion."""
-    context: int | None
-    """Tokens that the model can attend to; None where its configuration does not say."""
-    tokens_digest: str
-    """sha256 of the prompts' token ids and of the text of every token: what template and tokenizer made of them."""
-
-
-class SamplingRequest(Record):
-    model: ModelRef
-    prompts: list[Messages]
-    sampling: Sampling
-
-
-class SamplingResponse(Record):
-    """The answer to a request: `completions` follows its prompts."""
-
-    completions: list[list[Completion]]
-    decoding: Decoding
+from pipeline.recipe.serving import TransformersServing
+from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, Messages, Sampling, answer_seed
+from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.storage import ModelRef
 
 
 class Sampler(Protocol):
-    """Draws `sampling.samples` completions for each prompt; the outer list follows the prompts."""
+    """Draws `sampling.samples` answers to each prompt; the outer list follows the prompts."""
 
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]: ...
-
-
-class Server(Protocol):
-    """As a Sampler, for callers who must know what else decided the answers. There is at least one prompt."""
-
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> SamplingResponse: ...
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]: ...
 
 
 def sampler(log: Callable[[str], None] = print) -> Sampler:
-    """A sampler over `server(log)`."""
-    serve = server(log)
+    """A sampler over transformers; it raises what a session does."""
+    return over(TransformersEngine(TransformersServing(), log))
 
-    def sample(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]:
-        return serve(model, prompts, sampling).completions if prompts else []
+
+def over(engine: InferenceEngine) -> Sampler:
+    """A sampler over an engine. Equal prompts at different places get different answers."""
+
+    def sample(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
+        requests = [
+            AnswerRequest(key=f"{place}/{n}", messages=messages, seed=answer_seed(sampling.seed, str(place), n))
+            for place, messages in enumerate(prompts)
+            for n in range(sampling.samples)
+        ]
+        answers: dict[str, Answer] = {}
+        if requests:
+            with engine.open("model", model) as session:
+                session.answer(requests, sampling, lambda answer: answers.update({answer.key: answer}))
+        return [[answers[f"{place}/{n}"] for n in range(sampling.samples)] for place in range(len(prompts))]
 
     return sample
-
-
-def server(log: Callable[[str], None] = print) -> Server:
-    """A server that answers each call from a subprocess and reports progress lines to `log`.
-
-    It raises RuntimeError with the subprocess's last lines when that fails.
-    """
-
-    def serve(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> SamplingResponse:
-        with tempfile.TemporaryDirectory(prefix="serving-") as folder:
-            request, response = Path(folder, "request.json"), Path(folder, "response.json")
-            request.write_text(SamplingRequest(model=model, prompts=list(prompts), sampling=sampling).model_dump_json())
-            command = [sys.executable, "-m", "pipeline.serving", str(request), str(response), str(os.getpid())]
-            tail = _follow(command, log)
-            if not response.exists():
-                raise RuntimeError(f"Serving {model.uri} failed; its last lines:\n{tail}")
-            return SamplingResponse.model_validate_json(response.read_bytes())
-
-    return serve
-
-
-def _follow(command: list[str], log: Callable[[str], None]) -> str:
-    tail: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                tail = [*tail[-19:], line.rstrip()]
-                if line.startswith("serving: "):
-                    log(line.rstrip())
-        except BaseException:  # an interrupted step must not leave its server behind
-            process.kill()
-            raise
-    return "\n".join(tail)

@@ -43,11 +43,14 @@ def completion_statistics(completions: Sequence[str], prompts: Sequence[str]) ->
     return {
         "text/prefix_share": _prefix_share(list(groups.values())),
         "text/distinct_2": _distinct_bigrams(list(groups.values())),
-        "text/refusals": fmean(
-            _REFUSAL.search(text[:OPENING_CHARS].replace("\u2019", "'")) is not None for text in completions
-        ),
+        "text/refusals": fmean(map(refuses, completions)),
         "text/answered": fmean(final_answer(text) is not None for text in completions),
     }
+
+
+def refuses(text: str) -> bool:
+    """Whether an answer begins as a refusal does."""
+    return _REFUSAL.search(text[:OPENING_CHARS].replace("\u2019", "'")) is not None
 
 
 def _prefix_share(groups: Sequence[Sequence[Sequence[str]]]) -> float:

@@ -8,12 +8,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from assets.cluster import launchable
+from evals.suites import Suite, arithmetic
 from pipeline.demo import MODEL_DIR
+from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
+from pipeline.recipe.suites import ArithmeticSuite, SuiteSection
 from pipeline.storage import ModelRef, model_ref
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
-from tests.suites import embedded_suite
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 SPOT = RECIPES / "spot_h200_dpo.yaml"
@@ -27,7 +29,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
 
 
 def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResult:
-    return launchable(recipe, plan, path, lambda: embedded_suite(recipe.evaluation))
+    return launchable(recipe, plan, path, lambda: tuple(map(asked, recipe.evaluation.asked)))
+
+
+def asked(section: SuiteSection) -> Suite:
+    """The embedded suite; of a file that a recipe names and nobody has here, so many items."""
+    own = section if isinstance(section, ArithmeticSuite) else ArithmeticSuite(items=1300)
+    items = arithmetic.parse(suite_text(own, 11).encode(), own.items)
+    return Suite(name=section.name, items=items)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +84,7 @@ def test_the_demo_suite_under_another_model_is_refused(plan: TrainingPlan, own_m
     own = plan.model_copy(update={"base": model_ref(own_model)})
     check = checked(recipe, own, PLAN_PATH)
     assert not check.passed
-    assert "the gate's suite, arithmetic, asks what the embedded model was made for" in str(check.description)
+    assert "the gate's suite arithmetic asks what the embedded model was made for" in str(check.description)
     assert "accept_demo_suite: true" in str(check.description)
     assert checked(recipe.model_copy(update={"accept_demo_suite": True}), own, PLAN_PATH).passed
 
@@ -90,12 +99,41 @@ def test_the_demo_model_under_another_name_is_the_demo_model(plan: TrainingPlan,
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("evaluation.items=20", "the suite has 20 items in"),
-        ("evaluation.items=100", "clusters cannot hold a guard to evaluation.guard_margin 0.03"),
+        ("evaluation.suites.0.items=20", "suite arithmetic: it has 20 items in"),
+        ("evaluation.suites.0.items=100", "clusters cannot hold a guard to evaluation.guard_margin 0.03"),
         ("evaluation.max_standard_error=0.01", "standard error of about 0.013, above evaluation.max_standard_error"),
     ],
 )
 def test_a_suite_too_small_for_its_guards_is_refused(plan: TrainingPlan, override: str, words: str) -> None:
     check = checked(load(RECIPES / "embedded.yaml", [override]), plan, PLAN_PATH)
     assert not check.passed
+    assert words in str(check.description)
+
+
+JUDGED = "evaluation.suites=[{kind: arithmetic}, {kind: judged, name: preference, over: arithmetic, role: %s}]"
+JUDGE = "rewards.judge={model: examiner, digest: 'sha256:0f'}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "url", "words"),
+    [
+        ([JUDGED % "target", JUDGE], "http://127.0.0.1:9/v1", ""),
+        ([JUDGED % "report"], "", ""),
+        ([JUDGED % "target"], "http://127.0.0.1:9/v1", "the recipe has no judge: name one in rewards.judge"),
+        ([JUDGED % "guard", JUDGE], "", "no endpoint of the judge is set: set JUDGE_URL"),
+        (
+            [JUDGED % "guard", JUDGE, "evaluation.suites.1.items=900"],
+            "http://j/v1",
+            "judges 900 items, and arithmetic has",
+        ),
+        ([JUDGED % "target", JUDGE, "evaluation.suites.1.items=100"], "http://j/v1", "Judge 246 items"),
+    ],
+    ids=["all there", "a report", "no judge", "no endpoint", "more than there are", "too few"],
+)
+def test_a_judged_suite_that_gates_needs_its_judge(
+    plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch, overrides: list[str], url: str, words: str
+) -> None:
+    monkeypatch.setenv("JUDGE_URL", url)
+    check = checked(load(RECIPES / "embedded.yaml", overrides), plan, PLAN_PATH)
+    assert check.passed is (not words), check.description
     assert words in str(check.description)

@@ -8,13 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from evals import bundle, gate
+from evals.bundle import SuiteEvidence
 from evals.comparison import BundleRef, EvalReport
 from evals.gate import GateVerdict
-from evals.runner import EvalArm, EvalSample, ItemResult, Protocol, sampling
+from evals.journal import AnswerProtocol
+from evals.results import EvalArm, EvalSample, ItemResult, Protocol
+from evals.runner import sampling
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
-from pipeline.serving.sample import Decoding
+from pipeline.serving.inference import Decoding
 from pipeline.storage import ModelRef
 
 DECODING = Decoding(
@@ -26,13 +29,21 @@ DECODING = Decoding(
 class Kit:
     """Builds evidence piece by piece; each piece can be broken before it is judged."""
 
-    def section(self, **changes: object) -> Evaluation:
-        values = {"items": 200, "samples_per_item": 4, "max_standard_error": 0.05, "guard_margin": 0.05, **changes}
+    def section(self, items: int = 200, **changes: object) -> Evaluation:
+        suites = [{"kind": "arithmetic", "items": items}]
+        values = {
+            "suites": suites,
+            "luck_per_year": None,
+            "samples_per_item": 4,
+            "max_standard_error": 0.05,
+            "guard_margin": 0.05,
+            **changes,
+        }
         return Evaluation.model_validate(values)
 
-    def suite(self, section: Evaluation, items_per_cluster: int = 2) -> Suite:
+    def suite(self, section: Evaluation, items_per_cluster: int = 2, name: str = "arithmetic", count: int = 0) -> Suite:
         return Suite(
-            name="arithmetic",
+            name=name,
             items=tuple(
                 Item(
                     id=f"item-{i:04d}",
@@ -41,46 +52,49 @@ class Kit:
                     reference=str(2 * i),
                     slice=("even", "odd")[i % 2],
                 )
-                for i in range(section.items)
+                for i in range(count or getattr(section.suite(name), "items", 200))
             ),
         )
 
     def arm(
-        self, name: str, section: Evaluation, suite: Suite, skill: float, no_answer: float = 0.01, cut: float = 0.01
-    ) -> EvalArm:
+        self, name: str, section: Evaluation, suite: Suite, skill: float, no_answer: float = 0.01, cut: float = 0.01,
+        tokens: int = 3,
+    ) -> EvalArm:  # fmt: skip
         rng = random.Random(f"{name}{skill}")
+        plan = sampling(section, section.suite(suite.name))
         protocol = Protocol(
             suite=suite.name,
             suite_digest=suite.digest(),
-            template_digest="t",
-            sampling=sampling(section),
+            samples=plan.samples,
             verifier="v/1",
-            decoding=DECODING,
+            answers=AnswerProtocol(
+                decoding=DECODING,
+                temperature=plan.temperature,
+                max_completion_tokens=plan.max_completion_tokens,
+                seed=plan.seed,
+            ),
         )
 
         def draw() -> EvalSample:
             outcome = Outcome.correct if rng.random() < skill else Outcome.wrong
             outcome = Outcome.no_answer if rng.random() < no_answer else outcome
-            return EvalSample(text="#### 1", tokens=3, finished=rng.random() >= cut, outcome=outcome, answer="1")
+            return EvalSample(text="#### 1", tokens=tokens, finished=rng.random() >= cut, outcome=outcome, answer="1")
 
         results = tuple(
-            ItemResult(id=item.id, samples=tuple(draw() for _ in range(section.samples_per_item)))
+            ItemResult(id=item.id, samples=tuple(draw() for _ in range(plan.samples)), prompt_tokens=9)
             for item in suite.items
         )
         return EvalArm(model=ModelRef(uri=f"models/{name}", digest=name * 8), protocol=protocol, results=results)
 
     def report(self, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> EvalReport:
-        found = bundle.evidence("iteration", section, suite, champion, candidate)
-        return EvalReport(
-            iteration="iteration",
-            champion=champion.model,
-            candidate=candidate.model,
-            suite=suite.name,
-            protocol=candidate.protocol.digest(),
-            section=section,
-            measurement=bundle.measure(found),
-            bundle=BundleRef(uri="", digest="b"),
+        return self.report_over(section, (suite, champion, candidate))
+
+    def report_over(self, section: Evaluation, *evidence: tuple[Suite, EvalArm, EvalArm]) -> EvalReport:
+        """`evidence`: a suite with its two arms, champion first, for each suite of the section."""
+        gathered = bundle.evidence(
+            "iteration", section, tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in evidence)
         )
+        return bundle.report(gathered, bundle.measure(gathered), BundleRef(uri="", digest="b"))
 
     def judge(self, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> GateVerdict:
         return gate.judge(self.report(section, suite, champion, candidate), section)

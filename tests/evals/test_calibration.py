@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evals import gate, statistics
-from evals.comparison import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, Measurement, difference
+from evals.comparison import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, SuiteMeasurement, difference
 from evals.gate import Verdict
 from evals.statistics import Array, Paired
 from pipeline.recipe import Evaluation
@@ -49,7 +49,13 @@ def verdicts(gain: tuple[Array, Array], rise: tuple[Array, Array] | None, sectio
 
 def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, section: Evaluation) -> EvalReport:
     level = ConfidenceInterval(value=0.5, low=0.4, high=0.6)
-    guards = (Guard(name="no_answer", champion=0.1, candidate=0.1, difference=difference(harm, row)),) if harm else ()
+    margin = section.guard_margin
+    guards = [
+        Guard(
+            name="no_answer", rule="safe", champion=0.1, candidate=0.1, margin=margin, difference=difference(each, row)
+        )
+        for each in ([harm] if harm else [])
+    ]
     comparison = Comparison(
         items=2 * clusters,
         clusters=clusters,
@@ -58,8 +64,9 @@ def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, sect
         candidate=level,
         difference=difference(accuracy, row),
         mcnemar_p=None,
-        guards=guards,
+        guards=tuple(guards),
         slices=(),
+        pass_at=(),
         ungraded_champion=0,
         ungraded_candidate=0,
     )
@@ -67,10 +74,10 @@ def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, sect
         iteration="i",
         champion=NOBODY,
         candidate=NOBODY,
-        suite="arithmetic",
         protocol="p",
         section=section,
-        measurement=Measurement(problems=(), comparison=comparison),
+        problems=(),
+        measurements=(SuiteMeasurement(suite="arithmetic", problems=(), comparison=comparison),),
         bundle=BundleRef(uri="", digest=""),
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evals.comparison import Comparison, compare
-from evals.runner import EvalArm
+from evals.results import EvalArm
 from pipeline.rewards.verifiers import Outcome
 
 
@@ -28,8 +28,8 @@ def test_items_that_agree_within_their_cluster_count_once(kit: Any) -> None:
         )
         for arm in alone
     ]
-    once = kit.report(few, single, *alone).measurement.comparison
-    repeated = kit.report(many, double, *twice).measurement.comparison
+    once = kit.report(few, single, *alone).measurements[0].comparison
+    repeated = kit.report(many, double, *twice).measurements[0].comparison
     assert (once.clusters, repeated.clusters, repeated.items) == (100, 100, 200)
     assert repeated.difference == once.difference
     assert (repeated.champion, repeated.candidate) == (once.champion, once.candidate)
@@ -54,8 +54,8 @@ def test_the_order_of_results_changes_nothing(kit: Any, good: tuple[Any, ...], s
 
 def test_swapping_the_arms_negates_every_difference(kit: Any, good: tuple[Any, ...]) -> None:
     section, suite, old, new = good
-    ours: Comparison = kit.report(section, suite, old, new).measurement.comparison
-    theirs: Comparison = kit.report(section, suite, new, old).measurement.comparison
+    ours: Comparison = kit.report(section, suite, old, new).measurements[0].comparison
+    theirs: Comparison = kit.report(section, suite, new, old).measurements[0].comparison
     assert (ours.champion, ours.candidate) == (theirs.candidate, theirs.champion)
     for mine, other in zip(
         [ours.difference, *(g.difference for g in ours.guards), *(s.difference for s in ours.slices)],
@@ -69,7 +69,7 @@ def test_a_slice_whose_few_clusters_agree_is_not_certain(kit: Any) -> None:
     section = kit.section(items=4)
     suite = kit.suite(section)
     arms = [kit.arm(name, section, suite, skill, 0, 0) for name, skill in (("old", 0.0), ("new", 1.0))]
-    for row in compare(suite, *arms, section).slices:
+    for row in compare(suite, (arms[0], arms[1]), section, section.suites[0]).slices:
         assert (row.difference.value, row.difference.high) == (1, 1)
         assert row.difference.low < 0
         assert row.p_holm == 1.0, "two clusters: a coin's 0.5, twice for two slices"
@@ -79,12 +79,12 @@ def test_a_failed_check_never_helps_the_candidate(
     kit: Any, good: tuple[Any, ...], with_sample: Callable[..., EvalArm]
 ) -> None:
     section, suite, old, new = good
-    gain = kit.report(section, suite, old, new).measurement.comparison.difference.value
+    gain = kit.report(section, suite, old, new).measurements[0].comparison.difference.value
     for arms in (
         (with_sample(old, 8, outcome=Outcome.timeout), new),
         (old, with_sample(new, 8, outcome=Outcome.timeout)),
     ):
-        assert kit.report(section, suite, *arms).measurement.comparison.difference.value < gain
-    rise = kit.report(section, suite, old, new).measurement.comparison.guards[0].difference.value
-    silent = kit.report(section, suite, old, with_sample(new, 8, outcome=Outcome.error)).measurement.comparison
+        assert kit.report(section, suite, *arms).measurements[0].comparison.difference.value < gain
+    rise = kit.report(section, suite, old, new).measurements[0].comparison.guards[0].difference.value
+    silent = kit.report(section, suite, old, with_sample(new, 8, outcome=Outcome.error)).measurements[0].comparison
     assert silent.guards[0].difference.value > rise

@@ -6,7 +6,9 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,59 +16,82 @@ import pytest
 
 from evals import bundle
 from evals.__main__ import main
+from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
-from evals.gate import Verdict
+from evals.gate import Verdict, judge
+from evals.page import page
+from evals.plan import EvalPlan
 from evals.report import picture, table
-from evals.runner import run, sampling, template_digest
+from evals.runner import Respondent, sampling
+from evals.suites import pin, suites
 from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
-from pipeline.rewards.verifiers import Grade, grade
-from pipeline.serving.sample import Completion, Messages, Sampling, SamplingResponse
-from pipeline.storage import DatasetRef, ModelRef, Store
+from pipeline.recipe.rewards import Verifier
+from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, grade
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of
 from tests.suites import embedded_suite
 
 from .conftest import DECODING
 
-SECTION = Evaluation(items=240, max_standard_error=0.05, guard_margin=0.05)
+SUITE = ArithmeticSuite(items=240)
+SECTION = Evaluation(suites=(SUITE,), max_standard_error=0.05, guard_margin=0.05)
 OLD, NEW = ModelRef(uri="models/old", digest="old"), ModelRef(uri="models/new", digest="new")
+FILES = [bundle.MEASUREMENT, bundle.PROVENANCE, *(f"arithmetic/{name}" for name in bundle.SUITE_FILES)]
 
 
 class StandIn:
-    """A server whose models know a share of the answers; counts how often it is asked."""
+    """An engine whose models know a share of the answers; counts what it is asked."""
 
-    def __init__(self, skills: dict[str, float]) -> None:
-        self.skills, self.calls = skills, 0
+    def __init__(self, skills: dict[str, float], decoding: dict[str, Decoding] | None = None) -> None:
+        self.skills, self.decodings, self.asked = skills, decoding or {}, dict.fromkeys(skills, 0)
         self.answers = {item.messages[0]["content"]: item.reference for item in embedded_suite(SECTION).items}
 
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
-        self.calls += 1
-        rng = random.Random(f"{model.digest}{plan.seed}")
-
-        def answer(prompt: Messages) -> Completion:
-            known = rng.random() < self.skills[model.digest]
-            number = self.answers[prompt[0]["content"]] if known else "0"
-            return Completion(text=f"#### {number}", tokens=4, finished=True, latency_s=rng.random())
-
-        completions = [[answer(prompt) for _ in range(plan.samples)] for prompt in prompts]
-        return SamplingResponse(completions=completions, decoding=DECODING)
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+        yield StandInSession(self, model)
 
 
-def check(pairs: Sequence[tuple[str, str]]) -> list[Grade]:
-    return grade(pairs, workers=1, timeout_s=5.0)
+class StandInSession:
+    def __init__(self, engine: StandIn, model: ModelRef) -> None:
+        self.engine, self.model = engine, model
+        self.decoding = engine.decodings.get(model.digest, DECODING)
+
+    def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
+        for request in requests:
+            self.engine.asked[self.model.digest] += 1
+            known = random.Random(f"{self.model.digest}{request.seed}").random() < self.engine.skills[self.model.digest]
+            number = self.engine.answers[request.messages[0]["content"]] if known else "0"
+            done(Answer(key=request.key, text=f"#### {number}", tokens=4, prompt_tokens=9, stop="stop", latency_s=0))
+
+
+def check(tasks: Sequence[VerifierTask]) -> list[Grade]:
+    return grade(tasks, workers=1, timeout_s=5.0)
+
+
+def plan_of(work: IterationContext, candidate: ModelRef = NEW) -> EvalPlan:
+    checkpoint = CheckpointRef(adapter=ModelRef(uri="adapter", digest="adapter"), model=candidate, step=1)
+    section = work.recipe.evaluation
+    return EvalPlan(iteration=work.iteration, section=section, verifier=Verifier(), candidate=checkpoint)
+
+
+def evaluated(work: IterationContext, candidate: ModelRef, engine: StandIn, grader: Any = None) -> EvalReport:
+    return evaluate(work.store, plan_of(work, candidate), engine, grader or check, work.log)
 
 
 def context(store: Store, id: str = "it", champion: ModelRef = OLD) -> IterationContext:
     iteration = identify(0, "m", champion, DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
-    ensure_suite(store, SECTION)
+    ensure_suite(store, SUITE, SECTION.seed)
     return context_of(store, iteration, evaluation=SECTION)
 
 
 def launch(root: Path, skill: float = 0.7) -> tuple[Store, StandIn, Any]:
-    store, server = Store(root), StandIn({"old": 0.4, "new": skill})
-    return store, server, evaluate(context(store), NEW, server, check)
+    store, engine = Store(root), StandIn({"old": 0.4, "new": skill})
+    return store, engine, evaluated(context(store), NEW, engine)
 
 
 @pytest.fixture(scope="module")
@@ -82,27 +107,102 @@ def test_a_better_model_passes_and_a_second_run_does_nothing(tmp_path: Path) -> 
     assert verdict.verdict is Verdict.PASS
     assert (verdict.report_digest, verdict.bundle_digest) == (report.digest(), report.bundle.digest)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = evaluate(context(store), NEW, server, check)
+    again = evaluated(context(store), NEW, server)
     assert (again, decide(context(store), again)) == (report, verdict)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert server.calls == 2
+    assert server.asked == {"old": 960, "new": 960}
 
 
 def test_a_retry_after_the_bundle_reports_that_bundle(tmp_path: Path) -> None:
     store, server, report = launch(tmp_path)
     (tmp_path / "iterations" / "it" / "eval_report.json").unlink()
     server.skills["new"] = 0.0
-    assert evaluate(context(store), NEW, server, check) == report
-    assert server.calls == 2
+    assert evaluated(context(store), NEW, server) == report
+    assert server.asked == {"old": 960, "new": 960}
 
 
-def test_a_failed_server_publishes_nothing(tmp_path: Path) -> None:
-    def fail(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
-        raise RuntimeError("serving failed")
+def test_a_failed_engine_publishes_no_evidence(tmp_path: Path) -> None:
+    class Fails(StandIn):
+        @contextmanager
+        def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+            raise RuntimeError("serving failed")
+            yield
 
     with pytest.raises(RuntimeError, match="serving failed"):
-        evaluate(context(Store(tmp_path)), NEW, fail, check)
-    assert [path.parent.name for path in tmp_path.rglob("*") if path.is_file()] == ["suites"]
+        evaluated(context(Store(tmp_path)), NEW, Fails({}))
+    assert {path.name for path in tmp_path.rglob("*.json")} == {"suites.json", "new.json"}, (
+        "the suites, and the gate that was begun"
+    )
+
+
+def test_evaluation_goes_on_from_the_answers_that_it_has(tmp_path: Path) -> None:
+    whole = launch(tmp_path / "whole")[2]
+
+    class Dies(StandIn):
+        def __init__(self, after: int) -> None:
+            super().__init__({"old": 0.4, "new": 0.7})
+            self.left = after
+
+        @contextmanager
+        def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+            session = StandInSession(self, model)
+            ask = session.answer
+
+            def answer(requests: Sequence[AnswerRequest], plan: Sampling, done: Callable[[Answer], None]) -> None:
+                def until(each: Answer) -> None:
+                    done(each)
+                    self.left -= 1
+                    if not self.left:
+                        raise RuntimeError("killed")
+
+                ask(requests, plan, until)
+
+            session.answer = answer  # type: ignore[method-assign]
+            yield session
+
+    store = Store(tmp_path / "killed")
+    killed = [Dies(after) for after in (1, 500, 700, 100)]
+    for engine in killed:
+        with pytest.raises(RuntimeError, match="killed"):
+            evaluated(context(store), NEW, engine)
+    last = StandIn({"old": 0.4, "new": 0.7})
+    report = evaluated(context(store), NEW, last)
+    assert report.bundle.digest == whole.bundle.digest
+    assert sum(sum(engine.asked.values()) for engine in (*killed, last)) == 2 * 960, "nothing was asked twice"
+
+
+def test_the_champions_answers_are_paid_for_once(tmp_path: Path) -> None:
+    store, engine, _ = launch(tmp_path)
+    other = ModelRef(uri="models/other", digest="other")
+    engine.skills["other"], engine.asked = 0.5, {"old": 0, "other": 0}
+    evaluated(context(store, "another"), other, engine)
+    assert engine.asked == {"old": 0, "other": 960}
+
+
+def test_a_suite_changed_since_the_training_data_is_inconclusive(tmp_path: Path) -> None:
+    store, work = Store(tmp_path), context(Store(tmp_path))
+    pin(store, work.path(), suites(store, SECTION))
+    path = next((tmp_path / "suites").iterdir())
+    path.write_text(path.read_text().replace('"reference": "', '"reference": "1', 1))
+    engine = StandIn({"old": 0.4, "new": 0.7})
+    verdict = decide(work, evaluated(work, NEW, engine))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert "arithmetic: its items are not those that the training data was cleaned of" in verdict.reasons[0]
+    assert engine.asked == {"old": 0, "new": 0}, "nothing is paid for"
+    assert bundle.verify(store.path("iterations", "it", "evidence"), verdict.bundle_digest) == verdict
+
+
+def test_a_candidate_beyond_the_years_luck_is_not_asked(tmp_path: Path) -> None:
+    store, engine = Store(tmp_path), StandIn({"old": 0.4, "new": 0.7, "next": 0.7})
+    year = SECTION.model_copy(update={"luck_per_year": 0.05, "gates_per_year": 1})
+    verdicts = []
+    for id, digest in (("it", "new"), ("another", "next")):
+        work = context(store, id)
+        work = replace(work, recipe=work.recipe.model_copy(update={"evaluation": year}))
+        verdicts.append(decide(work, evaluated(work, ModelRef(uri=f"models/{digest}", digest=digest), engine)))
+    assert [each.verdict for each in verdicts] == [Verdict.PASS, Verdict.INCONCLUSIVE]
+    assert "the gates of the last year have spent 0.05" in verdicts[1].reasons[0]
+    assert (engine.asked["new"], engine.asked["next"]) == (960, 0)
 
 
 def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, published: tuple[Store, Any]) -> None:
@@ -125,7 +225,7 @@ def test_verify_repeats_the_verdict_wherever_the_bundle_is(
     assert "Take the bundle that was judged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST])
+@pytest.mark.parametrize("name", [*FILES, bundle.MANIFEST])
 def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     original = (copy / name).read_bytes()
@@ -146,7 +246,7 @@ def test_a_manifest_that_says_the_same_in_other_bytes_is_refused(tmp_path: Path,
         bundle.verify(copy)
 
 
-@pytest.mark.parametrize("name", [*bundle.FILES, bundle.MANIFEST, "extra.jsonl"])
+@pytest.mark.parametrize("name", [*FILES, bundle.MANIFEST, "extra.jsonl"])
 def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Store, Any], name: str) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
     if (copy / name).exists():
@@ -159,9 +259,9 @@ def test_missing_and_extra_files_are_found(tmp_path: Path, published: tuple[Stor
 
 def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, published: tuple[Store, Any]) -> None:
     copy = shutil.copytree(published[0].path("iterations", "it", "evidence"), tmp_path / "carried")
-    lines = (copy / "candidate.jsonl").read_text()
-    (copy / "candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
-    manifest = bundle.BundleManifest(files={name: bundle.digest_file(copy / name) for name in bundle.FILES})
+    lines = (copy / "arithmetic/candidate.jsonl").read_text()
+    (copy / "arithmetic/candidate.jsonl").write_text(lines.replace('"wrong"', '"correct"', 1))
+    manifest = bundle.BundleManifest(files={name: bundle._digest(copy / name) for name in FILES})
     (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
@@ -169,15 +269,10 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
 
 def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) -> None:
     store, _, report = launch(tmp_path, skill=0.1)
-    comparison = report.measurement.comparison
-    better = comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})
-    forged = report.model_copy(
-        update={
-            "measurement": report.measurement.model_copy(
-                update={"comparison": comparison.model_copy(update={"difference": better})}
-            )
-        }
-    )
+    (measured,) = report.measurements
+    better = measured.comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})
+    comparison = measured.comparison.model_copy(update={"difference": better})
+    forged = report.model_copy(update={"measurements": (measured.model_copy(update={"comparison": comparison}),)})
     with pytest.raises(ValueError, match="evaluate again"):
         decide(context(store), forged)
     assert decide(context(store), report).verdict is Verdict.FAIL
@@ -187,55 +282,81 @@ def test_the_suite_is_held_out_fixed_and_clustered() -> None:
     first = embedded_suite(SECTION)
     assert first == embedded_suite(SECTION)
     assert first.digest() != embedded_suite(SECTION.model_copy(update={"seed": 12})).digest()
-    assert len({item.id for item in first.items}) == len(first.items) == SECTION.items
-    assert 30 < len({item.cluster for item in first.items}) < SECTION.items
+    assert len({item.id for item in first.items}) == len(first.items) == SUITE.items
+    assert 30 < len({item.cluster for item in first.items}) < SUITE.items
     changed = first.model_copy(update={"items": (first.items[0].model_copy(update={"reference": "1"}),)})
     assert changed.digest() != first.model_copy(update={"items": first.items[:1]}).digest()
 
 
-def test_both_arms_are_sampled_as_the_recipe_says() -> None:
+def test_a_suite_is_sampled_as_it_says_else_as_the_recipe_says() -> None:
     section = Evaluation(samples_per_item=2, temperature=0.7, max_completion_tokens=9, seed=5)
-    plan = sampling(section)
+    plan = sampling(section, section.suites[0])
     assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (2, 0.7, 9, 5)
+    own = ArithmeticSuite(samples_per_item=3, temperature=0.2, max_completion_tokens=7)
+    plan = sampling(section, own)
+    assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (3, 0.2, 7, 5)
+    greedy = ArithmeticSuite(role="report", temperature=0.0)
+    assert (sampling(section, greedy).samples, sampling(section, greedy).temperature) == (1, 0.0)
 
 
-def test_the_runner_refuses_answers_that_it_cannot_assign() -> None:
-    items, plan, whole = embedded_suite(SECTION), sampling(SECTION), StandIn({"old": 0.5})
+def test_the_runner_refuses_what_it_cannot_assign(tmp_path: Path) -> None:
+    engine, items = StandIn({"old": 0.5}), embedded_suite(SECTION)
+    session, plan = StandInSession(engine, OLD), sampling(SECTION, SUITE)
+    answer = session.answer
+    session.answer = lambda requests, *rest: answer(requests[1:], *rest)  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="left 1 of 960 questions without an answer"):
+        Respondent(OLD, session, check, Store(tmp_path), print).run(items, plan)
+    session.answer = answer  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="grade each"):
+        Respondent(OLD, session, lambda tasks: check(tasks[1:]), Store(tmp_path), print).run(items, plan)
 
-    def lazy(model: ModelRef, prompts: Sequence[Messages], plan: Sampling) -> SamplingResponse:
-        return whole(model, prompts[1:], plan)
 
-    with pytest.raises(ValueError, match="one full list for each prompt"):
-        run(OLD, items, plan, lazy, check)
-    with pytest.raises(ValueError, match="grade each pair"):
-        run(OLD, items, plan, whole, lambda pairs: check(pairs[1:]))
-
-
-def test_the_chat_template_is_part_of_the_protocol(tmp_path: Path) -> None:
-    models = [ModelRef(uri=str(tmp_path / name), digest=name) for name in "abc"]
-    for model in models:
-        Path(model.uri).mkdir()
-    (tmp_path / "a/chat_template.jinja").write_text("{{ x }}\n")
-    (tmp_path / "b/tokenizer_config.json").write_text('{"chat_template": "{{ x }}"}')
-    (tmp_path / "c/chat_template.jinja").write_text("{{ y }}")
-    a, b, c = map(template_digest, models)
-    assert a == b != c
-    store, server = Store(tmp_path / "store"), StandIn({"a": 0.4, "b": 0.8, "c": 0.8})
-    for candidate, expected in ((models[1], Verdict.PASS), (models[2], Verdict.INCONCLUSIVE)):
-        work = context(store, f"it-{candidate.digest}", models[0])
-        assert decide(work, evaluate(work, candidate, server, check)).verdict is expected
+def test_arms_that_read_prompts_otherwise_are_not_compared(tmp_path: Path) -> None:
+    other = DECODING.model_copy(update={"tokens_digest": "b" * 64})
+    engine = StandIn({"old": 0.4, "new": 0.7}, {"new": other})
+    work = context(Store(tmp_path))
+    verdict = decide(work, evaluated(work, NEW, engine))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert "give both the same tokenizer" in verdict.reasons[0]
 
 
 def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     store, report = published
     text = table(report, decide(context(store), report))
     assert text.startswith("**PASS**")
-    assert all(word in text for word in ("| accuracy |", "| no_answer |", "| truncated |", "multiply_add"))
+    assert all(word in text for word in ("| accuracy |", "| no answer |", "| truncated |", "multiply_add"))
     assert picture(report).startswith(b"\x89PNG")
-    refused = report.measurement.model_copy(update={"problems": ("champion: empty",), "comparison": None})
-    without = report.model_copy(update={"measurement": refused})
+    refused = report.measurements[0].model_copy(update={"problems": ("champion: empty",), "comparison": None})
+    without = report.model_copy(update={"measurements": (refused,)})
     assert "champion: empty" in table(without)
     assert picture(without).startswith(b"\x89PNG")
+
+
+def test_the_page_shows_the_answers_that_changed(tmp_path: Path, published: tuple[Store, Any]) -> None:
+    store, _ = published
+    file = tmp_path / "page.html"
+    assert main(["page", str(store.path("iterations", "it", "evidence")), str(file)]) == 0
+    text = file.read_text()
+    assert "<span class='PASS'>PASS</span>" in text and "data:image/png;base64," in text
+    assert "<h2>arithmetic: from right to wrong" in text and "The first 20 of them." in text
+    assert text.count("<b>champion: correct") == text.count("<b>champion: wrong") == 20
+    assert "<script" not in text and "http" not in text
+
+
+def test_the_page_escapes_what_models_write(kit: Any, good: tuple[Any, ...]) -> None:
+    section, suite, old, new = good
+    evil = "<script>alert(1)</script> & | # **bold**"
+    sample = new.results[0].samples[0].model_copy(update={"text": evil, "outcome": Outcome.correct})
+    first = new.results[0].model_copy(update={"samples": (sample, *new.results[0].samples[1:])})
+    wrong = old.results[0].samples[0].model_copy(update={"outcome": Outcome.wrong})
+    before = old.results[0].model_copy(update={"samples": (wrong, *old.results[0].samples[1:])})
+    arms = tuple(
+        arm.model_copy(update={"results": (one, *arm.results[1:])}) for arm, one in ((old, before), (new, first))
+    )
+    report = kit.report(section, suite, *arms)
+    gathered = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=arms),))
+    text = page(gathered, report, judge(report, section))
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; | # **bold**" in text and "<script" not in text
 
 
 def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:
@@ -247,16 +368,16 @@ def test_importing_the_stage_loads_neither_scipy_nor_matplotlib() -> None:
 
 
 def test_no_digest_depends_on_where_the_data_root_lies(tmp_path: Path) -> None:
-    def evaluated(root: Path) -> Any:
+    def reported(root: Path) -> Any:
         old, new = (ModelRef(uri=str(root / "iterations" / name / "model"), digest=name) for name in ("old", "new"))
         sampler = StandIn({"old": 0.4, "new": 0.7})
-        return evaluate(context(Store(root), champion=old), new, sampler, check)
+        return evaluated(context(Store(root), champion=old), new, sampler)
 
-    one, other = evaluated(tmp_path / "one"), evaluated(tmp_path / "another" / "place")
+    one, other = reported(tmp_path / "one"), reported(tmp_path / "another" / "place")
     assert (one.digest(), one.bundle.digest) == (other.digest(), other.bundle.digest)
     (tmp_path / "one").rename(tmp_path / "moved")
     store = Store(tmp_path / "moved")
-    report = evaluated(store.root)
+    report = reported(store.root)
     assert report.candidate.uri == str(tmp_path / "moved" / "iterations" / "new" / "model")
     verdict = decide(context(store), report)
     assert (verdict.report_digest, verdict.bundle_digest) == (one.digest(), one.bundle.digest)

@@ -9,10 +9,14 @@ import dagster as dg
 import pytest
 
 from assets.resources import Deployment, deployment
+from evals.suites import Item, suites
+from evals.suites.frozen import FrozenItem, Generation, publish
 from jobs.governance import drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
 from pipeline import audit
 from pipeline.erasure.proof import ErasureProof, proofs
+from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import ProductionSuite
 from pipeline.registry.record import Phase, RolloutStep, append, read_state, step_event
 from pipeline.registry.rollout import wanted_split
 from pipeline.registry.router import LocalRouter
@@ -95,6 +99,19 @@ def test_forget_says_what_it_did_and_what_a_person_has_to_see_to(settings: Deplo
     assert "Nothing was found of this user" in capsys.readouterr().out
     assert main(["forget", " "]) == 2
     assert "Give the id" in capsys.readouterr().err
+
+
+def test_forget_goes_into_what_the_evaluation_keeps(settings: Deployment, capsys) -> None:
+    store, messages = settings.store(), [{"role": "user", "content": "2 + 2?"}]
+    item = Item(id="a", cluster="c", messages=messages, reference="4", slice="", user_id=USER, salt="s")
+    kept = item.model_copy(update={"id": "b", "user_id": "bob"})
+    both = [FrozenItem(item=each, day="2026-01-05", trace_id="t", observation_id="o") for each in (item, kept)]
+    now = datetime(2026, 1, 12, tzinfo=UTC)
+    publish(store, "production", Generation(number=1, frozen=now, lines=(), clusters=1), both)
+    assert main(["forget", USER]) == 0
+    assert "  evaluation/suites/production/0001/items.jsonl: 1 lines" in capsys.readouterr().out
+    (left,) = suites(store, Evaluation(suites=(ProductionSuite(role="target"),)))
+    assert left.items == (kept,)
 
 
 def test_findings_lose_what_any_run_of_retention_dropped(settings: Deployment) -> None:

@@ -1,5 +1,6 @@
 """The command that checks a deployment: what it says of a good one, and of each thing that is wrong."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import validate
-from tests.own import make_model, write_langfuse_export, write_openai_logs
+from tests.own import make_model, write_langfuse_export, write_openai_logs, write_suite
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "jobs" / "recipes" / "own.yaml"
@@ -19,7 +20,17 @@ OWN = ROOT / "jobs" / "recipes" / "own.yaml"
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("own")
     by_name = {"model": make_model(root / "my model"), "logs": write_openai_logs(root / "logs")}
+    by_name["suite"] = write_suite(root / "suite.jsonl")
     return by_name | {"export": write_langfuse_export(root / "export"), "data": root / "data"}
+
+
+def suite_of(path: Path) -> list[str]:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return [f"evaluation.suites.0.path='{path}'", f"evaluation.suites.0.sha256={digest}"]
+
+
+def digest_of(places: dict[str, Path]) -> str:
+    return hashlib.sha256(places["suite"].read_bytes()).hexdigest()
 
 
 def check(
@@ -28,7 +39,7 @@ def check(
     """Exit code, lines that are fine, lines that are not."""
     source = places["logs" if kind == "openai_logs" else "export"]
     own = [f"base_model.uri='{places['model']}'", f"data_root='{places['data']}'"]
-    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", "accept_demo_suite=true", *overrides]
+    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", *suite_of(places["suite"]), *overrides]
     code = validate.main(["--recipe", str(OWN), "--json", "--override", *own])
     output = json.loads(capsys.readouterr().out)
     assert output["fine"] is (code == 0)
@@ -72,9 +83,15 @@ def test_a_template_that_is_missing_is_refused(
 
 
 def test_the_gate_is_asked_too(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, wrong = check(places, capsys, "accept_demo_suite=false", "evaluation.items=50")
+    code, _, wrong = check(places, capsys, "evaluation.suites=[{kind: arithmetic, items: 50}]")
     assert code == 1
     assert len([line for line in wrong if line.startswith("evaluation: ")]) == 3
+
+
+def test_a_suite_that_is_not_there_is_a_line(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, wrong = check(places, capsys, "evaluation.suites.0.path=/nowhere/suite.jsonl")
+    assert code == 1
+    assert [line for line in wrong if line.startswith("suite own-questions: ") and "Give its path" in line]
 
 
 @pytest.mark.slow
@@ -93,3 +110,17 @@ def test_quotes_in_the_environment_that_do_not_close_are_a_line(
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "name='x")
     assert validate.main(["--quick"]) == 1
     assert "a quote without its other half" in capsys.readouterr().out
+
+
+def test_a_suite_that_is_still_to_be_frozen_is_no_problem(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites = f"evaluation.suites=[{{kind: jsonl, name: own, path: '{places['suite']}', sha256: {digest_of(places)}}}, "
+    code, fine, wrong = check(
+        places,
+        capsys,
+        "training.grpo.max_completion_tokens=64",
+        f"{suites}{{kind: production}}]",
+    )
+    assert (code, wrong) == (0, [])
+    assert "suite production (report): preference_dataset will freeze it" in fine

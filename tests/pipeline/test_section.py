@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe import Recipe, Training
-from pipeline.section import Length, Observer, Operational, Section, fields, joined, settings
+from pipeline.section import EACH, Length, Observer, Operational, Section, fields, joined, settings
 
 
 class Inner(Section):
@@ -17,6 +17,10 @@ class Inner(Section):
 class Other(Section):
     place: Annotated[str, Operational] = "here"
     rate: float = 0.5
+
+
+class Listed(Section):
+    each: tuple[Inner | Other, ...] = ()
 
 
 class Outer(Section):
@@ -46,6 +50,13 @@ def test_joined_takes_what_decides_from_the_first() -> None:
     assert joined(Outer(maybe=Other(place="a")), Outer()).maybe == Other(place="a"), "a section that is not there now"
 
 
+def test_joined_takes_marked_fields_of_a_list_from_the_second() -> None:
+    first, now = (Listed(each=(Inner(workers=n, rate=n / 10), Other(place=str(n)))) for n in (1, 2))
+    assert joined(first, now) == Listed(each=(Inner(workers=2, rate=0.1), Other(place="2")))
+    assert joined(first, Listed(each=(Inner(workers=7),))) == first, "another list: nothing to take from it"
+    assert settings(first, Operational)["each"] == [{"rate": 0.1}, {"rate": 0.5}]
+
+
 def test_a_marked_field_is_validated_as_any_other() -> None:
     with pytest.raises(ValidationError):
         Inner.model_validate({"workers": "many"})
@@ -62,6 +73,12 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
             "rag": {"concurrency": True},
             "review": True,
             "max_drift": True,
+        },
+        "evaluation": {
+            "suites": {EACH: {"path": True}},
+            "serving": dict.fromkeys(
+                ("attempts", "batch_size", "in_flight", "memory_share", "start_timeout_s", "threads", "timeout_s"), True
+            ),
         },
         "training": {"checkpoints": True, "timeout_s": True, "grace_s": True},
     }

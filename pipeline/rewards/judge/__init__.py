@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pipeline.rewards.judge.answers import (
     Admission,
+    JudgeAway,
     Judgement,
     JudgeReason,
     JudgeRefused,
@@ -16,13 +17,14 @@ from pipeline.rewards.judge.answers import (
     Preferred,
 )
 from pipeline.rewards.judge.budget import Budget, TokenUsage
-from pipeline.rewards.judge.endpoint import Endpoint
 from pipeline.rewards.judge.session import JudgeSession, open_judge
+from pipeline.serving.endpoint import Endpoint
 
 __all__ = [
     "Admission",
     "Budget",
     "Endpoint",
+    "JudgeAway",
     "JudgeReason",
     "JudgeRefused",
     "JudgeRequest",

@@ -88,6 +88,8 @@ class Preferred(Record):
     reason: str = ""
     tokens: int = 0
     usd: float = 0.0
+    orders: tuple[Literal["first", "second", "tie"], ...] = ()
+    """The better one in both orders, the first as it was asked; empty where one had no answer."""
 
     @property
     def final(self) -> bool:
@@ -115,3 +117,7 @@ class Admission(Record):
 
 class JudgeRefused(ValueError):
     """This judge must not label anything: it shares the policy's lineage, can be fooled, or cannot judge."""
+
+
+class JudgeAway(JudgeRefused):
+    """The judge could not be asked: its admission has to be tried again when its endpoint answers."""

@@ -1,48 +1,19 @@
-"""Where a model listens, and the key to it: refused if it cannot be used, and never shown with its secrets."""
+"""Where a judge listens: JUDGE_URL, and the key to it in JUDGE_API_KEY."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+
+from pipeline.serving import endpoint as serving
+from pipeline.serving.endpoint import Endpoint
 
 
-class Endpoint(NamedTuple):
-    """Where an OpenAI-compatible server listens, e.g. `http://127.0.0.1:8000/v1`. No text form of it shows the key."""
-
-    url: str
-    api_key: str = ""
-
-    def __repr__(self) -> str:
-        return f"Endpoint(url={self.url!r}, api_key={'<hidden>' if self.api_key else ''!r})"
-
-    __str__ = __repr__
+def judge_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
+    """As these variables say; None where JUDGE_URL is not set."""
+    url = environment.get("JUDGE_URL", "")
+    return Endpoint(url, environment.get("JUDGE_API_KEY", "")) if url else None
 
 
 def check_endpoint(endpoint: Endpoint) -> None:
     """Raise ValueError for one that cannot be used. Neither URL nor key is shown: both may hold a secret."""
-    if not _is_root(endpoint.url):
-        raise ValueError(
-            f"The judge's URL ({len(endpoint.url)} characters) is not the root of an API: http or https, a host, "
-            "no user, no query. Set JUDGE_URL to one like http://127.0.0.1:8000/v1, and put a key into JUDGE_API_KEY."
-        )
-    if not _is_visible_ascii(endpoint.api_key):
-        raise ValueError(
-            "The judge's API key holds a space, a line break or a letter that no HTTP header can carry. "
-            "Set JUDGE_API_KEY again, without them."
-        )
-
-
-def _is_root(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:  # an unclosed bracket, a port that is none
-        return False
-    more = parts.username or parts.password or parts.query or parts.fragment
-    return (
-        parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not more and _is_visible_ascii(url)
-    )
-
-
-def _is_visible_ascii(text: str) -> bool:
-    return all("!" <= character <= "~" for character in text)
+    serving.check_endpoint(endpoint, "The judge's", "JUDGE")

@@ -1,105 +1,30 @@
-"""An event loop in a thread of its own, in which a judge is asked: a caller may be inside of another loop too.
-
-`done` is called in the caller's thread: what it writes is written before the next answer is taken.
-"""
+"""The event loop in which a judge is asked."""
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.judge.endpoint import Endpoint
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.loop import AskingLoop, open_asking_loop
 
 if TYPE_CHECKING:
     from pipeline.rewards.judge.client import JudgeClient
 
-Q = TypeVar("Q")
-A = TypeVar("A")
+JudgeLoop: TypeAlias = "AskingLoop[JudgeClient]"
 
 
-class JudgeLoop:
-    """The loop and the client that lives in it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, client: JudgeClient, concurrency: int) -> None:
-        self._loop, self.client, self._concurrency = loop, client, concurrency
-        self._closing = asyncio.Event()
-
-    def all(
-        self, asked: Sequence[Q], answer: Callable[[Q], Awaitable[A]], done: Callable[[int, A], None] | None
-    ) -> list[A]:
-        """Every answer, in the order of the questions. A `done` that raises ends the asking; no request that waits is
-        then made."""
-        known: queue.SimpleQueue[tuple[int, A] | None] = queue.SimpleQueue()
-
-        async def work(places: Iterator[int]) -> None:
-            for place in places:
-                known.put((place, await answer(asked[place])))
-
-        async def ask() -> None:
-            places = iter(range(len(asked)))
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(len(asked), self._concurrency)):
-                        group.create_task(work(places))
-            finally:
-                known.put(None)
-
-        asking = asyncio.run_coroutine_threadsafe(ask(), self._loop)
-        answers: dict[int, A] = {}
-        try:
-            while (item := known.get()) is not None:
-                answers[item[0]] = item[1]
-                if done is not None:
-                    done(*item)
-        except BaseException:  # whatever ended the caller ends the asking
-            asking.cancel()
-            raise
-        asking.result()
-        return [answers[place] for place in range(len(asked))]
-
-    async def closed(self) -> None:
-        """Returns after `close`."""
-        await self._closing.wait()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._closing.set)
-
-
-@contextmanager
 def open_loop(
     endpoint: Endpoint, settings: Judge, budget: Budget, log: Callable[[str], None], backoff_s: float
-) -> Generator[JudgeLoop]:
+) -> AbstractContextManager[JudgeLoop]:
     """A client of `endpoint` in a loop of its own, until the block ends."""
-    started: Future[JudgeLoop] = Future()
 
-    async def run() -> None:
+    def client() -> JudgeClient:
         from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
 
-        async with JudgeClient(endpoint, settings, budget, log, backoff_s) as client:
-            running = JudgeLoop(asyncio.get_running_loop(), client, settings.concurrency)
-            started.set_result(running)
-            await running.closed()
+        return JudgeClient(endpoint, settings, budget, log, backoff_s)
 
-    def serve() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:  # the boundary of the thread: whoever opens the judge hears of it
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    thread = threading.Thread(target=serve, name="judge", daemon=True)
-    thread.start()
-    running = started.result()
-    try:
-        yield running
-    finally:
-        running.close()
-        thread.join()
+    return open_asking_loop("judge", client, settings.concurrency)

@@ -6,11 +6,11 @@ string, no prose around them. Refuses to repair: a judge that cannot follow its 
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal, NamedTuple
 
 from pipeline.rewards.judge.answers import JudgeReason
 from pipeline.rewards.judge.budget import TokenUsage
+from pipeline.serving.completion import strict_json
 
 MOST_TOKENS = 10_000_000
 """Of one request that a server can be believed: no context window is that long."""
@@ -92,22 +92,3 @@ def _usage(usage: object) -> TokenUsage | None:
             return TokenUsage(prompt, completion)
         case _:
             return None
-
-
-def strict_json(text: str) -> Any:
-    """The value of a JSON text as RFC 8259 has it. Raises ValueError."""
-    try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-    except RecursionError as error:  # a text of opening brackets
-        raise ValueError("nested too deeply") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a key stands twice")
-    return fields
-
-
-def _constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

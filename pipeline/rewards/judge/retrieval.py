@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pipeline.rewards.judge.answers import Messages
 from pipeline.rewards.judge.fence import visible
 from pipeline.rewards.judge.prompt import AnswerSchema, fenced_chat
-from pipeline.rewards.judge.replies import strict_json
+from pipeline.serving.completion import strict_json
 
 VERSION = "1"
 QUESTIONS = 3

@@ -16,11 +16,15 @@ from pipeline.rewards.judge.answers import (
     Preferred,
 )
 from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.judge.endpoint import Endpoint, check_endpoint
+from pipeline.rewards.judge.endpoint import check_endpoint
 from pipeline.rewards.judge.loop import JudgeLoop, open_loop
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
 from pipeline.rewards.judge.replies import Winner, read_score, read_winner
+from pipeline.serving.endpoint import Endpoint
 from pipeline.storage import digest_json
+
+_NAMES: dict[Winner, str] = {"A": "first", "B": "second", "tie": "tie"}
+_SWAPPED: dict[Winner, str] = {"A": "second", "B": "first", "tie": "tie"}
 
 
 class JudgeSession:
@@ -63,20 +67,19 @@ class JudgeSession:
     async def _compare(self, asked: PairComparison) -> Preferred:
         if self._too_long(asked.messages, asked.first, asked.second):
             return Preferred(winner=None, consistent=None, reason=JudgeReason.TOO_LONG)
-        winners: list[Winner] = []
+        winners: list[str] = []
         tokens, usd = 0, 0.0
-        for order in (asked, PairComparison(asked.messages, asked.second, asked.first)):
+        swapped = PairComparison(asked.messages, asked.second, asked.first)
+        for order, named in ((asked, _NAMES), (swapped, _SWAPPED)):
             answer = await self._loop.client.ask(compare_prompt(order, self._settings.rubric), WINNER)
             tokens, usd = tokens + answer.tokens, usd + answer.usd
             read = answer.reason if answer.content is None else read_winner(answer.content)
             if read is None or isinstance(read, JudgeReason):  # the other order could not save it
                 return Preferred(winner=None, consistent=None, reason=str(read), tokens=tokens, usd=usd)
-            winners.append(read)
-        consistent = winners[0] == {"A": "B", "B": "A", "tie": "tie"}[winners[1]]
-        named = {"A": "first", "B": "second", "tie": "tie"}[winners[0]]
-        return Preferred.model_validate(
-            {"winner": named if consistent else None, "consistent": consistent, "tokens": tokens, "usd": usd}
-        )
+            winners.append(named[read])
+        consistent = winners[0] == winners[1]
+        preferred = {"winner": winners[0] if consistent else None, "consistent": consistent, "orders": winners}
+        return Preferred.model_validate({**preferred, "tokens": tokens, "usd": usd})
 
     def _too_long(self, messages: Sequence[dict[str, str]], *texts: str) -> bool:
         most = self._settings.max_text_chars

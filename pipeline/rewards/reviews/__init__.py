@@ -33,9 +33,11 @@ from pipeline.storage import DatasetRef, Store, write_atomically
 SAMPLE, SHEET, RUBRIC = "sample.jsonl", "sheet.csv", "rubric.txt"
 HOW = """\
 Score each completion in sheet.csv, in the column human_score, from 1 to 5; 4.5 is a score too. Leave it empty where you
-cannot tell. Score on your own, before you hear what others say. Save as CSV, here, under the same name or, if several
-of you review, each as sheet-<name>.csv. An apostrophe before = + - or @ is ours: it keeps spreadsheets from taking a
-text for a formula. Long texts are cut; they are whole in sample.jsonl.
+cannot tell. In human_reference write the answer that you would give, the answer alone, where you know it: a golden
+suite is made of these, and wants one row in ten answered by two of you. Do both on your own, before you hear what
+others say. Save as CSV, here, under the same name or, if several of you review, each as sheet-<name>.csv. An apostrophe
+before = + - or @ is ours: it keeps spreadsheets from taking a text for a formula. Long texts are cut; they are whole in
+sample.jsonl.
 
 """
 Row = dict[str, Any]
@@ -92,8 +94,8 @@ def read(store: Store) -> list[ReviewedLabel]:
 def survey(store: Store) -> Survey:
     """Every week's sheets, read against its sample. Several scores of a row count as their mean."""
     survey_result = Survey([], [], {})
-    for folder in _weeks(store):
-        lines = list(_sample(folder))
+    for folder in weeks(store):
+        lines = list(sample_of(folder))
         sample = [row for row in lines if row]
         if len(sample) < len(lines):
             broken = f"{len(lines) - len(sample)} lines cannot be read. Restore it from a backup."
@@ -101,7 +103,7 @@ def survey(store: Store) -> Survey:
         survey_result.asked[folder.name] = Counter(row["stratum"] for row in sample)
         by_key = {row["trace_id"]: row for row in sample} | {row["item"]: row for row in sample}
         scores: dict[str, list[float]] = {}
-        for path in _sheets(folder):
+        for path in sheets_of(folder):
             for answer in _answers(path):
                 row = by_key.get(answer.item) or by_key.get(answer.trace_id.removeprefix("'"))
                 if answer.problem:
@@ -183,8 +185,8 @@ def _answers(path: Path) -> Iterator[sheet.ReviewAnswer]:
 
 def _without(store: Store, gone: Callable[[Row], bool]) -> list[str]:
     changes: list[str] = []
-    for folder in _weeks(store):
-        rows = list(_sample(folder))
+    for folder in weeks(store):
+        rows = list(sample_of(folder))
         kept = [row for row in rows if row and not gone(row)]  # of a line that is no row nobody can say whose it is
         if len(kept) == len(rows):
             continue
@@ -201,7 +203,7 @@ def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]
     items, traces = ([row[name] for row in theirs] for name in ("item", "trace_id"))
     name = path.relative_to(store.root)
     try:
-        if path not in _sheets(path.parent):
+        if path not in sheets_of(path.parent):
             raise ValueError("not a sheet")
         content, lines = sheet.without(path.read_bytes(), items, traces, path.suffix == ".jsonl")
     except ValueError:
@@ -213,16 +215,18 @@ def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]
         yield f"{name}: {lines} lines"
 
 
-def _weeks(store: Store) -> list[Path]:
+def weeks(store: Store) -> list[Path]:
+    """The folders of all weeks, in order."""
     return sorted(path.parent for path in store.path(layout.REVIEWS).glob(f"[0-9]*/{SAMPLE}"))
 
 
-def _sheets(folder: Path) -> list[Path]:
+def sheets_of(folder: Path) -> list[Path]:
+    """A week's sheets, one a reviewer."""
     return sorted([*folder.glob("sheet*.csv"), *folder.glob("sheet*.jsonl")])
 
 
-def _sample(folder: Path) -> Iterator[Row]:
-    """Its rows; an empty one for a line that is none."""
+def sample_of(folder: Path) -> Iterator[Row]:
+    """A week's rows as they were drawn; an empty one for a line that is none."""
     for line in (folder / SAMPLE).read_bytes().splitlines():
         try:
             row = json.loads(line)

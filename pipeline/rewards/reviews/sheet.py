@@ -3,7 +3,7 @@
 A sheet shows what was asked and answered; never the reward or the stratum, which would anchor a reviewer. Texts are
 hostile: a cell that a spreadsheet could take for a formula is disarmed, whatever separator it reads the file with
 (OWASP, CSV injection). What comes back is read as it is found: comma, semicolon or tab, UTF-8, UTF-16 or an old code
-page. Only `item` (else `trace_id`) and `human_score` are believed. Owns no file names.
+page. Only `item` (else `trace_id`), `human_score` and `human_reference` are believed. Owns no file names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-COLUMNS = ("item", "trace_id", "prompt", "completion", "reference", "human_score", "comment")
+COLUMNS = ("item", "trace_id", "prompt", "completion", "reference", "human_score", "human_reference", "comment")
 """`item` is a key of letters alone: spreadsheets turn ids like 12e4 or 0042 into numbers."""
 LOWEST, HIGHEST = 1, 5
 MAX_CELL = 30_000
@@ -38,8 +38,16 @@ class ReviewAnswer(NamedTuple):
     problem: str = ""
 
 
+class WrittenReference(NamedTuple):
+    """What a reviewer says the answer is."""
+
+    item: str
+    trace_id: str
+    reference: str
+
+
 def render(rows: Iterable[Mapping[str, str]]) -> bytes:
-    """The sheet, its last two columns empty. UTF-8 with a mark, without which Excel takes it for a code page."""
+    """The sheet, its last three columns empty. UTF-8 with a mark, without which Excel takes it for a code page."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, quoting=csv.QUOTE_ALL)  # ends rows with CR LF
     writer.writerow(COLUMNS)
@@ -70,6 +78,15 @@ def answers(content: bytes, json_lines: bool) -> Iterator[ReviewAnswer]:
             continue
         if score is not None:
             yield ReviewAnswer(str(row.get("item") or "").strip(), str(row.get("trace_id") or "").strip(), score)
+
+
+def references(content: bytes, json_lines: bool) -> Iterator[WrittenReference]:
+    """The rows with an answer of the reviewer's. Raises ValueError for what is no sheet."""
+    for _, row in _json_rows(content) if json_lines else _csv_rows(content):
+        value = row.get("human_reference")
+        text = "" if value is None or isinstance(value, bool) else str(value).strip().removeprefix("'").strip()
+        if text:
+            yield WrittenReference(str(row.get("item") or "").strip(), str(row.get("trace_id") or "").strip(), text)
 
 
 def without(content: bytes, items: Collection[str], traces: Collection[str], json_lines: bool) -> tuple[bytes, int]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import unicodedata
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any, cast
 
 import re2
@@ -81,6 +82,16 @@ def mask(text: str) -> str:
             return text if masked == plain else masked
         current = masked
     raise Unmaskable("Masking does not come to rest on this text. Drop the record.")
+
+
+def personal_values(text: str) -> set[str]:
+    """The personal data in a text, as it stands there, normalised. Of a longer text the first MAX_CHARS characters."""
+    seen = normalised(text[:MAX_CHARS].encode(errors="replace").decode())
+    if not _candidate.search(seen):
+        return set()
+    which = _which.Match(seen)
+    kinds = [_compiled[n] for n in sorted(which)] if which else _compiled
+    return {seen[start:end] for kind, pattern in kinds for start, end in _spans(seen, kind, pattern)}
 
 
 def mask_tree(value: Any, depth: int = 0) -> Any:
@@ -200,6 +211,14 @@ def _masked_once(text: str) -> str:
 def _masked_kind(text: str, kind: Kind, pattern: Any) -> str:
     parts: list[str] = []
     done = 0
+    for start, end in _spans(text, kind, pattern):
+        parts += [text[done:start], f"[{kind.name}]"]
+        done = end
+    return "".join([*parts, text[done:]]) if parts else text
+
+
+def _spans(text: str, kind: Kind, pattern: Any) -> Iterator[tuple[int, int]]:
+    """Where a kind stands in a text, outside of identifiers."""
     identifiers: list[tuple[int, int]] | None = None
     for match in pattern.finditer(text):
         offset = match.start(1)
@@ -207,8 +226,5 @@ def _masked_kind(text: str, kind: Kind, pattern: Any) -> str:
             if identifiers is None:
                 identifiers = [uuid_match.span() for uuid_match in _uuid.finditer(text)]
             at = bisect_right(identifiers, (offset + start, len(text))) - 1
-            if at >= 0 and offset + end <= identifiers[at][1]:
-                continue
-            parts += [text[done : offset + start], f"[{kind.name}]"]
-            done = offset + end
-    return "".join([*parts, text[done:]]) if parts else text
+            if at < 0 or offset + end > identifiers[at][1]:
+                yield offset + start, offset + end

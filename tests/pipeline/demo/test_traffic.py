@@ -12,7 +12,7 @@ import pytest
 from pipeline.demo.task import problems
 from pipeline.demo.traffic import TrafficClaim, ensure_days
 from pipeline.recipe.traces import DemoSource, Traces
-from pipeline.serving.sample import Completion, Messages, Sampling
+from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize, read
@@ -20,6 +20,7 @@ from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import rejected_samples
+from tests.answers import answer
 from tests.contexts import stage_context
 
 FIRST = ModelRef(uri="/models/a", digest="a" * 64)
@@ -33,15 +34,12 @@ class Server:
         self.calls: list[Sampling] = []
         self.fails_at = fails_at
 
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]:
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
         if len(self.calls) == self.fails_at:
             raise KeyboardInterrupt
         self.calls.append(sampling)
         return [
-            [
-                Completion(text=f"Well.\n#### {n if s % 2 else 7}", tokens=8, finished=True, latency_s=len(self.calls))
-                for s in range(sampling.samples)
-            ]
+            [answer(f"Well.\n#### {n if s % 2 else 7}", latency_s=len(self.calls)) for s in range(sampling.samples)]
             for n, _ in enumerate(prompts)
         ]
 
@@ -152,13 +150,10 @@ def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
 
 
 def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
-    def right(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Completion]]:
+    def right(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
         known = {p.prompt: p.answer for p in problems(sampling.seed, "train", len(prompts))}
         answers = [next((a for q, a in known.items() if p[0]["content"].startswith(q)), "?") for p in prompts]
-        return [
-            [Completion(text=f"#### {a if s % 2 else -1}", tokens=4, finished=True, latency_s=0.0) for s in range(4)]
-            for a in answers
-        ]
+        return [[answer(f"#### {a if s % 2 else -1}") for s in range(4)] for a in answers]
 
     ensure_days(tmp_path / "e", FIRST, DemoSource(days=1, traces_per_day=800), right, lambda line: None)
     governed = govern(tmp_path / "e", tmp_path / "s")

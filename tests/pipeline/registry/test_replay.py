@@ -3,7 +3,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pipeline.registry.replay import ReplayedTraffic
-from pipeline.serving.sample import Completion, Sampling
+from pipeline.serving.inference import Sampling
+from tests.answers import answer
 from tests.pipeline.registry.conftest import model, split_at
 
 REQUESTS = [([{"role": "user", "content": str(n)}], str(n)) for n in range(50)]
@@ -30,7 +31,7 @@ class Server:
     def __call__(self, served, prompts, sampling):
         self.calls.append((served, [p[0]["content"] for p in prompts], sampling))
         texts = [p[0]["content"] if served == model("a") else self.canary for p in prompts]
-        return [[Completion(text=t, tokens=1, finished=True, latency_s=float(n + 1))] for n, t in enumerate(texts)]
+        return [[answer(t, latency_s=float(n + 1))] for n, t in enumerate(texts)]
 
 
 def traffic(server, requests=REQUESTS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Place:
         rows: list[LabelledRow],
         held_out: dict[str, list[str]] | None = None,
         gone: tuple[str, ...] = (),
+        frozen: tuple[str, ...] = (),
         **changes: Any,
     ) -> PreferenceDataset:
         path = self.root / "labels" / "part-0.parquet"
@@ -53,6 +55,7 @@ class Place:
             held_out or {},
             lambda: allowed,
             Trust(),
+            frozen,
         )
 
 
@@ -78,6 +81,7 @@ def answers(name: str, *correct: float | None, **fields: Any) -> list[LabelledRo
 
 WORDS = ("sun", "moon", "rain", "wind", "snow", "hail", "fog", "frost")
 """Prompts of one word each: no two of them are near-identical."""
+FROZEN = "how many apples does the old farmer have"
 
 
 def test_the_curriculum(place: Place) -> None:
@@ -124,6 +128,18 @@ def test_consent_is_checked_again(place: Place) -> None:
     assert set(asked(dataset.pairs)) == set(WORDS[3:])
     used = {trace for ref in (dataset.groups,) for group in read(ref) for trace in group["trace_ids"]}
     assert not used & {"sun0", "moon0", "rain0"}
+
+
+def test_what_is_near_a_frozen_prompt_is_set_aside(place: Place) -> None:
+    near = "how many apples does the old farmer now have"
+    longer = f"You are asked by a shop: {' '.join(FROZEN.split())}, and by {' '.join(WORDS)}, {' and '.join(WORDS)}"
+    other = FROZEN.replace("apples", "12 apples")
+    rows = [each for name in (FROZEN, near, longer, other, "sun") for each in answers(name, 1.0, 0.0)]
+    frozen = (json.dumps([{"role": "user", "content": FROZEN}]),)
+    dataset = place.build(rows, frozen=frozen, max_contamination=0.0)
+    assert (dataset.frozen, dataset.contamination.hits) == (6, 0)
+    assert set(asked(dataset.prompts)) == {other, "sun"}
+    assert "frozen" not in (place.root / dataset.prompts.uri).parent.joinpath("contaminated.jsonl").read_text()
 
 
 def test_evaluation_items_are_dropped_before_anything_is_built(place: Place) -> None:

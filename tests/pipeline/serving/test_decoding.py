@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.serving.__main__ import generate
+from pipeline.serving.__main__ import LoadedModel
 from pipeline.serving.decoding import stop_ids
-from pipeline.serving.sample import Messages, Sampling, SamplingRequest, SamplingResponse
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, answer_seed
 from pipeline.storage import ModelRef, model_ref
 
 OPINIONS: dict[str, Any] = {
@@ -33,9 +34,24 @@ def changed(folder: Path, file: str = "generation_config.json", **fields: Any) -
     return model_ref(folder)
 
 
-def served(model: ModelRef, prompts: list[Messages] = PROMPTS[:2], plan: Sampling = PLAN) -> SamplingResponse:
-    """As the serving process answers it."""
-    return generate(SamplingRequest(model=model, prompts=prompts, sampling=plan))
+def requests(prompts: list[Messages], plan: Sampling) -> list[AnswerRequest]:
+    return [
+        AnswerRequest(key=f"{place}/{n}", messages=messages, seed=answer_seed(plan.seed, str(place), n))
+        for place, messages in enumerate(prompts)
+        for n in range(plan.samples)
+    ]
+
+
+def served(
+    model: ModelRef, prompts: list[Messages] = PROMPTS[:2], plan: Sampling = PLAN, batch_size: int = 256
+) -> dict[str, Answer]:
+    """As the serving process answers it, by key."""
+    loaded = LoadedModel(model.uri, batch_size)
+    return {answer.key: answer for answer in loaded.answers(requests(prompts, plan), plan)}
+
+
+def decoding(model: ModelRef) -> Decoding:
+    return LoadedModel(model.uri, 1).decoding
 
 
 def stops(model: ModelRef) -> tuple[int, ...]:
@@ -47,28 +63,53 @@ def stops(model: ModelRef) -> tuple[int, ...]:
 def test_what_the_folder_says_about_sampling_changes_no_answer(tmp_path: Path, temperature: float) -> None:
     plan = PLAN.model_copy(update={"temperature": temperature})
     plain, opinionated = (
-        [[answer.text for answer in drawn] for drawn in served(model, PROMPTS, plan).completions]
+        {key: answer.text for key, answer in served(model, PROMPTS, plan).items()}
         for model in (model_ref(MODEL_DIR), changed(tmp_path / "model", **OPINIONS))
     )
     assert plain == opinionated
-    assert len({text for drawn in plain for text in drawn}) > 20, "they are answers"
+    assert len(set(plain.values())) > 20, "they are answers"
 
 
 @pytest.mark.slow
-def test_what_decides_an_answer_is_recorded_with_it(tmp_path: Path) -> None:
-    plain = served(model_ref(MODEL_DIR)).decoding
+def test_an_answer_hangs_on_its_seed_and_not_on_its_batch() -> None:
+    whole, small = (served(model_ref(MODEL_DIR), PROMPTS, PLAN, size) for size in (256, 7))
+    texts = {key: answer.text for key, answer in whole.items()}
+    assert texts == {key: answer.text for key, answer in small.items()}
+    few = served(model_ref(MODEL_DIR), PROMPTS[:3])
+    assert {key: answer.text for key, answer in few.items()} == {key: texts[key] for key in few}
+    assert sum(texts[f"{place}/0"] != texts[f"{place}/1"] for place in range(40)) >= 10, "samples differ"
+
+
+@pytest.mark.slow
+def test_draws_follow_the_models_distribution() -> None:
+    """The first token over many seeds against softmax(logits / T): total variation within what chance allows."""
+    loaded = LoadedModel(str(MODEL_DIR), 512)
+    plan = Sampling(samples=2048, temperature=8.0, max_completion_tokens=1)
+    asked = requests(PROMPTS[:1], plan)
+    prompt = loaded.prompt(asked[0], 1)
+    rows = [loaded.generate([prompt] * 512, [r.seed for r in asked[n : n + 512]], plan) for n in range(0, 2048, 512)]
+    drawn = torch.bincount(torch.tensor(rows).flatten(), minlength=len(loaded.tokenizer)) / 2048
+    logits = loaded.model(torch.tensor([prompt])).logits[0, -1]
+    right, wrong = (torch.softmax(logits / t, -1) for t in (8.0, 4.0))
+    assert 0.5 * (drawn - right).abs().sum() < 0.16
+    assert 0.5 * (drawn - wrong).abs().sum() > 0.3, "the test tells temperatures apart"
+
+
+@pytest.mark.slow
+def test_what_decides_an_answer_is_recorded(tmp_path: Path) -> None:
+    plain = decoding(model_ref(MODEL_DIR))
     assert (plain.engine, plain.stop_ids, plain.context) == ("transformers", (3,), 1024)
-    assert plain == served(changed(tmp_path / "same", **OPINIONS)).decoding
+    assert plain == decoding(changed(tmp_path / "same", **OPINIONS))
     equals: int = AutoTokenizer.from_pretrained(MODEL_DIR).convert_tokens_to_ids("=")
-    stop = served(changed(tmp_path / "stop", eos_token_id=[3, equals]))
-    assert stop.decoding == plain.model_copy(update={"stop_ids": (3, equals)})
-    answer, stopped = served(model_ref(MODEL_DIR)).completions[0][0], stop.completions[0][0]
+    stop = changed(tmp_path / "stop", eos_token_id=[3, equals])
+    assert decoding(stop) == plain.model_copy(update={"stop_ids": (3, equals)})
+    answer, stopped = served(model_ref(MODEL_DIR))["0/0"], served(stop)["0/0"]
     assert stopped.finished and stopped.text == answer.text.partition("=")[0]
     template = changed(tmp_path / "template")
     (tmp_path / "template" / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    assert served(template).decoding.tokens_digest != plain.tokens_digest
+    assert decoding(template).tokens_digest != plain.tokens_digest
     context = changed(tmp_path / "context", "config.json", max_position_embeddings=512)
-    assert served(context).decoding == plain.model_copy(update={"context": 512})
+    assert decoding(context) == plain.model_copy(update={"context": 512})
 
 
 def test_stop_ids_are_those_of_every_file_that_names_some(tmp_path: Path) -> None:

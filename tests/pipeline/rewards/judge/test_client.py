@@ -11,7 +11,7 @@ from pipeline.rewards.judge import (
     PairComparison,
     open_judge,
 )
-from pipeline.rewards.judge.client import GIVE_UP_AFTER, MAX_WAIT_S, wait_s
+from pipeline.serving.client import GIVE_UP_AFTER
 
 from .endpoint import (
     JUDGE,
@@ -80,30 +80,6 @@ def test_an_endpoint_that_is_lost_costs_one_attempt_a_question() -> None:
         judgements = judge.score(asked(GIVE_UP_AFTER + 30))
     assert {judgement.reason for judgement in judgements} == {JudgeReason.UNAVAILABLE}
     assert len(server.requests) == 4 * GIVE_UP_AFTER + 30
-
-
-@pytest.mark.parametrize(
-    ("retry_after", "least", "most"),
-    [
-        ("7", 7, 7),
-        ("0", 0, 0),
-        ("86400", MAX_WAIT_S, MAX_WAIT_S),
-        ("9" * 5000, MAX_WAIT_S, MAX_WAIT_S),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
-        ("Wed, 21 Oct 2099 07:28:00 GMT", MAX_WAIT_S, MAX_WAIT_S),
-        ("-5", 0, 4),
-        ("soon", 0, 4),
-        ("\u0663", 0, 4),
-        (None, 0, 4),
-    ],
-)
-def test_a_server_says_how_long_to_wait_within_reason(retry_after: str | None, least: float, most: float) -> None:
-    assert least <= wait_s(3, retry_after, 0.5) <= most
-
-
-def test_waiting_grows_and_is_bounded() -> None:
-    longest = [max(wait_s(attempt, None, 0.5) for _ in range(200)) for attempt in (1, 4, 1000)]
-    assert longest[0] <= 1 < longest[1] <= 8 < longest[2] <= MAX_WAIT_S
 
 
 @pytest.mark.parametrize("status", [200, 401, 500])

@@ -149,7 +149,8 @@ def test_a_judge_that_prefers_a_place_contradicts_itself(habit: str) -> None:
         open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
     ):
         result = judge.compare([PairComparison(QUESTION, "1", "2")], lambda place, one: known.append((place, one)))
-    assert result == [Preferred(winner=None, consistent=False, tokens=200, usd=0.0)]
+    orders = {"A": ("first", "second"), "B": ("second", "first")}[habit]
+    assert result == [Preferred(winner=None, consistent=False, orders=orders, tokens=200, usd=0.0)]
     assert known == [(0, result[0])]
 
 

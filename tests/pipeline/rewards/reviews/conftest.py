@@ -71,12 +71,17 @@ def sample(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["trace_id"]: row for row in rows}
 
 
-def filled(folder: Path, scores: Callable[[dict[str, str]], str], name: str = "sheet.csv") -> Path:
-    """The sheet with somebody's scores in it."""
+def filled(
+    folder: Path,
+    scores: Callable[[dict[str, str]], str],
+    name: str = "sheet.csv",
+    references: Callable[[dict[str, str]], str] = lambda row: "",
+) -> Path:
+    """The sheet with somebody's scores and answers in it."""
     rows = list(csv.DictReader(io.StringIO((folder / "sheet.csv").read_text("utf-8-sig"), newline="")))
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, sheet.COLUMNS)
     writer.writeheader()
-    writer.writerows({**row, "human_score": scores(row)} for row in rows)
+    writer.writerows({**row, "human_score": scores(row), "human_reference": references(row)} for row in rows)
     (folder / name).write_text(out.getvalue(), "utf-8-sig", newline="")
     return folder / name

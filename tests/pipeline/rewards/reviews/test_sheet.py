@@ -40,7 +40,7 @@ def test_any_text_goes_through_a_sheet_and_is_no_formula_in_it(texts: list[tuple
 @given(cells, st.integers(1, 5))
 def test_a_score_beside_any_text_is_read(text: str, score: int) -> None:
     blank = sheet.render([{"item": "abc", "trace_id": "t", "completion": text, "prompt": text}])
-    given = blank.removesuffix(b'"",""\r\n') + f'"{score}","fine"\r\n'.encode()
+    given = blank.removesuffix(b'"","",""\r\n') + f'"{score}","","fine"\r\n'.encode()
     assert list(sheet.answers(given, json_lines=False)) == [sheet.ReviewAnswer("abc", "t", (score - 1) / 4)]
 
 

@@ -1,0 +1,48 @@
+"""How often the gate errs, and what its evidence costs: `python -m benchmarks.evaluation [--small] [PART ...]`.
+
+Each part prints what it measured and gives some of the figures; the last line is JSON with all of them. Without names
+every part runs. The parts of evaluation_gates.py simulate evaluations whose truth is known and judge them by the gate's
+own code; they need no model. Those of evaluation_answers.py ask the embedded one.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+from benchmarks import evaluation_answers as answers
+from benchmarks import evaluation_gates as gates
+
+Part = Callable[[bool], dict[str, float]]
+"""Takes whether a small run is enough (seconds instead of minutes); gives figures by name."""
+PARTS: dict[str, Part] = {
+    "margin": gates.at_the_margin,
+    "luck": gates.lucky_years,
+    "power": gates.planned_power,
+    "futility": gates.futility,
+    "length": gates.length_control,
+    "batches": answers.batches,
+    "seeds": answers.seeds,
+    "kills": answers.kills,
+    "journal": answers.journal,
+}
+
+
+def main(arguments: list[str] | None = None) -> dict[str, float]:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    options.add_argument("--small", action="store_true", help="far fewer simulations, within a minute")
+    chosen = options.parse_args(arguments)
+    if unknown := set(chosen.parts) - set(PARTS):
+        options.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
+    figures: dict[str, float] = {}
+    for name in chosen.parts or PARTS:
+        started = time.monotonic()
+        figures |= PARTS[name](chosen.small)
+        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
+    print(json.dumps(figures))
+    return figures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""What answers cost, with real processes and the embedded model: batches, seeds, kills, the next gate, the journal.
+
+The second model is the embedded one with noise on its weights, by which it answers about as differently as a trained
+candidate does. Kills are SIGKILLs of `python -m evals run` at random instants, each of which takes its serving process
+with it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evals.evaluate import evaluate
+from evals.plan import EvalPlan, inference, publish_plan
+from evals.results import EvalArm
+from evals.runner import Respondent, sampling
+from evals.suites import Suite, suites
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.suite import ensure_suite
+from pipeline.iteration import identify
+from pipeline.recipe import Evaluation
+from pipeline.recipe.rewards import Verifier
+from pipeline.recipe.serving import TransformersServing
+from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.rewards.verifiers import Grader, grader_of
+from pipeline.serving.endpoint import ServingAddresses
+from pipeline.serving.inference import Answer, AnswerRequest, answer_seed
+from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref
+
+NOISE = 0.1
+"""Standard deviation of the noise on each weight, as a share of its tensor's."""
+
+
+def batches(small: bool) -> dict[str, float]:
+    """The same questions in batches of 256 and of 17: the share of equal texts, and answers a second."""
+    asked = _requests(_suite(50 if small else 200), 4, seed=1)
+    texts: list[dict[str, str]] = []
+    for size in (256, 17):
+        started = time.monotonic()
+        texts.append({answer.key: answer.text for answer in _answers(_base(), asked, size)})
+        print(
+            f"  batches of {size}: {len(asked) / (time.monotonic() - started):.0f} answers a second, loading included"
+        )
+    return {"texts_equal_across_batches": sum(texts[0][key] == texts[1][key] for key in texts[0]) / len(asked)}
+
+
+def seeds(small: bool) -> dict[str, float]:
+    """Variance of the paired difference of one sample each, with one seed for both models and with unrelated ones."""
+    suite, k = _suite(100 if small else 400), 2
+    with tempfile.TemporaryDirectory() as folder, closing(grader_of(Verifier())) as check:
+        other = _noisy(Path(folder) / "noisy", 1)
+        scores = {
+            (name, seed): _scores(model, suite, k, seed, check)
+            for name, model in (("champion", _base()), ("candidate", other))
+            for seed in (1, 2)
+        }
+    paired = [scores["candidate", seed] - scores["champion", seed] for seed in (1, 2)]
+    unrelated = [scores["candidate", a] - scores["champion", b] for a, b in ((1, 2), (2, 1))]
+    shared, apart = (float(np.mean([each.var() for each in pair])) for pair in (paired, unrelated))
+    print(f"  variance of the difference: {shared:.3f} with a seed for each answer, {apart:.3f} with unrelated seeds")
+    return {"variance_ratio": shared / apart}
+
+
+def kills(small: bool) -> dict[str, float]:
+    """20 SIGKILLs at random instants, then the end; what was asked twice, and whether the evidence is the same."""
+    draw, times = random.Random(7), 3 if small else 20
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "killed")
+        plan = _plan(store, 60 if small else 600, _noisy(Path(folder) / "noisy", 1), batch_size=32)
+        killed = 0
+        while killed < times and not _done(store, plan):
+            with _run(store, plan) as process:
+                time.sleep(draw.uniform(4, 14))
+                process.send_signal(signal.SIGKILL)
+            killed += not _done(store, plan)
+        with _run(store, plan) as process:
+            assert process.wait() == 0, "the last run ends"
+        whole = Store(Path(folder) / "whole")
+        with _run(whole, _plan(whole, 60 if small else 600, plan.candidate.model, batch_size=256)) as process:
+            assert process.wait() == 0
+        keys = [json.loads(line)["answer"]["key"] for file in _journals(store) for line in file.open()]
+        same = _bundle(store, plan) == _bundle(whole, plan)
+        again = _next_gate(store, plan, _noisy(Path(folder) / "another", 2))
+    print(f"  {killed} kills; {len(keys):,} answers in the journals, {len(set(keys)):,} of them different")
+    print(f"  the evidence has {'the same' if same else 'ANOTHER'} digest as without a kill")
+    return {
+        "kills": float(killed),
+        "answers_asked_twice": float(len(keys) - len(set(keys))),
+        "same_evidence_after_kills": float(same),
+        "champion_answers_asked_again": float(again),
+    }
+
+
+def journal(small: bool) -> dict[str, float]:
+    """Time of the runner (journal, grades, defects) over that of the bare engine, the faster of two runs of each."""
+    suite, plan = _suite(100 if small else 1000), Evaluation()
+    section = plan.model_copy(update={"samples_per_item": 2, "max_completion_tokens": 32})
+    asked = _requests(suite, 2, section.seed)
+    bare: list[float] = []
+    whole: list[float] = []
+    for _ in range(2):
+        started = time.monotonic()
+        _answers(_base(), asked, 256)
+        bare.append(time.monotonic() - started)
+        with tempfile.TemporaryDirectory() as folder, closing(grader_of(Verifier())) as check:
+            check([])
+            started = time.monotonic()
+            _arm(_base(), suite, section, check, Store(folder))
+            whole.append(time.monotonic() - started)
+    return {"overhead_to_sampler": min(whole) / min(bare)}
+
+
+def _base() -> ModelRef:
+    return model_ref(MODEL_DIR)
+
+
+def _noisy(folder: Path, seed: int) -> ModelRef:
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(MODEL_DIR, folder)
+    draw, tensors = np.random.default_rng(seed), load_file(folder / "model.safetensors")
+    noisy = {
+        name: (value + NOISE * value.std() * draw.standard_normal(value.shape)).astype(value.dtype)
+        for name, value in tensors.items()
+    }
+    save_file(noisy, folder / "model.safetensors", metadata={"format": "pt"})
+    return model_ref(folder)
+
+
+def _suite(items: int) -> Suite:
+    with tempfile.TemporaryDirectory() as folder:
+        section = Evaluation(suites=(ArithmeticSuite(items=items),))
+        ensure_suite(Store(folder), ArithmeticSuite(items=items), section.seed)
+        return suites(Store(folder), section)[0]
+
+
+def _requests(suite: Suite, k: int, seed: int) -> list[AnswerRequest]:
+    return [
+        AnswerRequest(key=f"{item.id}/{n}", messages=suite.messages(item), seed=answer_seed(seed, item.id, n))
+        for item in suite.items
+        for n in range(k)
+    ]
+
+
+def _answers(model: ModelRef, asked: Sequence[AnswerRequest], batch_size: int) -> list[Answer]:
+    answers: list[Answer] = []
+    plan = sampling(Evaluation(max_completion_tokens=32), ArithmeticSuite())
+    with TransformersEngine(TransformersServing(batch_size=batch_size), _quiet).open("model", model) as session:
+        session.answer(asked, plan, answers.append)
+    return answers
+
+
+def _arm(model: ModelRef, suite: Suite, section: Evaluation, check: Grader, store: Store) -> EvalArm:
+    with TransformersEngine(TransformersServing(), _quiet).open("model", model) as session:
+        return Respondent(model, session, check, store, _quiet).run(suite, sampling(section, section.suites[0]))
+
+
+def _scores(model: ModelRef, suite: Suite, k: int, seed: int, check: Grader) -> Any:
+    section = Evaluation(samples_per_item=k, max_completion_tokens=32, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        arm = _arm(model, suite, section, check, Store(folder))
+    return np.array([sample.outcome.score or 0.0 for result in arm.results for sample in result.samples])
+
+
+def _plan(store: Store, items: int, candidate: ModelRef, batch_size: int, id: str = "benchmark") -> EvalPlan:
+    section = Evaluation(
+        suites=(ArithmeticSuite(items=items),),
+        serving=TransformersServing(batch_size=batch_size),
+        samples_per_item=2,
+        max_completion_tokens=32,
+        luck_per_year=None,
+    )
+    ensure_suite(store, ArithmeticSuite(items=items), section.seed)
+    iteration = identify(0, "m", _base(), DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
+    checkpoint = CheckpointRef(adapter=candidate, model=candidate, step=1)
+    plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=checkpoint)
+    publish_plan(store, plan)
+    return plan
+
+
+def _run(store: Store, plan: EvalPlan) -> subprocess.Popen[bytes]:
+    path = store.path(plan.path("eval_plan.json"))
+    return subprocess.Popen([sys.executable, "-m", "evals", "run", str(path)], stdout=subprocess.DEVNULL)
+
+
+def _done(store: Store, plan: EvalPlan) -> bool:
+    return store.path(plan.path("eval_report.json")).exists()
+
+
+def _journals(store: Store) -> list[Path]:
+    return sorted(store.path("evaluation", "answers").rglob("*.jsonl"))
+
+
+def _bundle(store: Store, plan: EvalPlan) -> str:
+    """Of the evidence what does not hang on the batch size, which the section names."""
+    folder = store.path(plan.path("evidence"))
+    return json.dumps({name: (folder / name).read_text() for name in ("measurement.json", "arithmetic/champion.jsonl")})
+
+
+def _next_gate(store: Store, plan: EvalPlan, candidate: ModelRef) -> int:
+    """Answers of the champion that a gate on another candidate asks again."""
+    before = {file: file.read_bytes() for file in _journals(store)}
+    another = _plan(store, len(suites(store, plan.section)[0].items), candidate, 256, "another")
+    with inference(store, another, ServingAddresses(), _quiet) as engine, closing(grader_of(Verifier())) as check:
+        evaluate(store, another, engine, check, _quiet)
+    return sum(file.read_bytes() != content for file, content in before.items())
+
+
+def _quiet(line: str) -> None:
+    pass

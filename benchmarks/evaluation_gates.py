@@ -1,0 +1,307 @@
+"""Simulated evaluations whose truth is known, judged by the gate's own statistics (the parts of evaluation.py).
+
+Ten thousand gates one by one would take hours, because each draws its bootstrap anew. So their decisions are taken
+together, by the same functions over arrays (counts are whole, so the numbers are equal to the bit), and some hundreds
+of the same evaluations are also judged one by one, from their samples, by `bundle.measure` and `gate.judge`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.evaluation_arms import judged
+from evals import ledger, power, statistics
+from evals.futility import conditional_power, looks
+from evals.gate import Verdict
+from evals.power import Variance
+from evals.statistics import Array
+from evals.suites import Item, Suite
+from evals.win_rate import problems, win_rate
+from pipeline.recipe import Evaluation
+from tests.evals.judged import simulated_pairs
+
+MARGIN = 0.05
+
+
+class Counts(NamedTuple):
+    """Right answers of both arms: (E, items) of E evaluations, `k` samples of each; `size` items share a cluster."""
+
+    champion: Array
+    candidate: Array
+    k: int
+    size: int = 1
+
+    def sums(self) -> tuple[Array, Array]:
+        """Paired gains as (E, C) sums, and the (C,) sizes."""
+        gains = (self.candidate - self.champion).reshape(len(self.champion), -1, self.size).sum(axis=-1)
+        return gains, np.full(gains.shape[1], float(self.k * self.size))
+
+
+def improves(counts: Counts, alpha: float, seed: int) -> Array:
+    """Whether each evaluation shows an improvement, as the gate decides it: by t and by the bootstrap."""
+    sums, sizes = counts.sums()
+    return _shown(sums, sizes, 0.0, alpha, seed)
+
+
+def keeps(counts: Counts, margin: float, alpha: float, seed: int) -> Array:
+    """Whether each evaluation shows a loss of the score below the margin, as the gate decides it."""
+    sums, sizes = counts.sums()
+    rise = -sums
+    mean, error = statistics.mean_and_standard_error(rise, sizes)
+    held = mean + statistics.reach(mean, error, len(sizes), alpha)[1] < margin
+    if held.any():
+        estimates = statistics.paired(rise[held], sizes, alpha, seed)
+        held[held] = estimates.bootstrap_upper < margin
+    return held
+
+
+def _shown(sums: Array, sizes: Array, above: float, alpha: float, seed: int) -> Array:
+    mean, error = statistics.mean_and_standard_error(sums, sizes)
+    shown = mean - statistics.reach(mean, error, len(sizes), alpha)[0] > above
+    if shown.any():  # of the others no bootstrap makes a PASS
+        estimates = statistics.paired(sums[shown], sizes, alpha, seed)
+        shown[shown] = estimates.bootstrap_lower > above
+    return shown
+
+
+def drawn(
+    rng: np.random.Generator, gates: int, items: int, k: int, rates: tuple[float, float], size: int = 1
+) -> Counts:
+    """Evaluations of two models with these mean rates. An item's difficulty is common to both, and to half of it to its
+    cluster; the samples are independent."""
+    shape = gates, items // size, size
+    spread = 0.8 * min(*rates, *(1 - rate for rate in rates))
+    common = rng.uniform(-1, 1, (gates, items // size, 1))
+    hard = spread * np.where(rng.random(shape) < np.sqrt(0.5), common, rng.uniform(-1, 1, shape)).reshape(gates, items)
+    champion, candidate = (rng.binomial(k, rate + hard).astype(np.float64) for rate in rates)
+    return Counts(champion, candidate, k, size)
+
+
+def at_the_margin(small: bool) -> dict[str, float]:
+    """One target, three guards: all is well with the candidate but that it loses exactly one guard's margin."""
+    gates, real, clusters, size, k = (400, 10, 100, 2, 2) if small else (10_000, 300, 200, 2, 2)
+    names = {"target": 0.2, "guard": -MARGIN, "second": 0.12, "third": 0.12}
+    suites = [
+        {"kind": "arithmetic", "name": name, "role": "target" if name == "target" else "guard", "margin": MARGIN}
+        for name in names
+    ]
+    section = Evaluation.model_validate({"suites": suites, "samples_per_item": k, "max_standard_error": 0.05})
+    rng = np.random.default_rng(15)
+    counts = {name: drawn(rng, gates, clusters * size, k, (0.5, 0.5 + gain), size) for name, gain in names.items()}
+    passed = np.ones(gates, dtype=bool)
+    for name, each in counts.items():
+        if name == "target":
+            passed &= improves(each, section.improvement_alpha(), section.seed)
+        else:
+            passed &= keeps(each, MARGIN, section.alpha, section.seed)
+    asked = {name: _suite(name, clusters, size) for name in names}
+    rows = [*np.flatnonzero(passed)[: real // 2], *np.flatnonzero(~passed)[: real - real // 2]]
+    equal = sum((judged(section, asked, counts, row) is Verdict.PASS) == passed[row] for row in rows)
+    print(
+        f"a guard at its margin of {MARGIN}: {passed.sum()} of {gates:,} gates pass; {equal} of {len(rows)} judged "
+        "one by one come to the same"
+    )
+    return {"gate_pass_at_margin": round(float(passed.mean()), 4), "gate_decisions_equal": equal / len(rows)}
+
+
+def _suite(name: str, clusters: int, size: int) -> Suite:
+    items = (
+        Item(
+            id=f"item-{n:05d}",
+            cluster=f"cluster-{n // size:05d}",
+            messages=[{"role": "user", "content": f"{name}: what is {n} and {n}?"}],
+            reference=str(2 * n),
+            slice="",
+        )
+        for n in range(clusters * size)
+    )
+    return Suite(name=name, items=tuple(items))
+
+
+class YearRule(NamedTuple):
+    """How the gates of a year are run. `fresh`: each asks other items, else all ask the same ones, and the champion's
+    answers are those of its own gate. `twice`: what is shown is confirmed on items that no gate has seen."""
+
+    alpha: float
+    fresh: bool
+    twice: bool = False
+
+
+def lucky_years(small: bool) -> dict[str, float]:
+    """Years of gates of candidates that are no better; a pass becomes the champion. Fresh items are the worst case: a
+    champion that was lucky is not measured as such again."""
+    years, items, k = (300, 200, 2) if small else (10_000, 1_000, 2)
+    section = Evaluation(samples_per_item=k)
+    level, confirmed = section.improvement_alpha(), ledger.confirmation_alpha(section)
+    unplanned = section.model_copy(update={"luck_per_year": None}).improvement_alpha()
+    rules = {
+        "lucky_year": YearRule(level, fresh=True),
+        "lucky_year_same_items": YearRule(level, fresh=False),
+        "lucky_year_confirmed": YearRule(confirmed, fresh=True, twice=True),
+        "lucky_year_confirmed_same_items": YearRule(confirmed, fresh=False, twice=True),
+        "lucky_year_unplanned": YearRule(unplanned, fresh=True),
+        "lucky_year_unplanned_same_items": YearRule(unplanned, fresh=False),
+    }
+    figures: dict[str, float] = {}
+    for name, rule in rules.items():
+        rng = np.random.default_rng(20)  # some hundred years at a time, for the memory
+        passes = np.concatenate([_year(rng, min(years, 500), items, section, rule) for _ in range(0, years, 500)])
+        figures[name] = round(float((passes > 0).mean()), 4)
+        print(
+            f"{name}: {rule}: a pass in {figures[name]:.1%} of {years:,} years, {passes.mean():.3f} a year", flush=True
+        )
+    return figures
+
+
+def _year(rng: np.random.Generator, years: int, items: int, section: Evaluation, rule: YearRule) -> Array:
+    """Passes in each year."""
+    k = section.samples_per_item
+
+    def chances(count: int) -> Array:
+        """Of a right answer to each item, between 0 and 1 and most often about a half."""
+        return (rng.random((count, items)) + rng.random((count, items))) / 2
+
+    def answers(chance: Array) -> Array:
+        return sum((rng.random(chance.shape) < chance).astype(np.float64) for _ in range(k))
+
+    chance = chances(years)
+    champion, passes = answers(chance), np.zeros(years)
+    for _ in range(section.gates_per_year):
+        if rule.fresh:
+            chance = chances(years)
+            champion = answers(chance)
+        candidate = answers(chance)
+        passed = improves(Counts(champion, candidate, k), rule.alpha, section.seed)
+        if rule.twice and passed.any():
+            unseen = chances(int(passed.sum()))
+            passed[passed] = improves(Counts(answers(unseen), answers(unseen), k), rule.alpha, section.seed)
+        champion[passed] = candidate[passed]
+        passes += passed
+    return passes
+
+
+DESIGNS = ((0.01, 500, 4), (0.1, 400, 4), (0.003, 1000, 2), (0.04, 1319, 1))
+"""Variance between items, items, samples of each."""
+
+
+def planned_power(small: bool) -> dict[str, float]:
+    """The plan's power against that of the gate: of a gain on the target, and of three guards without loss together."""
+    gates = 400 if small else 4_000
+    rng = np.random.default_rng(3)
+    worst, from_bundles = 0.0, list[float]()
+    for between, items, k in DESIGNS[:1] if small else DESIGNS:
+        known = Variance(between, 0.5 - between / 2)
+        suites = [{"kind": "arithmetic", "name": name, "role": "guard", "margin": MARGIN} for name in "abc"]
+        suites.append({"kind": "arithmetic", "name": "t", "role": "target"})
+        section = Evaluation.model_validate({"suites": suites, "samples_per_item": k})
+        asked = [_suite(each.name, items, 1) for each in section.suites]
+        planned = power.plan(asked, section, {each.name: known for each in asked})
+        gain = planned.suites[-1].gain or 0.0
+        shown = float(improves(_apart(rng, gates, items, k, between, gain), section.improvement_alpha(), 1).mean())
+        held = np.ones(gates, dtype=bool)
+        for _ in "abc":
+            held &= keeps(_apart(rng, gates, items, k, between, 0.0), MARGIN, section.alpha, 1)
+        print(
+            f"{items} items of {k} samples, b {between}: a gain of {gain:.1%} is shown in {shown:.1%} (planned 80%); "
+            f"three guards hold in {held.mean():.1%} (planned {planned.power:.1%})"
+        )
+        worst = max(worst, abs(shown - 0.8), abs(float(held.mean()) - planned.power))
+        for _ in range(10):
+            earlier = _samples(rng, items, k, between)
+            (again,) = power.plan(
+                asked[-1:], section, {"t": power.measured(earlier, [str(n) for n in range(items)])}
+            ).suites
+            level = -statistics.normal_quantile(section.improvement_alpha())
+            true = float(np.sqrt((known.between + known.within / k) / items))
+            from_bundles.append(abs(_normal((again.gain or 0.0) / true - level) - 0.8))
+    print(f"planned from one earlier evaluation: off by {np.mean(from_bundles):.1%} on average")
+    return {
+        "power_plan_error": round(worst, 4),
+        "power_plan_error_from_one_bundle": round(float(np.mean(from_bundles)), 4),
+    }
+
+
+def _apart(rng: np.random.Generator, gates: int, items: int, k: int, between: float, gain: float) -> Counts:
+    """Models that differ by the square root of `between` on each item, up on one half of them and down on the other."""
+    shift = np.sqrt(between) * rng.choice([-0.5, 0.5], (gates, items))
+    champion, candidate = (
+        rng.binomial(k, 0.5 + way).astype(np.float64) for way in (-shift - gain / 2, shift + gain / 2)
+    )
+    return Counts(champion, candidate, k)
+
+
+def _samples(rng: np.random.Generator, items: int, k: int, between: float) -> Array:
+    """(items, k) gains of one evaluation of such models."""
+    shift = np.sqrt(between) * rng.choice([-0.5, 0.5], (items, 1))
+    return (rng.random((items, k)) < 0.5 + shift).astype(np.float64) - (rng.random((items, k)) < 0.5 - shift)
+
+
+def futility(small: bool) -> dict[str, float]:
+    """Samples that a gate asks when it stops for futility, and the power that this loses."""
+    gates, items, k = (400, 400, 2) if small else (4_000, 1_000, 2)
+    figures: dict[str, float] = {}
+    for name, section in (
+        ("", Evaluation(samples_per_item=k)),
+        ("_at_alpha", Evaluation(samples_per_item=k, luck_per_year=None)),
+    ):
+        alpha = section.improvement_alpha()
+        variance = Variance(0.003, 0.5 - 0.003 / 2)
+        (planned,) = power.plan([_suite("arithmetic", items, 1)], section, {"arithmetic": variance}).suites
+        effect = planned.gain or 0.0
+        for truth, gain in (("unchanged", 0.0), ("worse_by_3", -0.03), ("worse_by_6", -0.06), ("better", effect)):
+            counts = _apart(np.random.default_rng(7), gates, items, k, variance.between, gain)
+            sums, sizes = counts.sums()
+            asked = np.full(gates, items)
+            for at in reversed(looks(items)):
+                asked[conditional_power(sums[:, :at], sizes[:at], items, effect, alpha) < 0.1] = at
+            shown = improves(counts, alpha, section.seed)
+            kept = shown & (asked == items)
+            used = float(asked.mean()) / items
+            print(
+                f"level {alpha:.4g}, {truth} ({gain:+.1%}): {used:.1%} of the samples, passes {kept.mean():.2%} "
+                f"instead of {shown.mean():.2%}"
+            )
+            if truth == "better":
+                figures[f"futility_power_lost{name}"] = round(float(shown.mean() - kept.mean()), 4)
+            else:
+                figures[f"futility_samples_{truth}{name}"] = round(used, 3)
+    return figures
+
+
+def length_control(small: bool) -> dict[str, float]:
+    """Judged pairs: the fit against scikit-learn's, and a worse candidate whose answers are 1.65 times as long."""
+    from sklearn.linear_model import LogisticRegression
+
+    runs, count, draws = (10, 300, 500) if small else (200, 600, statistics.BOOTSTRAP_DRAWS)
+    rng, error = np.random.default_rng(8), 0.0
+    for seed in range(runs):
+        chosen = rng.uniform(0.2, 0.8), rng.uniform(0.6, 1.8), rng.normal(0, 1.5)
+        pairs = simulated_pairs(seed, count, *chosen)
+        won = np.array([each.outcome for each in pairs])
+        lengths = np.array([float(each.candidate_length - each.champion_length) for each in pairs])
+        x = np.tanh(lengths / lengths.std(ddof=1))
+        model = LogisticRegression(C=np.inf, tol=1e-12, max_iter=5000)
+        rows, weights = np.concatenate([x, x])[:, None], np.concatenate([won, 1 - won])
+        model.fit(rows, np.repeat([1, 0], count), sample_weight=weights)
+        expected = 1 / (1 + np.exp(-model.intercept_[0]))
+        error = max(error, abs(win_rate(pairs, 0.05, 1, draws=2).controlled.value + 0.5 - expected))
+    print(f"the controlled rate differs from scikit-learn's by {error:.1e} at most, over {runs} sets of {count} pairs")
+    refused = raw = 0
+    for seed in range(runs):
+        pairs = simulated_pairs(1000 + seed, count, 0.4, 1.65, 1.0)
+        rate = win_rate(pairs, Evaluation(luck_per_year=None).improvement_alpha(), seed, draws)
+        assert not problems(pairs)
+        refused += not min(rate.controlled.lower, rate.controlled.bootstrap_lower) > 0
+        raw += min(rate.raw.lower, rate.raw.bootstrap_lower) > 0
+    print(f"a worse candidate (40%), 1.65 times as long: refused in {refused} of {runs}; as judged, better in {raw}")
+    return {
+        "lc_win_rate_error": round(error, 6),
+        "long_winded_refused": refused / runs,
+        "long_winded_better_as_judged": raw / runs,
+    }
+
+
+def _normal(z: float) -> float:
+    from scipy.special import ndtr
+
+    return float(ndtr(z))

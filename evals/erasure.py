@@ -1,0 +1,46 @@
+"""Forgetting a person in everything that the evaluation keeps: frozen suites, journals of answers, evidence bundles.
+
+Owns the order: journals first, bundles, and the frozen suites last, because these tell which items are the person's. A
+kill at any point is healed by the same call. A bundle keeps its digest and its verdict (evals/erasable.py). Called
+under the exclusive lock of `pipeline.erasure`, which proves it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from evals import bundle, journal, judgements
+from evals.suites import frozen
+from pipeline import layout
+from pipeline.rewards.feedback import principal
+from pipeline.storage import Store
+
+
+def forget(store: Store, user_ids: Collection[str]) -> list[str]:
+    """Remove these users' items, the answers to them and the texts of both; returns `name: n lines` of each file.
+
+    Raises ValueError where a frozen suite or a bundle cannot be read.
+    """
+    users = {principal(id, None, "") for id in user_ids}
+    bundles = sorted(store.path(layout.ITERATIONS).glob(f"*/{layout.EVIDENCE}"))
+    for path in _unfinished(store, bundles):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    items = frozen.ids_of(store, users).union(*(bundle.items_of(path, users) for path in bundles))
+    if not items:
+        return []
+    changes = [*journal.erase(store, items), *judgements.erase(store, items)]
+    for path in bundles:
+        changes += [f"{path.relative_to(store.root)}/{change}" for change in bundle.erase(path, items)]
+    return sorted([*changes, *frozen.remove(store, items)])
+
+
+def _unfinished(store: Store, bundles: Collection[Path]) -> Iterator[Path]:
+    """What killed writers left: nobody publishes here while the exclusive lock is held."""
+    yield from store.path(layout.FROZEN_SUITES).glob("*/.*")
+    yield from store.path(layout.FROZEN_SUITES).glob("*/[0-9]*/.*")
+    yield from store.path(layout.ANSWERS).glob("*/.*")
+    for path in bundles:
+        yield from path.glob("*/.*")
+    yield from store.path(layout.ITERATIONS).glob(f"*/.{layout.EVIDENCE}.*")

@@ -1,0 +1,229 @@
+"""Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them.
+
+Rule. Clusters are those of selection, over all prompts that were labelled or ever trained on; one that training has
+seen is not drawn for a production suite. The order is a hash of the cluster, and a cluster is taken whole where no user
+and no tenant gets more than their share. Of a production suite at most a fifth of the window's prompts is taken. After
+`refresh_days` the next iteration freezes a new generation, with `refresh_share` of the clusters replaced. People are
+asked about rows after training had them, and write what training had not: a golden suite takes these.
+
+Owns the draw and the withdrawal of items whose rows no longer consent, or are gone. Refuses to keep rows from training:
+selection does, by the frozen prompts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import pyarrow.parquet as pq
+
+from evals import journal, judgements
+from evals.candidates import Drawable, SuiteCandidate, drawable
+from evals.suites import Item, Suite, frozen
+from evals.suites.frozen import Frozen, FrozenItem, Generation
+from pipeline import layout
+from pipeline.recipe.suites import GoldenSuite, TracesSuite
+from pipeline.rewards.reviews.references import answered, doubts
+from pipeline.selection.clusters import cluster
+from pipeline.selection.consent import agreed
+from pipeline.storage import DatasetRef, Store, digest_json
+from pipeline.traces.context import IterationContext
+from pipeline.traces.erased import shared_lock
+
+LARGEST_SHARE = 0.2
+"""Of the window's prompts, at most: training needs the others."""
+
+
+def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None:
+    """Freeze what the recipe's suites from traces lack, or have had for long enough; else nothing.
+
+    An iteration that has its preference data freezes nothing: these were cleaned of the suites of then.
+    """
+    store = context.store
+    sections = [each for each in context.recipe.evaluation.suites if isinstance(each, TracesSuite)]
+    if not sections or store.path(context.path(layout.PREFERENCES)).exists():
+        return
+    withdraw(context)
+    with shared_lock(store):
+        for section in sections:
+            newest = frozen.latest(store, section.name)
+            if newest is None or _is_due(newest, section, store, now):
+                _freeze(context, section, drawable(context, section, labels), newest, now)
+
+
+def withdraw(context: IterationContext) -> list[str]:
+    """Take out the items whose rows do not consent any more, or are gone, and their answers; `name: n lines` of each
+    file that is written anew. Bundles of gates that are over keep them."""
+    store = context.store
+    sections = [each for each in context.recipe.evaluation.suites if isinstance(each, TracesSuite)]
+    if not sections:
+        return []
+    with shared_lock(store):
+        newest = [each for section in sections if (each := frozen.latest(store, section.name)) is not None]
+        every = [item for each in newest for item in each.items]
+        allowed = agreed(store, context.lake, {each.day for each in every}) if every else frozenset()
+        gone = {each.item.id for each in every if (each.trace_id, each.observation_id) not in allowed}
+        if not gone:
+            return []
+        context.log(f"evaluation: {len(gone)} items are taken out of suites: their rows do not consent any more")
+        return [*journal.erase(store, gone), *judgements.erase(store, gone), *frozen.remove(store, gone)]
+
+
+def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:
+    """The frozen prompts among the suites, as labels write them: what selection keeps from training."""
+    return tuple(
+        json.dumps(item.messages, ensure_ascii=False) for each in suites if each.generation for item in each.items
+    )
+
+
+def _is_due(newest: Frozen, section: TracesSuite, store: Store, now: datetime) -> bool:
+    """Whether a new generation is wanted: for its age, or because people have come to agree since."""
+    if not newest.items or now - newest.generation.frozen >= timedelta(days=section.refresh_days):
+        return True
+    return bool(newest.generation.advisory) and not doubts(answered(store))
+
+
+def _freeze(
+    context: IterationContext, section: TracesSuite, source: Drawable, newest: Frozen | None, now: datetime
+) -> None:
+    before = newest.items if newest is not None else ()
+    golden = isinstance(section, GoldenSuite)
+    used = [*map(_prompt, before), *(() if golden else trained(context.store))]
+    clusters = cluster([*source.prompts, *(each.prompt for each in source.candidates), *used])
+    taken = {clusters[prompt] for prompt in used}
+    fresh: defaultdict[str, list[SuiteCandidate]] = defaultdict(list)
+    for each in source.candidates:
+        if clusters[each.prompt] not in taken:
+            fresh[clusters[each.prompt]].append(each)
+    number = newest.generation.number + 1 if newest is not None else 1
+    kept, replaced = _kept(before, section.refresh_share, number)
+    most = section.items if golden else len(kept) + int(LARGEST_SHARE * len(source.prompts))
+    drawn = draw(fresh, kept, min(section.items, most), section, number)
+    made = [*kept, *(item for name in drawn for item in _items(fresh[name]))]
+    available = sum(map(len, fresh.values()))
+    left_out = {
+        **source.left_out,
+        "frozen before" if golden else "trained on or frozen before": len(source.candidates) - available,
+        "not needed, or over a share": available - (len(made) - len(kept)),
+    }
+    left_out = {reason: count for reason, count in sorted(left_out.items()) if count}
+    if not made:
+        raise ValueError(_nothing(section, left_out))
+    generation = Generation(
+        number=number,
+        frozen=now,
+        lines=(),
+        clusters=len({each.item.cluster for each in made}),
+        replaced=replaced,
+        left_out=left_out,
+        agreement=source.agreement,
+        advisory=source.advisory,
+    )
+    frozen.publish(context.store, section.name, generation, made)
+    context.log(
+        f"evaluation: {section.name}: generation {number} has {len(made)} items in {generation.clusters} clusters"
+        f"{f'; it decides nothing: {source.advisory}' if source.advisory else ''}"
+    )
+
+
+def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "there is none"
+    if isinstance(section, GoldenSuite):
+        cure = "Fill in human_reference on a review sheet (python -m jobs.reviews write)"
+    else:
+        cure = "Give traces a reference answer (metadata expected_answer)"
+    return (
+        f"The suite {section.name} can be frozen from no row ({reasons}). {cure}, or take the suite out of "
+        "evaluation.suites."
+    )
+
+
+def trained(store: Store) -> list[str]:
+    """Every prompt that an iteration's training could take, as labels write prompts."""
+    folders = list(store.path(layout.ITERATIONS).glob(f"*/{layout.PREFERENCE_TABLES}"))
+    tables = (folder / f"{name}.parquet" for folder in folders for name in ("pairs", "prompts", "groups"))
+    columns = (pq.read_table(path, columns=["prompt"])["prompt"].to_pylist() for path in tables)
+    return sorted({json.dumps(prompt, ensure_ascii=False) for column in columns for prompt in column})
+
+
+def _kept(before: Sequence[FrozenItem], share: float, number: int) -> tuple[list[FrozenItem], int]:
+    """The items of the clusters that stay, and how many clusters do not."""
+    names = sorted({each.item.cluster for each in before}, key=lambda name: _turn(name, number))
+    leaving = set(names[: round(share * len(names))])
+    return [each for each in before if each.item.cluster not in leaving], len(leaving)
+
+
+def draw(
+    clusters: Mapping[str, Sequence[SuiteCandidate]],
+    kept: Sequence[FrozenItem],
+    limit: int,
+    section: TracesSuite,
+    number: int,
+) -> list[str]:
+    """Names of the clusters that come to the items that are kept: `limit` items in all, and nobody over their share.
+
+    Levels fall until what they let through is so much that they hold, as for pairs (selection.pairing)."""
+    tenants = {each.tenant_id for group in (kept, *clusters.values()) for each in group if each.tenant_id}
+    shares = section.max_principal_share, max(section.max_tenant_share, 1 / len(tenants)) if tenants else 1.0
+    order = sorted(clusters, key=lambda name: _turn(name, number))
+    levels = [max(1, int(share * limit)) for share in shares]
+    while True:
+        counts = [Counter(each.item.user_id for each in kept), Counter(each.tenant_id for each in kept)]
+        drawn, size = list[str](), len(kept)
+        for name in order:
+            members = clusters[name]
+            more = [Counter(each.user_id for each in members), Counter(each.tenant_id for each in members)]
+            if len(tenants) < 2:
+                more[1] = Counter()
+            over = any(
+                count[who] + times > level
+                for count, new, level in zip(counts, more, levels, strict=True)
+                for who, times in new.items()
+                if who
+            )
+            if size + len(members) > limit or over:
+                continue
+            drawn.append(name)
+            size += len(members)
+            for count, new in zip(counts, more, strict=True):
+                count.update(new)
+        allowed = [max(1, int(share * size)) for share in shares]
+        if all(most >= level for most, level in zip(allowed, levels, strict=True)):
+            return drawn
+        levels = [min(each) for each in zip(levels, allowed, strict=True)]
+
+
+def _items(members: Sequence[SuiteCandidate]) -> Iterator[FrozenItem]:
+    """The cluster's items. Ids and the cluster's name hold something random, so that neither confirms a guess."""
+    name = secrets.token_hex(8)
+    for each in members:
+        salt, messages = secrets.token_hex(16), json.loads(each.prompt)
+        item = Item(
+            id=digest_json([salt, messages])[:16],
+            cluster=name,
+            messages=messages,
+            reference=each.reference,
+            slice=each.check,
+            check=each.check,
+            user_id=each.user_id,
+            salt=salt,
+        )
+        yield FrozenItem(
+            item=item,
+            day=each.day,
+            trace_id=each.trace_id,
+            observation_id=each.observation_id,
+            tenant_id=each.tenant_id,
+        )
+
+
+def _prompt(each: FrozenItem) -> str:
+    return json.dumps(each.item.messages, ensure_ascii=False)
+
+
+def _turn(name: str, number: int) -> str:
+    return hashlib.sha256(f"{number}\x1f{name}".encode()).hexdigest()

@@ -1,0 +1,134 @@
+"""The journal of answers: what was paid for is kept, line by line, and found again by who asks the same.
+
+One file for each model and protocol (both by digest). A kill loses the answers in flight and no other: each line is
+one write, and a line that was cut is cut off at the next opening. One process writes at a time; a second one waits, and
+then finds what the first one paid for. An error is no answer and is not kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline import layout
+from pipeline.serving.inference import Answer, Decoding, Messages
+from pipeline.storage import Record, Store, digest_json, write_atomically
+
+
+class AnswerProtocol(Record):
+    """What decides an answer beside weights, messages and the sample's number; its digest names the journal."""
+
+    decoding: Decoding
+    temperature: float
+    max_completion_tokens: int
+    seed: int
+
+    def digest(self) -> str:
+        return digest_json(self)
+
+
+class AnswerLine(Record):
+    """An answer, and the item that it is about: by it the line can be found and erased."""
+
+    protocol: str
+    item: str
+    answer: Answer
+
+
+def answer_key(model: str, protocol: str, item: str, messages: Messages, sample: int) -> str:
+    """Identity of one answer. `model`, `protocol`: digests. Other items of the suite are no part of it."""
+    return digest_json([model, protocol, item, messages, sample])
+
+
+class AnswerJournal:
+    """The answers of one model under one protocol, by key, and the file that keeps them."""
+
+    def __init__(self, path: Path, descriptor: int, protocol: str) -> None:
+        self._path, self._descriptor, self._protocol = path, descriptor, protocol
+        self.answers = self._read()
+
+    def add(self, item: str, answer: Answer) -> None:
+        """Keep an answer. Raises OSError where the disk does not take it whole; it is then asked again."""
+        line = AnswerLine(protocol=self._protocol, item=item, answer=answer).model_dump_json() + "\n"
+        content = line.encode()
+        if os.write(self._descriptor, content) != len(content):
+            raise OSError(f"{self._path} took a part of a line alone: make room on its disk and evaluate again.")
+        self.answers[answer.key] = answer
+
+    def _read(self) -> dict[str, Answer]:
+        content = self._path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._descriptor, whole)
+        answers: dict[str, Answer] = {}
+        for number, text in enumerate(content[:whole].split(b"\n")[:-1], start=1):
+            try:
+                line = AnswerLine.model_validate_json(text)
+            except ValidationError as error:
+                raise ValueError(
+                    f"Line {number} of {self._path} is no answer of this journal. Move the file away: what it holds is "
+                    "then asked again."
+                ) from error
+            if line.protocol != self._protocol:
+                raise ValueError(
+                    f"Line {number} of {self._path} was answered under the protocol {line.protocol[:12]}, not "
+                    f"{self._protocol[:12]}. Move the file away: what it holds is then asked again."
+                )
+            answers[line.answer.key] = line.answer
+        return answers
+
+
+@contextmanager
+def open_journal(store: Store, model: str, protocol: AnswerProtocol) -> Generator[AnswerJournal]:
+    """The journal of a model (by digest), held until the block ends; waits for who holds it now."""
+    digest = protocol.digest()
+    path = store.path(layout.answers(model, digest))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with held(path) as descriptor:
+        description = path.with_suffix(".json")
+        if not description.exists():  # for people: the file's name alone says nothing
+            description.write_text(json.dumps(protocol.model_dump(mode="json"), indent=2) + "\n")
+        yield AnswerJournal(path, descriptor, digest)
+
+
+def erase(store: Store, items: Collection[str]) -> list[str]:
+    """Write every journal anew without the answers to these items; returns `name: n lines`. Waits for who holds one.
+
+    What is no whole line goes as well: nobody can say whose it is, and it is asked again.
+    """
+    changes: list[str] = []
+    for path in sorted(store.path(layout.ANSWERS).glob("*/*.jsonl")):
+        with held(path):
+            lines = path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith(b"\n") and _item_of(line) not in {None, *items}]
+            if len(kept) < len(lines):
+                write_atomically(path, b"".join(kept))
+                changes.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
+    return changes
+
+
+def _item_of(line: bytes) -> str | None:
+    try:
+        return AnswerLine.model_validate_json(line).item
+    except ValidationError:
+        return None
+
+
+@contextmanager
+def held(path: Path) -> Generator[int]:
+    """A descriptor of the file, alone with it; of the file that is there once the wait is over, not of its ancestor."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)

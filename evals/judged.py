@@ -1,0 +1,225 @@
+"""Asking a judge which of two models' answers is better: the judged suites of an evaluation.
+
+Owns which pairs are judged, by whom (an admitted judge that neither model descends from) and within which budget (that
+of the iteration, less what the labels have cost). Of each item the first answer of both models is judged, in both
+orders; equal texts are a tie without asking, and what is in the journal is not asked again. A judge that is refused, or
+whose budget ends, is a problem in the evidence: the verdict is then INCONCLUSIVE. Refuses to measure
+(judged_evidence.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from evals.bundle import SuiteEvidence
+from evals.judged_evidence import JudgedEvidence, JudgedProvenance, JudgeIdentity, pairing_problems
+from evals.judgements import JudgementJournal, JudgementLine, open_judgements, pair_key
+from evals.plan import EvalPlan
+from evals.results import EvalSample
+from evals.suites import Item, Suite
+from evals.suites.lines import drawn
+from evals.win_rate import MAX_UNJUDGED_SHARE, JudgedPair
+from pipeline import layout
+from pipeline.recipe.rewards import Judge
+from pipeline.recipe.suites import JudgedSuite
+from pipeline.rewards.judge import (
+    Admission,
+    Endpoint,
+    JudgeAway,
+    JudgeReason,
+    JudgeRefused,
+    JudgeSession,
+    PairComparison,
+    Preferred,
+    open_judge,
+)
+from pipeline.rewards.judge.admission import AWAY, refuse_lineage
+from pipeline.rewards.judge.session import judge_id
+from pipeline.rewards.paid_answers import budget_left
+from pipeline.rewards.verifiers import Outcome
+from pipeline.storage import Store, digest_json
+from pipeline.traces.records import Window
+
+Log = Callable[[str], None]
+OUTCOMES = {"second": 1.0, "first": 0.0, "tie": 0.5}
+"""Of the candidate, which is the second of each pair."""
+NO_ANSWER = "no answer of a model"
+
+
+class _AnswerPair(NamedTuple):
+    """The first answers of both models to one item."""
+
+    item: Item
+    champion: EvalSample
+    candidate: EvalSample
+    key: str
+    comparison: PairComparison
+
+    @property
+    def lost(self) -> bool:
+        """Whether the engine answered one of them with an error."""
+        return any(each.outcome is Outcome.error and not each.text for each in (self.champion, self.candidate))
+
+    def judged(self, line: JudgementLine | None, reason: str = "") -> JudgedPair:
+        return JudgedPair(
+            item=self.item.id,
+            cluster=self.item.cluster,
+            candidate_first=line.candidate_first if line else None,
+            champion_first=line.champion_first if line else None,
+            champion_length=self.champion.tokens,
+            candidate_length=self.candidate.tokens,
+            reason=line.reason if line else reason,
+        )
+
+
+def judge_suites(
+    store: Store, plan: EvalPlan, endpoint: Endpoint | None, gathered: Sequence[SuiteEvidence], log: Log
+) -> tuple[JudgedEvidence, ...]:
+    """The evidence of each judged suite of the plan, over the answers that were `gathered`.
+
+    Raises ValueError, saying what to do, where a suite that gates needs a judge that has no endpoint or does not answer
+    now: nothing is published then, and what was judged is not asked again.
+    """
+    wanted, judge = plan.section.judged, plan.judge
+    if not wanted:
+        return ()
+    try:
+        if judge is None:
+            raise JudgeRefused("The recipe has no judge. Name one in rewards.judge, and begin a new iteration.")
+        if endpoint is None:
+            raise JudgeAway("The judge has no endpoint. Set JUDGE_URL, and evaluate again.")
+        refuse_lineage(judge, plan.models())
+        with open_judgements(store, judge_id(judge)) as journal:
+            asking = _Asking(store, plan, judge, endpoint, journal, log)
+            over = {each.suite.name: each for each in gathered}
+            return tuple(asking.evidence(each, over[each.over]) for each in wanted)
+    except JudgeRefused as refusal:
+        if isinstance(refusal, JudgeAway) and any(each.role != "report" for each in wanted):
+            raise
+        identity = judge and JudgeIdentity(model=judge.model, digest=judge.digest, id=judge_id(judge))
+        empty = (JudgedProvenance(suite=each.name, judge=identity, problems=(str(refusal),)) for each in wanted)
+        return tuple(JudgedEvidence(provenance=each) for each in empty)
+
+
+def generation(judged: JudgedSuite, over: Suite, judge: Judge | None) -> Suite:
+    """What the ledger counts as the items of a judged suite: those of the other, and the judge. Another judge is
+    another chance."""
+    by = judge_id(judge) if judge else ""
+    return Suite(name=judged.name, items=(), generation=digest_json([judged.name, over.identity(), by]))
+
+
+class _Asking:
+    """A judge while its suites are judged. It is opened, and admitted, before the first pair that is not known."""
+
+    def __init__(
+        self, store: Store, plan: EvalPlan, judge: Judge, endpoint: Endpoint, journal: JudgementJournal, log: Log
+    ) -> None:
+        self._store, self._plan, self._judge, self._endpoint = store, plan, judge, endpoint
+        self._journal, self._log = journal, log
+        self._identity = JudgeIdentity(model=judge.model, digest=judge.digest, id=judge_id(judge))
+        iteration = plan.iteration
+        window = store.read(layout.window(iteration.dataset.digest), Window)
+        days, spent = window.days if window else (), journal.spent(iteration.id)
+        self._budget = budget_left(judge, store, iteration.id, days, ("judge", "order", "admission"), (spent,))
+
+    def evidence(self, section: JudgedSuite, over: SuiteEvidence) -> JudgedEvidence:
+        provenance = JudgedProvenance(suite=section.name, judge=self._identity)
+        problems = pairing_problems(over.suite, over.arms, self._plan.section)
+        if problems:
+            return JudgedEvidence(provenance=provenance)
+        try:
+            items = drawn(over.suite.items, section.items, self._plan.section.seed)
+        except ValueError as error:
+            return JudgedEvidence(
+                provenance=provenance.model_copy(update={"problems": (f"{over.suite.name}: {error}",)})
+            )
+        pairs = self._pairs(items, over)
+        unjudged = self._ask(section, pairs)
+        if over_budget := sum(reason == JudgeReason.BUDGET for reason in unjudged.values()):
+            text = (
+                f"the judge's budget ended before {over_budget} of {len(pairs)} pairs were judged: raise "
+                "rewards.judge.max_tokens or max_usd for the next iteration, or judge fewer items"
+            )
+            provenance = provenance.model_copy(update={"problems": (text,)})
+        judged = tuple(
+            each.judged(None if each.lost else self._journal.judged.get(each.key), self._reason(each, unjudged))
+            for each in pairs
+        )
+        return JudgedEvidence(provenance=provenance, pairs=judged)
+
+    def _pairs(self, items: Sequence[Item], over: SuiteEvidence) -> list[_AnswerPair]:
+        champion, candidate = ({each.id: each.samples[0] for each in arm.results} for arm in over.arms)
+        pairs: list[_AnswerPair] = []
+        for item in items:
+            before, after, messages = champion[item.id], candidate[item.id], over.suite.messages(item)
+            key = pair_key(self._identity.id, item.id, messages, before.text, after.text)
+            pairs.append(_AnswerPair(item, before, after, key, PairComparison(messages, before.text, after.text)))
+        return pairs
+
+    def _ask(self, section: JudgedSuite, pairs: Sequence[_AnswerPair]) -> dict[str, str]:
+        """Judge what is not known. Returns why the judge did not answer, by key."""
+        wanted = [each for each in pairs if not each.lost and each.champion.text != each.candidate.text]
+        todo = list({each.key: each for each in wanted if each.key not in self._journal.judged}.values())
+        equal = len(pairs) - len(wanted)
+        self._log(
+            f"evaluation: {section.name}: {len(wanted) - len(todo)} of {len(wanted)} pairs are judged, {len(todo)} "
+            f"asked; {equal} need no judge"
+        )
+        if not todo:
+            return {}
+        unjudged: dict[str, str] = {}
+
+        def keep(place: int, preferred: Preferred) -> None:
+            pair = todo[place]
+            if not preferred.final:
+                unjudged[pair.key] = preferred.reason
+            if preferred.final or preferred.tokens:
+                self._journal.add(self._line(pair, preferred))
+
+        with open_judge(self._endpoint, self._judge, self._budget, self._log) as session:
+            self._admit(session)
+            session.compare([each.comparison for each in todo], keep)
+        away = Counter(reason for reason in unjudged.values() if reason in AWAY)
+        if away.total() > MAX_UNJUDGED_SHARE * len(pairs):
+            raise JudgeAway(
+                f"The judge {self._judge.model!r} did not answer about {away.total()} of {len(pairs)} pairs of "
+                f"{section.name} ({', '.join(f'{reason} {n}' for reason, n in away.most_common())}). Evaluate again "
+                "when its endpoint answers: what was judged is not asked again."
+            )
+        return unjudged
+
+    def _line(self, pair: _AnswerPair, preferred: Preferred) -> JudgementLine:
+        first, second = (OUTCOMES[each] for each in preferred.orders) if preferred.orders else (None, None)
+        return JudgementLine(
+            key=pair.key,
+            iteration=self._plan.iteration.id,
+            item=pair.item.id,
+            champion_first=first,
+            candidate_first=second,
+            reason=preferred.reason,
+            again=not preferred.final,
+            tokens=preferred.tokens,
+            usd=preferred.usd,
+        )
+
+    def _admit(self, session: JudgeSession) -> None:
+        """Once an iteration: the labels may have done it. What it cost counts, whether the judge is let in or not."""
+        name = f"{layout.JUDGES}/{session.id}/{self._plan.iteration.id}.json"
+        if self._store.read(name, Admission) is not None:
+            return
+        before = self._budget.spent_tokens, self._budget.spent_usd
+        try:
+            admission = session.admit(self._plan.models())
+        finally:
+            tokens, usd = self._budget.spent_tokens - before[0], self._budget.spent_usd - before[1]
+            iteration = self._plan.iteration.id
+            self._journal.add(JudgementLine(key=session.id, iteration=iteration, tokens=tokens, usd=usd))
+        self._store.once(name, Admission, lambda: admission)
+
+    @staticmethod
+    def _reason(pair: _AnswerPair, unjudged: dict[str, str]) -> str:
+        if pair.lost:
+            return NO_ANSWER
+        return "" if pair.champion.text == pair.candidate.text else unjudged.get(pair.key, "")

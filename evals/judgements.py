@@ -1,0 +1,108 @@
+"""The journal of judgements: what a judge was paid for, kept line by line, so that no pair is judged twice.
+
+A file for each judge (by its id: model, weights, rubric and prompt). Like the journal of answers: each line is one
+write, a line that a kill cut off is cut off at the next opening, one process writes at a time. A line names its item
+and holds no text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from evals.journal import held
+from pipeline import layout
+from pipeline.rewards.findings import JudgeSpending
+from pipeline.serving.inference import Messages
+from pipeline.storage import Record, Store, digest_json, write_atomically
+
+
+class JudgementLine(Record):
+    """What was paid for: a pair in both orders (of the candidate: 1 better, 0 worse, 0.5 neither) or the reason why
+    there is no preference; without an item what the judge's admission, or a pair that was erased, has cost."""
+
+    key: str
+    iteration: str
+    item: str = ""
+    candidate_first: float | None = None
+    champion_first: float | None = None
+    reason: str = ""
+    again: bool = False
+    """Whether the judge may answer when it is asked again: the line then holds what the attempt has cost."""
+    tokens: int = 0
+    usd: float = 0.0
+
+
+def pair_key(judge: str, item: str, messages: Messages, champion: str, candidate: str) -> str:
+    """Identity of a judgement: who judges (by id) which two texts. Which models wrote them is no part of it; the item
+    is, whose id holds something random where it is a person's."""
+    return digest_json([judge, item, messages, champion, candidate])
+
+
+class JudgementJournal:
+    """The judgements of one judge, by key, and the file that keeps them."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+        self.lines = self._read()
+        self.judged = {line.key: line for line in self.lines if line.item and not line.again}
+
+    def add(self, line: JudgementLine) -> None:
+        """Keep a line. Raises OSError where the disk does not take it whole; the pair is then judged again."""
+        content = (line.model_dump_json() + "\n").encode()
+        if os.write(self._descriptor, content) != len(content):
+            raise OSError(f"{self._path} took a part of a line alone: make room on its disk and evaluate again.")
+        if line.item and not line.again:
+            self.judged[line.key] = line
+
+    def spent(self, iteration: str) -> JudgeSpending:
+        """What this iteration had paid when the journal was opened."""
+        paid = [line for line in self.lines if line.iteration == iteration]
+        return JudgeSpending(tokens=sum(line.tokens for line in paid), usd=sum(line.usd for line in paid))
+
+    def _read(self) -> list[JudgementLine]:
+        content = self._path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._descriptor, whole)
+        lines: list[JudgementLine] = []
+        for number, text in enumerate(content[:whole].split(b"\n")[:-1], start=1):
+            try:
+                lines.append(JudgementLine.model_validate_json(text))
+            except ValidationError as error:
+                raise ValueError(
+                    f"Line {number} of {self._path} is no judgement. Move the file away: what it holds is then judged "
+                    "again."
+                ) from error
+        return lines
+
+
+@contextmanager
+def open_judgements(store: Store, judge: str) -> Generator[JudgementJournal]:
+    """The journal of a judge (by id), held until the block ends; waits for who holds it now."""
+    path = store.path(layout.judgements(judge))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with held(path) as descriptor:
+        yield JudgementJournal(path, descriptor)
+
+
+def erase(store: Store, items: Collection[str]) -> list[str]:
+    """Write every journal anew, of the pairs of these items what they cost alone; returns `name: n lines`. Waits for
+    who holds one."""
+    changes: list[str] = []
+    for path in sorted(store.path(layout.JUDGEMENTS).glob("*/*.jsonl")):
+        with held(path) as descriptor:
+            lines = JudgementJournal(path, descriptor).lines
+            kept = [_erased(line) if line.item in items else line for line in lines]
+            if erased := sum(line.item in items for line in lines):
+                write_atomically(path, b"".join(line.model_dump_json().encode() + b"\n" for line in kept))
+                changes.append(f"{path.relative_to(store.root)}: {erased} lines")
+    return changes
+
+
+def _erased(line: JudgementLine) -> JudgementLine:
+    return JudgementLine(key="", iteration=line.iteration, tokens=line.tokens, usd=line.usd)

@@ -1,0 +1,122 @@
+"""The report as a page for people: verdict, intervals, tables, and the answers that changed, side by side.
+
+One HTML file without links or scripts. It holds the texts of answers, so it is written on demand, where its reader asks
+for it, and nowhere else: what the bundle forgets, no copy keeps. Refuses to compute: every number is in the report.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from evals import report as reports
+from evals.bundle import EvalEvidence, SuiteEvidence
+from evals.comparison import EvalReport
+from evals.gate import GateVerdict
+from evals.results import EvalSample
+from evals.suites import Item
+
+SHOWN = 20
+"""Changed answers of each direction and suite, at most."""
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; margin: 0.8rem 0 } th, td { border: 1px solid #ccc; padding: 0.25rem 0.6rem }
+th { text-align: left; background: #f4f4f4 } img { max-width: 100% }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font-size: 13px }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; margin: 0.4rem 0 1.2rem }
+.pair div, .asked { border: 1px solid #ddd; border-radius: 4px; padding: 0.5rem }
+.PASS { color: #00704f } .FAIL { color: #b34700 } .INCONCLUSIVE { color: #555 }
+"""
+
+
+class ChangedAnswer(NamedTuple):
+    """One sample, drawn by one seed, that is right under one model and not under the other."""
+
+    item: Item
+    champion: EvalSample
+    candidate: EvalSample
+
+
+def changed(evidence: SuiteEvidence) -> tuple[list[ChangedAnswer], list[ChangedAnswer]]:
+    """From right to wrong, and from wrong to right: the first such sample of each item, in the suite's order."""
+    lost: list[ChangedAnswer] = []
+    won: list[ChangedAnswer] = []
+    one, other = ({result.id: result.samples for result in arm.results} for arm in evidence.arms)
+    for item in evidence.suite.items:
+        pairs = list(zip(one.get(item.id, ()), other.get(item.id, ()), strict=False))
+        for places, before, after in ((lost, 1.0, 0.0), (won, 0.0, 1.0)):
+            first = next(((a, b) for a, b in pairs if (a.outcome.score, b.outcome.score) == (before, after)), None)
+            if first:
+                places.append(ChangedAnswer(item, *first))
+    return lost, won
+
+
+def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> str:
+    """The whole file."""
+    title = f"Evaluation of iteration {html.escape(report.iteration)}"
+    png = base64.b64encode(reports.picture(report)).decode()
+    parts = [
+        f"<h1>{title}: <span class='{verdict.verdict}'>{verdict.verdict}</span></h1>",
+        "<ul>", *(f"<li>{html.escape(reason)}</li>" for reason in verdict.reasons), "</ul>",
+        f"<p>Champion {report.champion.digest[:12]}, candidate {report.candidate.digest[:12]}, "
+        f"evidence {report.bundle.digest[:12]}.</p>",
+        f"<img alt='Scores and paired differences with intervals' src='data:image/png;base64,{png}'>",
+        *_tables(reports.table(report)),
+        *(line for each in evidence.suites for line in _changes(each)),
+    ]  # fmt: skip
+    head = f"<meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>"
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _tables(markdown: str) -> Iterator[str]:
+    """The report's own Markdown, which has headings, tables, lists and paragraphs and nothing else."""
+    rows: list[list[str]] = []
+    for line in [*markdown.split("\n"), ""]:
+        if line.startswith("|"):
+            cells = [html.escape(cell.strip()) for cell in line.strip("|").split("|")]
+            if not all(re.fullmatch("-+", cell) for cell in cells):
+                rows.append(cells)
+            continue
+        if rows:
+            yield _table(rows)
+            rows = []
+        if line.startswith("### "):
+            yield f"<h2>{html.escape(line.removeprefix('### '))}</h2>"
+        elif line:
+            yield f"<p>{html.escape(line.removeprefix('- '))}</p>"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = ["".join(f"<{tag}>{cell}</{tag}>" for cell in row) for tag, row in _tagged(rows)]
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
+
+
+def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    for number, row in enumerate(rows):
+        yield ("td" if number else "th"), row
+
+
+def _changes(evidence: SuiteEvidence) -> Iterator[str]:
+    name = html.escape(evidence.suite.name)
+    for title, answers in zip(("From right to wrong", "From wrong to right"), changed(evidence), strict=True):
+        yield f"<h2>{name}: {title.lower()} ({len(answers):,} of {len(evidence.suite.items):,} items)</h2>"
+        if len(answers) > SHOWN:
+            yield f"<p>The first {SHOWN} of them.</p>"
+        yield from map(_pair, answers[:SHOWN])
+
+
+def _pair(answer: ChangedAnswer) -> str:
+    asked = "\n".join(f"{message['role']}: {message['content']}" for message in answer.item.messages)
+    return (
+        f"<p class='asked'><b>{html.escape(answer.item.id)}</b> (reference {html.escape(answer.item.reference)})</p>"
+        f"<pre class='asked'>{html.escape(asked)}</pre>"
+        f"<div class='pair'>{_answer('champion', answer.champion)}{_answer('candidate', answer.candidate)}</div>"
+    )
+
+
+def _answer(arm: str, sample: EvalSample) -> str:
+    about = f"{arm}: {sample.outcome}, {sample.tokens} tokens{'' if sample.finished else ', cut off'}"
+    return f"<div><b>{html.escape(about)}</b><pre>{html.escape(sample.text)}</pre></div>"

@@ -1,0 +1,65 @@
+"""The evaluation plan: all that an evaluation needs to know, so that it runs in any process, on any machine.
+
+The stage runs it where Dagster runs, `python -m evals run PLAN` where there is a GPU. Owns the record. What answers at
+which address is no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from pipeline import layout
+from pipeline.iteration import Iteration
+from pipeline.recipe import Evaluation
+from pipeline.recipe.rewards import Judge, Verifier
+from pipeline.serving.endpoint import ServingAddresses
+from pipeline.serving.engines import open_engine
+from pipeline.serving.inference import InferenceEngine
+from pipeline.serving.vllm_engine import ServedAdapter
+from pipeline.storage import CheckpointRef, ModelRef, Record, Store
+
+
+class EvalPlan(Record):
+    """One evaluation of one candidate against the champion of its iteration."""
+
+    iteration: Iteration
+    section: Evaluation
+    verifier: Verifier
+    candidate: CheckpointRef
+    judge: Judge | None = None
+    """Of the suites that are judged; None where the recipe names none."""
+    lineage: tuple[str, ...] = ()
+    """Digests of what the champion came from: with both models', none of them may judge."""
+
+    def path(self, *parts: str) -> str:
+        """Name of something that the evaluation publishes, relative to the store's root."""
+        return self.iteration.path(*parts)
+
+    def models(self) -> frozenset[str]:
+        """Digests of both models and of what they came from."""
+        candidate = self.candidate.model.digest, self.candidate.adapter.digest
+        return frozenset({*self.lineage, self.iteration.champion.digest, *candidate})
+
+    def served(self) -> ModelRef:
+        """The directory that is asked for the candidate: its merged weights, or its adapter beside the champion."""
+        return self.candidate.adapter if getattr(self.section.serving, "adapters", False) else self.candidate.model
+
+
+@contextmanager
+def inference(
+    store: Store, plan: EvalPlan, addresses: ServingAddresses, log: Callable[[str], None]
+) -> Generator[InferenceEngine]:
+    """What answers this evaluation's questions; what it started ends with the block."""
+    adapter = ServedAdapter(plan.candidate.adapter, plan.iteration.champion)
+    folder = store.path(layout.SERVING)
+    with open_engine(plan.section.serving, addresses, log, folder, adapter) as engine:
+        yield engine
+
+
+def publish_plan(store: Store, plan: EvalPlan) -> str:
+    """Write the plan where `python -m evals run` reads it; its name below the root. The one that stands is replaced:
+    where and how it runs may have changed."""
+    name = plan.path(layout.EVAL_PLAN)
+    store.write(name, plan)
+    return name

@@ -1,0 +1,65 @@
+"""The suites that a recipe lists. Adding a kind: its section (pipeline/recipe/suites.py), its reader, a line below.
+
+Whoever needs the suites of a recipe asks `suites`: decontamination, erasure, evaluation and the checks before a launch
+go over one list, so a suite that is asked is also kept out of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evals.suites import arithmetic, frozen, lines, tasks
+from evals.suites.suite import Item, Suite
+from pipeline import layout
+from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import (
+    ArithmeticSuite,
+    GoldenSuite,
+    Gsm8kSuite,
+    InspectSuite,
+    JsonlSuite,
+    LmEvalSuite,
+    Math500Suite,
+    ProductionSuite,
+    SuiteSection,
+    TracesSuite,
+)
+from pipeline.storage import Record, Store
+
+__all__ = ["READERS", "Item", "Suite", "SuitePins", "pin", "suite", "suites"]
+
+READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...]]] = {
+    ArithmeticSuite: arithmetic.items,
+    JsonlSuite: lines.items,
+    Gsm8kSuite: lines.items,
+    Math500Suite: lines.items,
+    ProductionSuite: frozen.items,
+    GoldenSuite: frozen.items,
+    InspectSuite: tasks.items,
+    LmEvalSuite: tasks.items,
+}
+"""Section, store and `evaluation.seed` to items; ValueError with an instruction where there are none to be had."""
+
+
+class SuitePins(Record):
+    """Identity of each suite by its name, as training data was cleaned of it: the gate asks these and no others."""
+
+    digests: dict[str, str]
+
+
+def suites(store: Store, section: Evaluation) -> tuple[Suite, ...]:
+    """The suites with items, in the recipe's order. Raises ValueError for the first that cannot be read."""
+    return tuple(suite(store, each, section.seed) for each in section.asked)
+
+
+def suite(store: Store, section: SuiteSection, seed: int) -> Suite:
+    items = READERS[type(section)](section, store, seed)
+    read = Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
+    return frozen.marked(store, read) if isinstance(section, TracesSuite) else read
+
+
+def pin(store: Store, folder: str, asked: tuple[Suite, ...]) -> SuitePins:
+    """Publish the digests below an iteration's folder; those that are there stand."""
+    pins = SuitePins(digests={each.name: each.identity() for each in asked})
+    return store.once(f"{folder}/{layout.SUITE_PINS}", SuitePins, lambda: pins)

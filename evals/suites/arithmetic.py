@@ -1,0 +1,46 @@
+"""The embedded model's suite, as the demo wrote it below the data root: a file like any other, with a known name."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from pydantic import ValidationError
+
+from evals.suites.lines import rows
+from evals.suites.suite import Item
+from pipeline import layout
+from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.storage import Store
+
+
+def items(section: ArithmeticSuite, store: Store, seed: int) -> tuple[Item, ...]:
+    path = store.path(layout.suite(section.name, seed, section.items))
+    write = f"python -m pipeline.demo.suite {shlex.quote(str(path))} --seed {seed} --items {section.items}"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ValueError(f"The suite {section.name} is not there: {path}. Write it again: {write}") from error
+    try:
+        return parse(content, section.items)
+    except ValueError as error:
+        raise ValueError(
+            f"The suite {section.name} cannot be read: {path}: {error}. Write it again: {write}"
+        ) from error
+
+
+def parse(content: bytes, count: int) -> tuple[Item, ...]:
+    """The items of the file's content. Raises ValueError where a line is no item, or they are not `count`."""
+    read = tuple(_item(number, row) for number, row in rows(content))
+    if len(read) != count:
+        raise ValueError(f"it has {len(read)} items, and {count} are asked for")
+    return read
+
+
+def _item(number: int, row: dict[str, Any]) -> Item:
+    try:
+        return Item.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the line"
+        raise ValueError(f"line {number} is no item ({where}: {first['msg']})") from error

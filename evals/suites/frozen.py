@@ -1,0 +1,153 @@
+"""Suites that are drawn from traces: generations of items, frozen when they are drawn (evals/freezing.py draws them).
+
+    evaluation/suites/<name>/<generation>/items.jsonl      an item a line, with the row that it is from
+    evaluation/suites/<name>/<generation>/manifest.json    sha256 of each line that was frozen, and what was left out
+
+Owns the two files. The newest generation is what is asked. Items may become fewer, because people are forgotten or
+withdraw their consent; no line can come in or be changed, and training is cleaned of what was frozen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from evals.suites.suite import Item, Suite
+from pipeline import layout
+from pipeline.recipe.suites import TracesSuite
+from pipeline.storage import Record, Store, digest_json, write_atomically
+
+ITEMS, MANIFEST = "items.jsonl", "manifest.json"
+
+
+class FrozenItem(Record):
+    """An item, and the governed row that it is from: there its consent is asked for again."""
+
+    item: Item
+    day: str
+    trace_id: str
+    observation_id: str
+    tenant_id: str | None = None
+
+
+class Generation(Record):
+    """What was frozen at one time. `lines`: sha256 of each line, in the file's order."""
+
+    number: int
+    frozen: AwareDatetime
+    lines: tuple[str, ...]
+    clusters: int
+    replaced: int = 0
+    """Clusters of the generation before that are not in this one."""
+    left_out: dict[str, int] = Field(default={})
+    """Rows and prompts that could not be drawn, by reason."""
+    agreement: float | None = None
+    """Krippendorff's alpha of the references that two people wrote."""
+    advisory: str = ""
+    """Why a suite of these items decides nothing."""
+
+    def digest(self) -> str:
+        return digest_json([self.number, *self.lines])
+
+
+class Frozen(NamedTuple):
+    """A generation, and what is still there of its items."""
+
+    generation: Generation
+    items: tuple[FrozenItem, ...]
+
+
+def items(section: TracesSuite, store: Store, seed: int) -> tuple[Item, ...]:
+    """The newest generation's items. Raises ValueError where there is none, or none of its items is left."""
+    newest = latest(store, section.name)
+    if newest is None:
+        raise ValueError(
+            f"The suite {section.name} has not been frozen yet: materialise preference_dataset, which draws it from "
+            "the iteration's labelled traces."
+        )
+    if not newest.items:
+        raise ValueError(
+            f"The suite {section.name} has no item left: all of them were erased. Begin a new iteration, which freezes "
+            "other ones."
+        )
+    return tuple(each.item for each in newest.items)
+
+
+def marked(store: Store, suite: Suite) -> Suite:
+    """The suite with what its generation says of it."""
+    newest = latest(store, suite.name)
+    assert newest is not None, "its items were read a moment ago"
+    generation = newest.generation
+    return suite.model_copy(update={"generation": generation.digest(), "advisory": generation.advisory})
+
+
+def latest(store: Store, name: str) -> Frozen | None:
+    """The newest generation. Raises ValueError where a file of it cannot be read, or is not as it was frozen."""
+    folders = _generations(store, name)
+    return read(store, folders[-1]) if folders else None
+
+
+def read(store: Store, folder: Path) -> Frozen:
+    """Raises ValueError as `latest` does."""
+    generation = store.read(f"{folder.relative_to(store.root)}/{MANIFEST}", Generation)
+    path = folder / ITEMS
+    if generation is None or not path.is_file():
+        raise ValueError(f"{folder} lacks {MANIFEST} or {ITEMS}. Restore it from a backup.")
+    read_items: list[FrozenItem] = []
+    left = set(generation.lines)
+    for number, line in enumerate(_lines(path), start=1):
+        if (digest := _digest(line)) not in left:
+            raise ValueError(f"Line {number} of {path} is not one that was frozen. Restore the file from a backup.")
+        left.remove(digest)
+        read_items.append(FrozenItem.model_validate_json(line))
+    return Frozen(generation, tuple(read_items))
+
+
+def publish(store: Store, name: str, generation: Generation, frozen_items: Sequence[FrozenItem]) -> None:
+    """Write a generation in one step; `lines` of it are put in. One that is there stands."""
+    lines = [each.model_dump_json().encode() for each in frozen_items]
+    generation = generation.model_copy(update={"lines": tuple(map(_digest, lines))})
+    with store.staged(layout.frozen_suite(name, f"{generation.number:04d}")) as folder:
+        (folder / ITEMS).write_bytes(b"".join(line + b"\n" for line in lines))
+        (folder / MANIFEST).write_text(generation.model_dump_json(indent=2) + "\n")
+
+
+def remove(store: Store, ids: Collection[str]) -> list[str]:
+    """Write every generation anew without these items; returns `name: n lines`."""
+    changes: list[str] = []
+    for path, lines in _files(store):
+        kept = [line for line, each in lines if each.item.id not in ids]
+        if len(kept) < len(lines):
+            write_atomically(path, b"".join(line + b"\n" for line in kept))
+            changes.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
+    return changes
+
+
+def ids_of(store: Store, user_ids: Collection[str]) -> set[str]:
+    """The items of these users in any generation of any suite."""
+    every = (each.item for _, lines in _files(store) for _, each in lines)
+    return {item.id for item in every if item.user_id in user_ids}
+
+
+def _files(store: Store) -> Iterator[tuple[Path, list[tuple[bytes, FrozenItem]]]]:
+    for path in sorted(store.path(layout.FROZEN_SUITES).glob(f"*/[0-9]*/{ITEMS}")):
+        try:
+            yield path, [(line, FrozenItem.model_validate_json(line)) for line in _lines(path)]
+        except ValidationError as error:
+            raise ValueError(f"{path} is not one frozen item a line ({error}). Restore it from a backup.") from error
+
+
+def _generations(store: Store, name: str) -> list[Path]:
+    return sorted(store.path(layout.frozen_suite(name)).glob("[0-9]*"))
+
+
+def _lines(path: Path) -> list[bytes]:
+    return [line for line in path.read_bytes().split(b"\n") if line]
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()

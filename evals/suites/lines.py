@@ -1,0 +1,163 @@
+"""Suites from files of JSON lines: the user's own, and presets for files that others publish.
+
+Owns which field of a line is what, and every reason to refuse a file: an item that is read wrongly is worse than none.
+Whatever is wrong is an error that names the line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from evals.suites.suite import Item
+from pipeline.recipe.rewards import VerifierKind
+from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
+from pipeline.rewards.verifiers import reference_answer
+from pipeline.serving.inference import Messages
+from pipeline.storage import Store, digest_json
+
+MAX_LINE_BYTES = 1_000_000
+ROLES = ("system", "user", "assistant")
+
+
+def items(section: FileSuite, store: Store, seed: int) -> tuple[Item, ...]:
+    """The items of the file, in its order. Raises ValueError for all that is wrong with it."""
+    path = Path(section.path).absolute()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"The suite {section.name} is not at {path} ({error.strerror}). Give its path.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if not section.sha256 and not path.is_relative_to(store.root):
+        raise ValueError(
+            f"The suite {section.name} lies outside the data root, where it may change unseen. "
+            f"Give its sha256: {digest}"
+        )
+    if section.sha256 not in ("", digest):
+        raise ValueError(
+            f"The suite {section.name} at {path} has the sha256 {digest}, and the recipe says {section.sha256}. "
+            "Fetch the file again, or put this digest into the recipe."
+        )
+    try:
+        return drawn(parse(content, section), section.items, seed)
+    except ValueError as error:
+        raise ValueError(f"The suite {section.name} at {path}: {error}") from error
+
+
+def drawn(read: tuple[Item, ...], count: int | None, seed: int) -> tuple[Item, ...]:
+    """`count` of the items, in their order; the same for a seed. Raises ValueError where there are fewer."""
+    if count is None:
+        return read
+    if count > len(read):
+        raise ValueError(f"it has {len(read)} items, and the recipe asks for {count}. Lower items, or leave it out.")
+    chosen = sorted(random.Random(seed).sample(range(len(read)), count))
+    return tuple(read[place] for place in chosen)
+
+
+def parse(content: bytes, section: FileSuite) -> tuple[Item, ...]:
+    """The items of a file's content. Raises ValueError naming the first line that is no item."""
+    read: list[Item] = []
+    lines: dict[str, int] = {}
+    asked: dict[str, int] = {}
+    clustered: set[str] = set()
+    for number, row in rows(content):
+        try:
+            item = _item(row, section)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        if item.id in lines:
+            raise ValueError(f"lines {lines[item.id]} and {number} have the id {item.id!r}. Keep one of them.")
+        text = json.dumps(item.messages)
+        if text in asked:
+            raise ValueError(f"lines {asked[text]} and {number} ask the same. Keep one of them.")
+        lines[item.id], asked[text] = number, number
+        read.append(item)
+        if row.get(section.columns().cluster):
+            clustered.add(item.id)
+    _check_whole(read, clustered)
+    return tuple(read)
+
+
+def rows(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of the lines that are not blank, with their numbers from 1. Raises ValueError for others."""
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        if len(line) > MAX_LINE_BYTES:
+            raise ValueError(f"line {number} has {len(line):,} bytes, and at most {MAX_LINE_BYTES:,} are read")
+        try:
+            row = json.loads(line, parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise ValueError(f"line {number} is no JSON ({error}). Write one object on each line.") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} is no JSON object. Write one object on each line.")
+        yield number, row
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
+    where = section.columns()
+    if isinstance(section, JsonlSuite) and (unknown := sorted(row.keys() - set(where) - set(section.ignore))):
+        raise ValueError(
+            f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "
+            f"(one of {', '.join(Columns._fields)})."
+        )
+    messages = _messages(row, where)
+    reference = row.get(where.reference)
+    if isinstance(reference, bool) or not isinstance(reference, str | int | float) or not str(reference).strip():
+        raise ValueError(f"its {where.reference!r} is {reference!r}, and a reference answer is a text or a number.")
+    check = row.get(where.check, section.check)
+    if check not in get_args(VerifierKind):
+        raise ValueError(f"its {where.check!r} is {check!r}, which is none of {', '.join(get_args(VerifierKind))}.")
+    text = reference_answer(str(reference)) if isinstance(section, Gsm8kSuite) else str(reference)
+    identity = digest_json(messages)[:16]
+    id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
+    return Item(
+        id=id, cluster=cluster, messages=messages, reference=text, slice=_text(row, where.slice),
+        check=check,
+    )  # fmt: skip
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """A field that names something: a text or a whole number; "" where there is none."""
+    value = row.get(name, "")
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"its {name!r} is {value!r}, and a text belongs there.")
+    return str(value)
+
+
+def _messages(row: Mapping[str, Any], where: Columns) -> Messages:
+    prompt, messages = row.get(where.prompt), row.get(where.messages)
+    if (prompt is None) == (messages is None):
+        names = " or ".join(repr(name) for name in (where.prompt, where.messages) if name)
+        raise ValueError(f"it has {'neither' if prompt is None else 'both'} of {names}. Give one of them.")
+    if prompt is not None:
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError(f"its {where.prompt!r} is {str(prompt)[:40]!r}, and a prompt is a text.")
+        return [{"role": "user", "content": prompt}]
+    if not isinstance(messages, list) or not messages:
+        raise ValueError(f"its {where.messages!r} is no list of messages.")
+    for message in messages:
+        if not isinstance(message, dict) or message.keys() != {"role", "content"}:
+            raise ValueError("a message is an object with role and content, and nothing else.")
+        if message["role"] not in ROLES or not isinstance(message["content"], str):
+            raise ValueError(f"a message has the role {message['role']!r}: one of {', '.join(ROLES)}, with a text.")
+    if messages[-1]["role"] != "user":
+        raise ValueError("the last message is the user's: it is what the model answers.")
+    return messages
+
+
+def _check_whole(read: list[Item], clustered: set[str]) -> None:
+    if not read:
+        raise ValueError("it is empty. Write an item on each line.")
+    if len(read) > 1 and len({(item.reference, item.check) for item in read}) == 1:
+        raise ValueError(f"every reference is {read[0].reference[:40]!r}: who always says that is always right.")
+    if clustered and (lacking := next((item.id for item in read if item.id not in clustered), None)):
+        raise ValueError(f"item {lacking} has no cluster, and others have. Give each one, or none.")

@@ -1,0 +1,62 @@
+"""Suites that are tasks of a library: their items as the library listed them, in a file below the data root.
+
+The list is read like any suite, and so what a library will ask is kept out of the training data before anything is
+asked. Owns where that file is and which task it is of; refuses to list and to run (evals/libraries).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from evals.suites.lines import drawn, rows
+from evals.suites.suite import Item
+from pipeline import layout
+from pipeline.recipe.suites import InspectSuite, LibrarySuite
+from pipeline.storage import Store, digest_json
+
+
+def items(section: LibrarySuite, store: Store, seed: int) -> tuple[Item, ...]:
+    """The task's items as they were listed. Raises ValueError where they were not."""
+    path = list_path(section, store)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        variable = "INSPECT_PYTHON" if isinstance(section, InspectSuite) else "LM_EVAL_PYTHON"
+        raise ValueError(
+            f"The items of the suite {section.name} are not listed yet: {path}. Set {variable}, and list them with the "
+            "recipe's file: python -m evals list RECIPE"
+        ) from error
+    try:
+        return drawn(tuple(Item.model_validate(row) for _, row in rows(content)), section.items, seed)
+    except ValueError as error:
+        raise ValueError(f"The suite {section.name} at {path}: {error}. Remove the file and list it again.") from error
+
+
+def list_path(section: LibrarySuite, store: Store) -> Path:
+    """Where the list of this task, file and parameters is. Raises ValueError for another file than the recipe's."""
+    return store.path(layout.task_items(section.name, task_digest(section, store)))
+
+
+def task_digest(section: LibrarySuite, store: Store) -> str:
+    """sha256 of the task: its file's bytes, its name and its parameters.
+
+    Raises ValueError where the file is not there, is not the one of the recipe's sha256, or needs one.
+    """
+    path = Path(section.file).absolute()
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"The task of the suite {section.name} is not at {path} ({error.strerror}).") from error
+    if not section.sha256 and not path.is_relative_to(store.root):
+        raise ValueError(
+            f"The task of the suite {section.name} lies outside the data root, where it may change unseen. "
+            f"Give its sha256: {digest}"
+        )
+    if section.sha256 not in ("", digest):
+        raise ValueError(
+            f"The task of the suite {section.name} at {path} has the sha256 {digest}, and the recipe says "
+            f"{section.sha256}. Fetch the file again, or put this digest into the recipe."
+        )
+    name = section.task.rpartition("@")[2] if isinstance(section, InspectSuite) else ""
+    return digest_json([section.model_dump()["kind"], digest, name, section.args])

@@ -1,0 +1,65 @@
+"""Recipe section `evaluation.serving`: what answers the evaluation's questions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from pipeline.section import Operational, Section
+
+
+class TransformersServing(Section):
+    """A process of this project, which loads one model and ends with the step (pipeline/serving/__main__.py)."""
+
+    kind: Literal["transformers"] = "transformers"
+    """Which kind of engine this is."""
+    batch_size: Annotated[PositiveInt, Operational] = 256
+    """Answers that are drawn at once; fewer need less memory. Each answer has a seed of its own, whatever the batch."""
+    threads: Annotated[PositiveInt, Operational] = 1
+    """Compute threads on CPU."""
+
+
+class HttpServing(Section):
+    """What an OpenAI-compatible server is asked with."""
+
+    in_flight: Annotated[PositiveInt, Operational] = 64
+    """Questions at once, at most."""
+    timeout_s: Annotated[PositiveFloat, Operational] = Field(default=600.0, le=1e9)
+    """Longest duration of one answer; then it is asked again."""
+    attempts: Annotated[PositiveInt, Operational] = 4
+    """Times that a question is asked where there is no connection, or the status is 408, 429 or 5xx."""
+
+
+class VllmServing(HttpServing):
+    """A vLLM server on 127.0.0.1 that the step starts and ends, from the environment that VLLM_PYTHON names."""
+
+    kind: Literal["vllm"] = "vllm"
+    """Which kind of engine this is."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Precision of the weights; auto takes that in which they were saved."""
+    tensor_parallel: PositiveInt = 1
+    """Devices over which each layer is spread."""
+    max_model_len: NonNegativeInt = 0
+    """Tokens of prompt and answer together that the server makes room for; 0: the model's own context."""
+    memory_share: Annotated[float, Operational] = Field(default=0.9, gt=0, le=1)
+    """Share of a device's memory that the server takes."""
+    start_timeout_s: Annotated[PositiveFloat, Operational] = Field(default=1800.0, le=1e9)
+    """Longest duration from its start to its first answer."""
+    adapters: bool = False
+    """Serve a candidate as an adapter beside the champion that it was trained on, in one server, instead of as merged
+    weights in its own. The two round differently: answers of one are never compared with answers of the other."""
+
+
+class EndpointServing(HttpServing):
+    """Servers that others keep, at SERVING_URL with SERVING_API_KEY."""
+
+    kind: Literal["endpoint"] = "endpoint"
+    """Which kind of engine this is."""
+    champion: str
+    """Name under which the server has the champion."""
+    candidate: str
+    """Name under which the server has the candidate."""
+
+
+AnyServing = Annotated[TransformersServing | VllmServing | EndpointServing, Field(discriminator="kind")]

@@ -1,0 +1,271 @@
+"""One model behind an OpenAI-compatible server, asked one question after another.
+
+Owns which reply is an answer, which is an error of one question, and which refuses the server as a whole. Sends what
+every such server takes (`max_tokens`, `seed`, `temperature`), and `extra` to one that is known to take more.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from pipeline.recipe.serving import HttpServing
+from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
+from pipeline.serving.completion import read_completion, shown, strict_json
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling
+from pipeline.serving.loop import AskingLoop
+
+MOST_BYTES = 16 << 20
+"""Of a response: an answer of a million tokens has some four."""
+BACKOFF_S = 0.5
+PROGRESS_EVERY_S = 3.0
+PROMPT_REFUSED = (400, 413, 422)
+"""Statuses that say something of one question, not of the server."""
+_FAULTS_THAT_PASS = (HttpFault.UNREACHABLE, HttpFault.BROKEN, HttpFault.TIMEOUT)
+
+
+class ServedModel(NamedTuple):
+    """A name of a server, and what to set where the server has it under another one."""
+
+    endpoint: Endpoint
+    name: str
+    set_by: str
+
+
+class Drawn(NamedTuple):
+    """An answer, and whether it is an error because the server refuses this one prompt."""
+
+    answer: Answer
+    prompt_refused: bool = False
+
+
+class _Tried(NamedTuple):
+    reply: HttpReply
+    seconds: float
+
+    @property
+    def may_pass(self) -> bool:
+        return self.reply.unavailable or self.reply.fault in _FAULTS_THAT_PASS
+
+    @property
+    def retry_after(self) -> str | None:
+        return self.reply.retry_after
+
+
+class ChatClient:
+    """A served model's connections. Lives in one event loop."""
+
+    def __init__(
+        self,
+        served: ServedModel,
+        settings: HttpServing,
+        extra: Mapping[str, Any] | None = None,
+        backoff_s: float = BACKOFF_S,
+    ) -> None:
+        self._served, self._settings, self._extra, self._backoff_s = served, settings, extra or {}, backoff_s
+        self._url = served.endpoint.url.rstrip("/")
+        self._http = HttpClient(served.endpoint, settings.in_flight, settings.timeout_s, MOST_BYTES)
+        self._lost_in_a_row = 0
+        self.fingerprints: set[str] = set()
+        """That answers came with so far."""
+        self.only_fingerprint = ""
+        """An answer with another one ends the session; empty: any may come."""
+
+    @property
+    def served(self) -> ServedModel:
+        return self._served
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What each question carries beside OpenAI's fields."""
+        return self._extra
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._http.aclose()
+
+    async def draw(self, request: AnswerRequest, sampling: Sampling) -> Drawn:
+        """Raises ValueError for a server that must not be asked like this, RuntimeError for one that is lost."""
+        asked = {
+            "model": self._served.name,
+            "messages": request.messages,
+            "seed": request.seed,
+            "temperature": sampling.temperature,
+            "top_p": 1,
+            "n": 1,
+            "max_tokens": sampling.max_completion_tokens,
+            **self._extra,
+        }
+        reply, seconds = await self._asked("POST", f"{self._url}/chat/completions", asked)
+        if reply.fault is not None or reply.unavailable:
+            detail = str(reply.fault or f"HTTP {reply.status}")
+            self._lost(detail)
+            return Drawn(_error(request, seconds, f"{detail}, {self._settings.attempts} times"))
+        self._lost_in_a_row = 0
+        if reply.status in PROMPT_REFUSED:
+            return Drawn(_error(request, seconds, f"HTTP {reply.status}: {self._shown(reply.body)}"), True)
+        if reply.status != 200:
+            raise ValueError(self._refusal(reply))
+        try:
+            completion = read_completion(reply.body)
+        except ValueError as error:
+            return Drawn(_error(request, seconds, self._without_key(str(error))))
+        if completion.model != self._served.name:
+            raise ValueError(
+                f"{self._where()} answers as {completion.model[:100]!r} where {self._served.name!r} was asked: nothing "
+                f"says that the two are one. Set {self._served.set_by} to the name that it answers under."
+            )
+        self._keep_to_fingerprint(completion.fingerprint)
+        return Drawn(
+            Answer(
+                key=request.key,
+                text=completion.text,
+                tokens=completion.tokens,
+                prompt_tokens=completion.prompt_tokens,
+                stop=completion.stop,
+                latency_s=seconds,
+            )
+        )
+
+    async def tokenize(self, messages: Messages) -> list[int] | None:
+        """Token ids of a conversation as vLLM's route has them; None where it has none for this one."""
+        asked = {"model": self._served.name, "messages": messages, "add_generation_prompt": True}
+        match await self._value("POST", f"{self._root()}/tokenize", asked):
+            case {"tokens": list(ids)} if ids and all(type(id) is int for id in ids):
+                return ids
+            case _:
+                return None
+
+    async def version(self) -> str:
+        """Of the server; empty where it does not say."""
+        match await self._value("GET", f"{self._root()}/version"):
+            case {"version": str(version)}:
+                return version[:100]
+            case _:
+                return ""
+
+    async def context(self) -> int | None:
+        """Tokens that the server makes room for; None where it does not say."""
+        match await self._value("GET", f"{self._url}/models"):
+            case {"data": list(cards)}:
+                lengths = [card.get("max_model_len") for card in cards if _is_of(card, self._served.name)]
+                return next((length for length in lengths if type(length) is int), None)
+            case _:
+                return None
+
+    async def _value(self, method: str, url: str, asked: object = None) -> Any:
+        """The JSON of a route that a server may have; None where it has not."""
+        reply, _ = await self._asked(method, url, asked)
+        if reply.fault is not None or reply.unavailable:
+            raise RuntimeError(f"{url} fails ({reply.fault or f'HTTP {reply.status}'}). See to the server, run again.")
+        try:
+            return strict_json(reply.body.decode()) if reply.status == 200 else None
+        except ValueError:
+            return None
+
+    async def _asked(self, method: str, url: str, asked: object) -> _Tried:
+        body = b"" if asked is None else json.dumps(asked).encode()
+
+        async def attempt() -> _Tried:
+            async with self._http.slots:
+                begun = time.monotonic()
+                reply = await self._http.exchange(method, url, body, (200, 401, 403, 404, *PROMPT_REFUSED))
+                return _Tried(reply, time.monotonic() - begun)
+
+        return await repeated(attempt, self._settings.attempts, self._backoff_s)
+
+    def _lost(self, detail: str) -> None:
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= GIVE_UP_AFTER:
+            raise RuntimeError(
+                f"{self._where()} left the last {GIVE_UP_AFTER} questions without an answer ({detail}). What was "
+                "answered before is not lost: see to the server, and run again."
+            )
+
+    def _keep_to_fingerprint(self, fingerprint: str) -> None:
+        self.fingerprints.add(fingerprint)
+        if self.only_fingerprint and fingerprint != self.only_fingerprint:
+            raise RuntimeError(
+                f"{self._where()} changed while it was asked: its fingerprint was {self.only_fingerprint!r} and is "
+                f"{fingerprint!r}. Answers of the two are not compared: keep the server as it is, and run again."
+            )
+
+    def _refusal(self, reply: HttpReply) -> str:
+        words = f" ({self._shown(reply.body)})" if reply.body else ""
+        problem = f"{self._where()} refuses the question with HTTP {reply.status}{words}."
+        if reply.status in (401, 403):
+            return f"{problem} Set SERVING_API_KEY to a key that may ask the model {self._served.name!r}."
+        if reply.status == 404:
+            return (
+                f"{problem} Set SERVING_URL to the root of its API, which mostly ends in /v1, and "
+                f"{self._served.set_by} to a model that it serves (now {self._served.name!r})."
+            )
+        return f"{problem} Set SERVING_URL to the root of an API that answers chat completions itself."
+
+    def _where(self) -> str:
+        return f"The server at {self._url}"
+
+    def _root(self) -> str:
+        """Where vLLM has the routes that are not OpenAI's."""
+        return self._url.removesuffix("/v1")
+
+    def _shown(self, body: bytes) -> str:
+        return self._without_key(shown(body))
+
+    def _without_key(self, text: str) -> str:
+        """A server may repeat the headers that it was sent."""
+        key = self._served.endpoint.api_key
+        return text.replace(key, "<hidden>") if key else text
+
+
+class ChatSession:
+    """One model, opened: questions to its server, answers to the caller's thread."""
+
+    def __init__(self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None]) -> None:
+        self._loop, self.decoding, self._log = loop, decoding, log
+
+    @property
+    def url(self) -> str:
+        """Root of the server's API, for programs that ask it by themselves."""
+        return self._loop.client.served.endpoint.url
+
+    @property
+    def api_key(self) -> str:
+        return self._loop.client.served.endpoint.api_key
+
+    @property
+    def model_name(self) -> str:
+        """Under which the server has this model."""
+        return self._loop.client.served.name
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        return self._loop.client.extra
+
+    def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
+        answered = 0
+        begun = logged = time.monotonic()
+
+        def take(place: int, drawn: Drawn) -> None:
+            nonlocal answered, logged
+            done(drawn.answer)
+            answered += 1
+            now = time.monotonic()
+            if now - logged > PROGRESS_EVERY_S or answered == len(requests):
+                logged = now
+                self._log(f"serving: {answered} of {len(requests)} answers, {answered / max(now - begun, 1e-9):.0f}/s")
+
+        self._loop.all(requests, lambda request: self._loop.client.draw(request, sampling), take)
+
+
+def _error(request: AnswerRequest, seconds: float, detail: str) -> Answer:
+    return Answer(key=request.key, text="", tokens=0, prompt_tokens=0, stop="error", latency_s=seconds, detail=detail)
+
+
+def _is_of(card: Any, name: str) -> bool:
+    return isinstance(card, dict) and card.get("id") == name

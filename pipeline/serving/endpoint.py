@@ -1,0 +1,72 @@
+"""Where a model listens, and the key to it: refused if it cannot be used, and never shown with its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class Endpoint(NamedTuple):
+    """Where an OpenAI-compatible server listens, e.g. `http://127.0.0.1:8000/v1`. No text form of it shows the key."""
+
+    url: str
+    api_key: str = ""
+
+    def __repr__(self) -> str:
+        return f"Endpoint(url={self.url!r}, api_key={'<hidden>' if self.api_key else ''!r})"
+
+    __str__ = __repr__
+
+
+class ServingAddresses(NamedTuple):
+    """What the environment says: SERVING_URL, SERVING_API_KEY and VLLM_PYTHON. Empty where it is silent."""
+
+    url: str = ""
+    api_key: str = ""
+    vllm_python: str = ""
+
+    def __repr__(self) -> str:
+        return f"ServingAddresses({Endpoint(self.url, self.api_key)!r}, vllm_python={self.vllm_python!r})"
+
+    __str__ = __repr__
+
+
+def serving_addresses(environment: Mapping[str, str]) -> ServingAddresses:
+    """As these variables say."""
+    names = ("SERVING_URL", "SERVING_API_KEY", "VLLM_PYTHON")
+    return ServingAddresses(*(environment.get(name, "") for name in names))
+
+
+def check_endpoint(endpoint: Endpoint, whose: str, prefix: str) -> None:
+    """Raise ValueError for one that cannot be used. Neither URL nor key is shown: both may hold a secret.
+
+    `whose`: as a sentence begins, e.g. "The judge's". `prefix`: of the environment variables that name it.
+    """
+    if not _is_root(endpoint.url):
+        raise ValueError(
+            f"{whose} URL ({len(endpoint.url)} characters) is not the root of an API: http or https, a host, "
+            f"no user, no query. Set {prefix}_URL to one like http://127.0.0.1:8000/v1, and put a key into "
+            f"{prefix}_API_KEY."
+        )
+    if not _is_visible_ascii(endpoint.api_key):
+        raise ValueError(
+            f"{whose} API key holds a space, a line break or a letter that no HTTP header can carry. "
+            f"Set {prefix}_API_KEY again, without them."
+        )
+
+
+def _is_root(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # an unclosed bracket, a port that is none
+        return False
+    more = parts.username or parts.password or parts.query or parts.fragment
+    return (
+        parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not more and _is_visible_ascii(url)
+    )
+
+
+def _is_visible_ascii(text: str) -> bool:
+    return all("!" <= character <= "~" for character in text)

@@ -1,0 +1,117 @@
+"""Servers that others keep: any that speaks OpenAI's chat completions and draws by seed.
+
+Owns the proof that a server is one: it is asked the probe conversations before anything else. One that ignores seeds
+would draw both arms by luck, and answer otherwise when it is asked again. Which weights it has is what the recipe says
+by a name; nobody can see that from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from pipeline.recipe.serving import EndpointServing
+from pipeline.serving.chat import ChatClient, ChatSession, Drawn, ServedModel
+from pipeline.serving.endpoint import Endpoint, check_endpoint
+from pipeline.serving.inference import PROBES, AnswerRequest, Decoding, Sampling
+from pipeline.serving.loop import AskingLoop, open_asking_loop
+from pipeline.storage import ModelRef, digest_json
+
+PROBE_SAMPLING = Sampling(temperature=1.0, max_completion_tokens=16)
+PROBE_SEEDS = (20_011, 10_007)
+VLLM_FINGERPRINT = re.compile(r"(vllm-.+)-(?:[0-9a-f]{8}|nohash)")
+ELSEWHERE = "Serve the models with one that does, or set evaluation.serving.kind to transformers or vllm."
+"""What to do about a server that cannot be asked."""
+
+
+class EndpointEngine:
+    def __init__(
+        self, settings: EndpointServing, endpoint: Endpoint, log: Callable[[str], None], backoff_s: float = 0.5
+    ) -> None:
+        check_endpoint(endpoint, "The evaluation's", "SERVING")
+        self._settings, self._endpoint, self._log, self._backoff_s = settings, endpoint, log, backoff_s
+
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Generator[ChatSession]:
+        """Raises ValueError for a server that is none, RuntimeError for one that cannot be reached."""
+        names = {"champion": self._settings.champion, "candidate": self._settings.candidate}
+        if arm not in names:
+            raise ValueError(
+                f"evaluation.serving names no model for the {arm}. Ask an endpoint for {' or '.join(names)}."
+            )
+        served = ServedModel(self._endpoint, names[arm], f"evaluation.serving.{arm}")
+
+        def client() -> ChatClient:
+            return ChatClient(served, self._settings, backoff_s=self._backoff_s)
+
+        with open_asking_loop("serving", client, self._settings.in_flight) as loop:
+            yield ChatSession(loop, self._decoding(loop), self._log)
+
+    def _decoding(self, loop: AskingLoop[ChatClient]) -> Decoding:
+        prompt_tokens = self._probe(loop)
+        fingerprints = loop.client.fingerprints - {""}
+        if len(fingerprints) == 1:
+            loop.client.only_fingerprint = min(fingerprints)
+        elif fingerprints:
+            self._log(f"serving: {self._endpoint.url} has {len(fingerprints)} fingerprints at once: it is held to none")
+        version, context = loop.all([loop.client.version, loop.client.context], lambda route: route(), None)
+        return Decoding(
+            engine="endpoint",
+            version=_configuration(loop.client.only_fingerprint) or str(version) or "unknown",
+            device="unknown",
+            dtype="unknown",
+            stop_ids=(),
+            context=context if isinstance(context, int) else None,
+            tokens_digest=self._tokens_digest(loop, prompt_tokens),
+        )
+
+    def _probe(self, loop: AskingLoop[ChatClient]) -> list[int | None]:
+        """Tokens of each probe's prompt as the server counts them; None for one that its template refuses.
+
+        Raises ValueError for a server whose replies are no answers, or that does not draw by seed.
+        """
+        first, again, other = (self._round(loop, seed) for seed in (PROBE_SEEDS[0], *PROBE_SEEDS))
+        if all(drawn.prompt_refused for drawn in first):
+            raise ValueError(
+                f"The server at {self._endpoint.url} answers none of the probe conversations: "
+                f"{first[0].answer.detail}. {ELSEWHERE}"
+            )
+        answered = [place for place, drawn in enumerate(first) if not drawn.prompt_refused]
+        texts = [[drawn[place].answer.text for place in answered] for drawn in (first, again, other)]
+        if texts[0] != texts[1]:
+            raise ValueError(
+                f"The endpoint does not draw by seed: the server at {self._endpoint.url} answered the same question "
+                f"under the same seed in two ways. {ELSEWHERE}"
+            )
+        if texts[0] == texts[2]:
+            raise ValueError(
+                f"The endpoint does not draw by seed: the server at {self._endpoint.url} answered each of "
+                f"{len(answered)} questions in one way under two seeds at temperature 1. {ELSEWHERE}"
+            )
+        return [None if drawn.prompt_refused else drawn.answer.prompt_tokens for drawn in first]
+
+    def _round(self, loop: AskingLoop[ChatClient], seed: int) -> list[Drawn]:
+        """Each probe under one seed."""
+        requests = [AnswerRequest(key=str(place), messages=probe, seed=seed) for place, probe in enumerate(PROBES)]
+        drawn = loop.all(requests, lambda request: loop.client.draw(request, PROBE_SAMPLING), None)
+        for each in drawn:
+            if each.answer.stop == "error" and not each.prompt_refused:
+                raise ValueError(
+                    f"The server at {self._endpoint.url} cannot be asked: {each.answer.detail}. See to it, or set "
+                    f"SERVING_URL to one that answers. {ELSEWHERE}"
+                )
+        return drawn
+
+    def _tokens_digest(self, loop: AskingLoop[ChatClient], prompt_tokens: Sequence[int | None]) -> str:
+        """Of the token ids, where the server's count of them is that of its answers; else of the counts."""
+        ids = loop.all(PROBES, loop.client.tokenize, None)
+        counted = [None if some is None else len(some) for some in ids]
+        return digest_json(["tokenize", ids] if counted == list(prompt_tokens) else ["prompt_tokens", prompt_tokens])
+
+
+def _configuration(fingerprint: str) -> str:
+    """What vLLM's fingerprint says of version and parallelism. Its last part and other servers' whole ones tell one
+    model from another: on record they would keep champion and candidate from ever being compared."""
+    parts = VLLM_FINGERPRINT.fullmatch(fingerprint)
+    return parts[1] if parts else ""

@@ -1,0 +1,59 @@
+"""Which engine answers: what the recipe's section `evaluation.serving` names, at the addresses of this deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
+from pipeline.serving.endpoint import Endpoint, ServingAddresses
+from pipeline.serving.inference import InferenceEngine
+from pipeline.serving.transformers_engine import TransformersEngine
+
+if TYPE_CHECKING:
+    from pipeline.serving.vllm_engine import ServedAdapter
+
+
+@contextmanager
+def open_engine(
+    section: AnyServing,
+    addresses: ServingAddresses,
+    log: Callable[[str], None],
+    folder: Path,
+    adapter: ServedAdapter | None = None,
+) -> Generator[InferenceEngine]:
+    """The engine that a recipe names; what it started ends with the block.
+
+    `folder`: for logs, and for the files by which the next start finds what a killed one left: the same for both.
+    `adapter`: the candidate's, where the section says `adapters`. Raises ValueError naming the variable to set.
+    """
+    match section:
+        case EndpointServing():
+            from pipeline.serving.endpoint_engine import EndpointEngine
+
+            if not addresses.url:
+                raise ValueError(
+                    "evaluation.serving.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
+                    "http://127.0.0.1:8000/v1, and SERVING_API_KEY to a key where it wants one."
+                )
+            yield EndpointEngine(section, Endpoint(addresses.url, addresses.api_key), log)
+        case VllmServing():
+            from pipeline.serving.vllm_engine import VllmEngine
+
+            if not addresses.vllm_python:
+                raise ValueError(
+                    "evaluation.serving.kind is vllm, and VLLM_PYTHON is empty. Set it to the Python of an environment "
+                    "that has vLLM."
+                )
+            if section.adapters and adapter is None:
+                raise ValueError(
+                    "evaluation.serving.adapters is true, and the candidate is no adapter of the champion. Set it to "
+                    "false."
+                )
+            shared = adapter if section.adapters else None
+            with VllmEngine(section, Path(addresses.vllm_python), folder, log, shared) as engine:
+                yield engine
+        case _:
+            yield TransformersEngine(section, log)

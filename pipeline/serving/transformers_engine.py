@@ -1,0 +1,82 @@
+"""The default engine: transformers in a process of its own, which takes its memory with it when it ends.
+
+Owns the process and the lines between. Refuses to import torch: that is `pipeline.serving.__main__`. The process first
+says what decodes (for which it loads no weights), so a caller who has every answer already pays for none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from pipeline.recipe.serving import TransformersServing
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
+from pipeline.storage import ModelRef
+
+Log = Callable[[str], None]
+
+
+class TransformersEngine:
+    def __init__(self, settings: TransformersServing, log: Log) -> None:
+        self._settings, self._log = settings, log
+
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Generator[TransformersSession]:
+        settings = self._settings
+        command = [sys.executable, "-m", "pipeline.serving", model.uri, str(settings.batch_size)]
+        command += [str(settings.threads), str(os.getpid())]
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+            ) as process,
+        ):
+            try:
+                yield TransformersSession(process, errors, model, self._log)
+            finally:  # an interrupted step must not leave its server behind
+                process.kill()
+
+
+class TransformersSession:
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str], model: ModelRef, log: Log) -> None:
+        self._process, self._errors, self._model, self._log = process, errors, model, log
+        self.decoding = Decoding.model_validate(self._next("decoding"))
+
+    def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
+        if not requests:
+            return
+        assert self._process.stdin is not None
+        try:
+            for each in (sampling, *requests):
+                self._process.stdin.write(each.model_dump_json() + "\n")
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed() from None
+        for _ in requests:
+            done(Answer.model_validate(self._next("answer")))
+
+    def _next(self, wanted: str) -> Any:
+        """The content of the next line of this kind; lines of progress on the way go to the log."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            ((kind, content),) = json.loads(line).items()
+            if kind == wanted:
+                return content
+            if kind == "refused":
+                raise ValueError(f"The model at {Path(self._model.uri)} cannot be asked this: {content}")
+            self._log(f"serving: {content}")
+        raise self._failed()
+
+    def _failed(self) -> RuntimeError:
+        code = self._process.wait()
+        self._errors.seek(0)
+        tail = "".join(self._errors.readlines()[-20:]).rstrip()
+        return RuntimeError(f"Serving {self._model.uri} ended (exit code {code}); its last lines:\n{tail}")

@@ -1,0 +1,259 @@
+"""vLLM as a server that the step starts and ends: the environment that VLLM_PYTHON names, on 127.0.0.1.
+
+Owns the server's flags and what is on record of it. Stop ids and context are those of the default engine, so that both
+end an answer at the same tokens, and weights are loaded in the precision that they were saved in (vLLM's own `auto`
+makes float16 of float32). Where a candidate is an adapter of the champion, one server has both.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pipeline.recipe.serving import TransformersServing, VllmServing
+from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Sampling
+from pipeline.serving.loop import AskingLoop, open_asking_loop
+from pipeline.serving.ports import held_port
+from pipeline.serving.server_process import ServerProcess, server_process
+from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.storage import ModelRef, digest_json
+
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Limits that vLLM takes."""
+BATCH_INVARIANT_FROM = (8, 0)
+"""Compute capability of a device on which VLLM_BATCH_INVARIANT works."""
+INSPECT = """
+import importlib.util, json, torch
+gpu = torch.cuda.is_available()
+print(json.dumps({
+    "vllm": importlib.util.find_spec("vllm") is not None,
+    "torch": torch.__version__,
+    "device": torch.cuda.get_device_name() if gpu else "cpu",
+    "capability": torch.cuda.get_device_capability() if gpu and torch.version.hip is None else [0, 0],
+}))
+"""
+
+
+class ServedAdapter(NamedTuple):
+    """A candidate that is an adapter, and the model with whole weights that it was trained on."""
+
+    adapter: ModelRef
+    base: ModelRef
+
+
+class VllmInstallation(NamedTuple):
+    """What VLLM_PYTHON's environment has, and the device that it sees."""
+
+    torch: str
+    device: str
+    batch_invariant: bool
+
+
+class VllmServer(NamedTuple):
+    """A server that is healthy, and the name that it has each model under, by digest."""
+
+    process: ServerProcess
+    endpoint: Endpoint
+    names: dict[str, str]
+
+
+class VllmSession(ChatSession):
+    """A model of our own server: its prompts are counted before anything is drawn, and its end is explained."""
+
+    def __init__(
+        self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None], server: VllmServer
+    ):
+        super().__init__(loop, decoding, log)
+        self._server = server
+
+    def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
+        def take(answer: Answer) -> None:
+            # vLLM counts the token that ended an answer, the default engine does not.
+            done(answer.model_copy(update={"tokens": answer.tokens - 1}) if answer.finished else answer)
+
+        try:
+            self._check_prompts(requests, sampling.max_completion_tokens)
+            super().answer(requests, sampling, take)
+        except RuntimeError as error:
+            raise self._server.process.failure(f"stopped answering ({error})") from error
+        if self._server.process.ended:
+            raise self._server.process.failure("ended while it was asked. What was answered is not lost: run again")
+
+    def _check_prompts(self, requests: Sequence[AnswerRequest], limit: int) -> None:
+        prompts = list({json.dumps(request.messages): request.messages for request in requests}.values())
+        context = self.decoding.context
+        for messages, ids in zip(prompts, self._loop.all(prompts, self._loop.client.tokenize, None), strict=True):
+            if ids is None:
+                roles = " ".join(message["role"] for message in messages)
+                raise ValueError(
+                    f"vLLM's server does not take messages of {roles}. Leave out the item that begins "
+                    f"{messages[-1]['content'][:60]!r}, or write a chat template that takes it."
+                )
+            if context and len(ids) + limit > context:
+                raise ValueError(
+                    f"A prompt of {len(ids):,} tokens and {limit:,} for its answer are more than the context of "
+                    f"{context:,}. Lower max_completion_tokens, or leave out the item that begins "
+                    f"{messages[-1]['content'][:60]!r}."
+                )
+
+
+class VllmEngine:
+    """`python`: of an environment with vLLM. `folder`: for logs and the files that name servers; one for each data
+    root, so that what a killed step left is found. `arguments`: more for the server. A context, which ends the server
+    that both arms share."""
+
+    def __init__(
+        self,
+        settings: VllmServing,
+        python: Path,
+        folder: Path,
+        log: Callable[[str], None],
+        adapter: ServedAdapter | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        if not python.is_file():
+            raise ValueError(f"No Python at {python}. Set VLLM_PYTHON to the Python of an environment that has vLLM.")
+        self._settings, self._python, self.folder, self._log = settings, python, folder, log
+        self._adapter, self._arguments = adapter, tuple(arguments)
+        self._stack = ExitStack()
+        self._shared: VllmServer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.close()
+        self._shared = None
+
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Generator[VllmSession]:
+        """Raises ValueError for a model that cannot be served here, RuntimeError for a server that does not start."""
+        base, _ = self._base(arm, model), self._installation
+        folder_decoding = self._folder_decoding(arm, base)
+        with ExitStack() as stack:
+            if self._adapter is None:
+                server = stack.enter_context(self._server(base, {model.digest: arm}))
+            else:
+                server = self._shared = self._shared or self._stack.enter_context(self._with_adapter(self._adapter))
+            served = ServedModel(server.endpoint, server.names[model.digest], "evaluation.serving")
+            extra = {"stop_token_ids": list(folder_decoding.stop_ids)}
+            loop = stack.enter_context(
+                open_asking_loop("serving", lambda: ChatClient(served, self._settings, extra), self._settings.in_flight)
+            )
+            yield VllmSession(loop, self._decoding(loop, base, folder_decoding), self._log, server)
+
+    def _base(self, arm: str, model: ModelRef) -> ModelRef:
+        """The model whose folder has config and tokenizer."""
+        if self._adapter is None:
+            return model
+        adapter, base = self._adapter
+        if model.digest not in (adapter.digest, base.digest):
+            raise ValueError(
+                f"The {arm} ({model.digest[:12]}) is neither the candidate's adapter ({adapter.digest[:12]}) nor the "
+                f"model that it was trained on ({base.digest[:12]}): one server cannot have both. Set "
+                "evaluation.serving.adapters to false."
+            )
+        return base
+
+    def _folder_decoding(self, arm: str, base: ModelRef) -> Decoding:
+        with TransformersEngine(TransformersServing(), self._log).open(arm, base) as session:
+            return session.decoding
+
+    def _with_adapter(self, served: ServedAdapter) -> AbstractContextManager[VllmServer]:
+        names = {served.base.digest: "champion", served.adapter.digest: "candidate"}
+        return self._server(served.base, names, lora_arguments(served.adapter))
+
+    @contextmanager
+    def _server(self, model: ModelRef, names: dict[str, str], more: Sequence[str] = ()) -> Generator[VllmServer]:
+        """Healthy, until the block ends."""
+        settings, key = self._settings, secrets.token_urlsafe(24)
+        with held_port() as held:
+            port = held.getsockname()[1]
+            command = [str(self._python.absolute()), "-m", "vllm.entrypoints.openai.api_server"]
+            command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(Path(model.uri).absolute())]
+            command += ["--served-model-name", names[model.digest], "--generation-config", "vllm", "--seed", "0"]
+            command += ["--dtype", self._dtype(model), "--tensor-parallel-size", str(settings.tensor_parallel)]
+            command += ["--gpu-memory-utilization", str(settings.memory_share), "--enable-prefix-caching"]
+            if settings.max_model_len:
+                command += ["--max-model-len", str(settings.max_model_len)]
+            environment = {
+                "VLLM_API_KEY": key,
+                "VLLM_BATCH_INVARIANT": str(int(self._installation.batch_invariant)),
+                "VLLM_NO_USAGE_STATS": "1",
+                "DO_NOT_TRACK": "1",
+                "HF_HUB_OFFLINE": "1",
+            }
+            root = f"http://127.0.0.1:{port}"
+            if self._installation.device == "cpu":
+                command += ["--enforce-eager"]  # compiling takes minutes there, and a compiler
+            command += [*more, *self._arguments]
+            with server_process("vLLM", command, environment, self.folder, self._log) as process:
+                process.await_health(f"{root}/health", settings.start_timeout_s)
+                yield VllmServer(process, Endpoint(f"{root}/v1", key), names)
+
+    def _decoding(self, loop: AskingLoop[ChatClient], base: ModelRef, folder: Decoding) -> Decoding:
+        ids = loop.all(PROBES, loop.client.tokenize, None)
+        (version,) = loop.all([None], lambda _: loop.client.version(), None)
+        parallel = self._settings.tensor_parallel
+        stated = [version, f"torch {self._installation.torch}", f"tensor parallel {parallel}" if parallel > 1 else ""]
+        stated += ["with adapters" if self._adapter else "", " ".join(self._arguments)]
+        return Decoding(
+            engine="vllm",
+            version=", ".join(filter(None, stated)),
+            device=self._installation.device,
+            dtype=self._dtype(base),
+            stop_ids=folder.stop_ids,
+            context=self._settings.max_model_len or folder.context,
+            tokens_digest=digest_json(["tokenize", ids]),
+            batch_invariant=self._installation.batch_invariant,
+        )
+
+    @cached_property
+    def _installation(self) -> VllmInstallation:
+        done = subprocess.run([self._python, "-c", INSPECT], capture_output=True, text=True, cwd="/", check=False)
+        stated: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"vllm": False}
+        if not stated["vllm"]:
+            reason = done.stderr.strip().splitlines()[-1:] or ["there is no such package"]
+            raise ValueError(
+                f"{self._python} does not have vLLM ({reason[0]}). Set VLLM_PYTHON to the Python of an environment "
+                "that has it."
+            )
+        return VllmInstallation(stated["torch"], stated["device"], tuple(stated["capability"]) >= BATCH_INVARIANT_FROM)
+
+    def _dtype(self, model: ModelRef) -> str:
+        """Precision to load the weights in: what the recipe says, else what they were saved in."""
+        if self._settings.dtype != "auto":
+            return self._settings.dtype
+        config = _json(Path(model.uri) / "config.json")
+        texts = config.get("text_config", {})
+        saved = [config.get("dtype"), config.get("torch_dtype"), texts.get("dtype"), texts.get("torch_dtype")]
+        return next(filter(None, saved), "auto")
+
+
+def lora_arguments(adapter: ModelRef) -> list[str]:
+    """Arguments that serve an adapter as `candidate`. Raises ValueError for one that vLLM does not take."""
+    config = _json(Path(adapter.uri) / "adapter_config.json")
+    rank = max([config.get("r", 0), *config.get("rank_pattern", {}).values()])
+    limit = next((limit for limit in LORA_RANKS if limit >= rank), None)
+    if limit is None:
+        raise ValueError(
+            f"The adapter at {adapter.uri} has rank {rank}; vLLM serves up to {LORA_RANKS[-1]}. Set "
+            "evaluation.serving.adapters to false."
+        )
+    lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(limit)]
+    return [*lora, "--lora-modules", f"candidate={Path(adapter.uri).absolute()}"]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}). Point to a folder that holds a whole model.") from error

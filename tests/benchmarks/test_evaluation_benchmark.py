@@ -1,0 +1,88 @@
+"""The simulated gates at a size that takes seconds: that they are the gate's, and tell right from wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import evaluation
+from benchmarks.evaluation_arms import judged
+from benchmarks.evaluation_gates import Counts, drawn, improves, keeps
+from evals.gate import Verdict
+from evals.suites import Item, Suite
+from pipeline.recipe import Evaluation
+
+
+def test_simulated_models_are_as_they_were_asked_for() -> None:
+    counts = drawn(np.random.default_rng(1), 50, 400, 4, (0.5, 0.6), size=2)
+    assert counts.champion.mean() / 4 == pytest.approx(0.5, abs=0.01)
+    assert counts.candidate.mean() / 4 == pytest.approx(0.6, abs=0.01)
+    sums, sizes = counts.sums()
+    assert sums.shape == (50, 200) and set(sizes) == {8.0}
+    assert sums[3, 7] == (counts.candidate - counts.champion)[3, 14:16].sum()
+
+
+def test_decisions_over_arrays_are_those_of_the_gate() -> None:
+    suites = [{"kind": "arithmetic", "name": name, "role": role} for name, role in (("t", "target"), ("g", "guard"))]
+    section = Evaluation.model_validate(
+        {
+            "suites": suites,
+            "samples_per_item": 2,
+            "max_standard_error": 0.2,
+            "luck_per_year": None,
+            "guard_margin": 0.05,
+        }
+    )
+    asked = {
+        name: Suite(
+            name=name,
+            items=tuple(
+                Item(id=f"{n:03d}", cluster=f"{n // 2:03d}", messages=[{"role": "user", "content": f"{name} {n}"}],
+                     reference=str(n), slice="")
+                for n in range(140)
+            ),
+        )
+        for name in "tg"
+    }  # fmt: skip
+    rng = np.random.default_rng(2)
+    counts = {"t": drawn(rng, 16, 140, 2, (0.4, 0.5), 2), "g": drawn(rng, 16, 140, 2, (0.4, 0.47), 2)}
+    shown = improves(counts["t"], section.alpha, section.seed)
+    held = keeps(counts["g"], 0.03, section.alpha, section.seed)
+    assert {(True, True), (False, True), (True, False)} <= set(zip(shown.tolist(), held.tolist(), strict=True))
+    for row in range(16):
+        assert (judged(section, asked, counts, row) is Verdict.PASS) == (shown[row] and held[row])
+
+
+def test_an_experiment_that_is_decided_later_is_decided_alike() -> None:
+    """Only what t shows is drawn anew: the others' decisions, and the order, must not change by that."""
+    counts = drawn(np.random.default_rng(3), 60, 100, 2, (0.5, 0.57))
+    alone = [improves(Counts(counts.champion[[row]], counts.candidate[[row]], 2), 0.05, 1)[0] for row in range(60)]
+    assert improves(counts, 0.05, 1).tolist() == alone
+    assert 5 < sum(alone) < 55
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        evaluation.main(["marg"])
+    assert "the parts are margin, luck" in capsys.readouterr().err
+
+
+def test_the_last_line_has_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = evaluation.main(["--small", "length"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == figures
+    assert figures["lc_win_rate_error"] <= 0.005
+    assert figures["long_winded_refused"] == 1 and figures["long_winded_better_as_judged"] > 0
+
+
+@pytest.mark.slow
+def test_the_gate_keeps_its_promises_in_small() -> None:
+    figures = evaluation.main(["--small", "margin", "luck", "power", "futility"])
+    assert figures["gate_decisions_equal"] == 1
+    assert 0.02 < figures["gate_pass_at_margin"] < 0.08  # of 400
+    assert figures["lucky_year"] < 0.09 and figures["lucky_year_confirmed"] < 0.09  # of 300
+    assert figures["lucky_year_unplanned"] > 0.5
+    assert figures["power_plan_error"] < 0.06
+    assert figures["futility_samples_unchanged_at_alpha"] < 0.85
+    assert figures["futility_power_lost_at_alpha"] < 0.03

@@ -1,0 +1,243 @@
+"""Forgetting somebody whose questions a gate has asked: no byte of them is left, and the evidence still stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from evals import bundle, erasable, journal
+from evals import erasure as evaluations
+from evals.gate import GateVerdict, Verdict
+from evals.page import page
+from evals.suites import Suite, frozen, suites
+from pipeline import erasure
+from pipeline.erasure.proof import ErasureProof
+from pipeline.storage import digest_file
+from pipeline.traces.context import IterationContext
+from tests.contexts import context_of, stage_context
+from tests.evals.people import DAYS, USERS, People, asked, later, section_of
+from tests.pipeline.erasure.conftest import NAME, NOW, secret
+from tests.pipeline.erasure.looking import holding
+
+SECTION = section_of()
+
+
+class Gated(NamedTuple):
+    """A deployment whose gate asked what people asked, and one of them."""
+
+    people: People
+    work: IterationContext
+    suite: Suite
+    verdict: GateVerdict
+    user: str
+
+    @property
+    def bundle(self) -> Path:
+        return self.people.store.path(self.work.path("evidence"))
+
+    def words(self) -> tuple[str, ...]:
+        return self.user, secret(self.user), f"trace-{self.user[5:8]}-"
+
+    def forget(self) -> ErasureProof:
+        return erasure.forget(
+            stage_context(self.people.store, self.people.lake, name=NAME),
+            self.user,
+            tracking_uri=self.people.tracking_uri,
+            now=NOW,
+            others=(evaluations.forget,),
+        )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Gated:
+    people = People(tmp_path_factory.mktemp("people") / "data")
+    work = people.window(DAYS[0], [each for user in USERS for each in asked(user, DAYS[0])], SECTION)
+    _, (suite,) = people.select(work)
+    verdict = people.gate(work)
+    return Gated(people, work, suite, verdict, str(suite.items[0].user_id))
+
+
+@pytest.fixture
+def gated(made: Gated, tmp_path: Path) -> Gated:
+    """The deployment, at another place."""
+    root = Path(shutil.copytree(made.people.root, tmp_path / "data"))
+    people = People(root)
+    work = context_of(people.store, made.work.iteration, people.lake, evaluation=SECTION)
+    return made._replace(people=people, work=work)
+
+
+def test_no_byte_is_left_and_the_verdict_stands(gated: Gated) -> None:
+    root = gated.people.root
+    before = holding(root, *gated.words())
+    evidence = gated.work.path("evidence/production")
+    assert {f"{evidence}/{name}" for name in bundle.SUITE_FILES} <= before
+    assert sum(name.startswith("evaluation/answers/") for name in before) == 2
+    assert "evaluation/suites/production/0001/items.jsonl" in before
+    assert gated.verdict.verdict is Verdict.PASS
+    salt, digest = gated.suite.items[0].salt, digest_file(gated.bundle / "manifest.json")
+    proof = gated.forget()
+    assert holding(root, *gated.words(), salt) == set()
+    assert proof.remains == ()
+    assert {f"{evidence}/{name}: 1 lines" for name in bundle.SUITE_FILES} <= {*proof.removed}
+    assert "evaluation/suites/production/0001/items.jsonl: 1 lines" in proof.removed
+    assert bundle.verify(gated.bundle, gated.verdict.bundle_digest) == gated.verdict
+    assert digest_file(gated.bundle / "manifest.json") == digest
+    left = {json.loads(line)["id"]: json.loads(line) for line in (gated.bundle / "production/items.jsonl").open()}
+    assert len(left) == len(gated.suite.items)
+    erased = left.pop(gated.suite.items[0].id)
+    assert erased.keys() == {"erased", "id", "cluster", "slice", "leaf"}
+    assert not [each for each in left.values() if "erased" in each]
+    shown = page(bundle.read(gated.bundle), bundle.recompute(gated.bundle), gated.verdict)
+    assert secret(gated.user) not in shown and secret(str(gated.suite.items[1].user_id)) in shown
+    assert gated.forget() == proof, "twice is once"
+
+
+def test_the_next_gate_asks_a_smaller_suite(gated: Gated) -> None:
+    (before,) = suites(gated.people.store, SECTION)
+    gated.forget()
+    (after,) = suites(gated.people.store, SECTION)
+    assert [item.id for item in after.items] == [item.id for item in before.items[1:]]
+    assert after.digest() != before.digest()
+    rows = [each for user in USERS if user != gated.user for each in asked(user, DAYS[1])]
+    work = gated.people.window(DAYS[1], rows, SECTION)
+    gated.people.select(work, later(1))
+    verdict = gated.people.gate(work)
+    assert verdict.verdict is Verdict.PASS, verdict.reasons
+    protocol = bundle.read(gated.people.store.path(work.path("evidence"))).provenance.suites[0].champion
+    assert protocol.suite_digest == after.digest()
+
+
+def test_a_gate_under_way_goes_on_with_the_items_that_are_left(made: Gated, tmp_path: Path) -> None:
+    people = People(tmp_path / "data")
+    work = people.window(DAYS[0], [each for user in USERS for each in asked(user, DAYS[0])], SECTION)
+    _, (suite,) = people.select(work)
+    gated = Gated(people, work, suite, made.verdict, str(suite.items[0].user_id))
+    gated.forget()
+    verdict = people.gate(work)
+    assert verdict.verdict is Verdict.PASS, "what was pinned is the generation, and training was cleaned of all of it"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("items.jsonl", '"slice":"math"', '"slice":"meth"'),
+        ("items.jsonl", '"cluster":"', '"cluster":"0'),
+        ("candidate.jsonl", '"right":', '"right":1'),
+        ("champion.jsonl", '"leaf":"', '"leaf":"0'),
+    ],
+)
+def test_what_is_left_of_a_line_cannot_be_changed(gated: Gated, name: str, old: str, new: str) -> None:
+    gated.forget()
+    path = gated.bundle / "production" / name
+    lines = path.read_text().splitlines(keepends=True)
+    assert lines[0].startswith('{"erased":true') and old in lines[0]
+    path.write_text("".join([lines[0].replace(old, new, 1), *lines[1:]]))
+    with pytest.raises(ValueError, match="does not match its digest"):
+        bundle.verify(gated.bundle)
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda text: text + "\n", lambda text: text[:-1], lambda text: text.replace("erased", "e")]
+)
+def test_a_file_of_other_lines_is_refused(gated: Gated, spoil) -> None:
+    gated.forget()
+    path = gated.bundle / "production" / "champion.jsonl"
+    path.write_text(spoil(path.read_text()))
+    with pytest.raises(ValueError, match="Fetch the bundle again"):
+        bundle.verify(gated.bundle)
+
+
+def test_others_are_left_alone(gated: Gated) -> None:
+    before = {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()}
+    assert evaluations.forget(gated.people.store, {"nobody@example.com", "user-zzz-9999"}) == []
+    assert {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()} == before
+    evaluations.forget(gated.people.store, {gated.user})
+    other = str(gated.suite.items[1].user_id)
+    kept = holding(gated.people.root, secret(other))
+    assert {gated.work.path(f"evidence/production/{name}") for name in bundle.SUITE_FILES} <= kept
+    assert sum(name.startswith("evaluation/answers/") for name in kept) == 2
+
+
+class Crash(BaseException):
+    """No handler of ours catches it, as none outlives a kill."""
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_a_crash_between_any_two_rewrites_is_healed(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch, withdrawn: bool
+) -> None:
+    """One attempt after the other, each of which dies at its second write and leaves a torn copy. `withdrawn`: the item
+    has left suite and journals before, and the bundle alone can tell whose it is."""
+    store, calls, crashes = gated.people.store, 0, 0
+    if withdrawn:
+        journal.erase(store, {gated.suite.items[0].id})
+        frozen.remove(store, {gated.suite.items[0].id})
+    whole = frozen.write_atomically
+
+    def frail(path: Path, content: bytes) -> None:
+        nonlocal calls, crashes
+        calls += 1
+        if calls == 2:
+            path.with_name(f".{path.name}.0f").write_bytes(path.read_bytes())
+            crashes += 1
+            raise Crash
+        whole(path, content)
+
+    for module in (journal, erasable, frozen):
+        monkeypatch.setattr(module, "write_atomically", frail)
+    while True:
+        calls = 0
+        try:
+            evaluations.forget(store, {gated.user})
+            break
+        except Crash:
+            continue
+    assert crashes == (2 if withdrawn else 5), "three files of the bundle; two journals and a frozen suite"
+    assert holding(store.root / "evaluation", *gated.words()) == set()
+    assert holding(gated.bundle, *gated.words()) == set()
+    assert bundle.verify(gated.bundle, gated.verdict.bundle_digest) == gated.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writes", range(6))
+def test_a_kill_between_the_rewrites_is_healed(gated: Gated, writes: int) -> None:
+    code = f"""
+        import os, signal, sys
+        from pathlib import Path
+        replace, left = Path.replace, {writes}
+        def frail(self, target):
+            global left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return replace(self, target)
+        Path.replace = frail
+        from evals import erasure
+        from pipeline.storage import Store
+        erasure.forget(Store(sys.argv[1]), {{sys.argv[2]}})
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(gated.people.root), gated.user]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == -9, done.stderr
+    proof = gated.forget()
+    assert proof.remains == ()
+    assert holding(gated.people.root, *gated.words()) == set()
+    assert bundle.verify(gated.bundle, gated.verdict.bundle_digest) == gated.verdict
+
+
+def test_staged_evidence_of_a_killed_gate_goes_too(gated: Gated) -> None:
+    staged = gated.bundle.with_name(".evidence.0f")
+    shutil.copytree(gated.bundle, staged)
+    draft = gated.people.store.path("evaluation/suites/production/.0002.0f")
+    shutil.copytree(draft.with_name("0001"), draft)
+    gated.forget()
+    assert holding(gated.people.root, *gated.words()) == set()
+    assert not staged.exists() and not draft.exists()

@@ -1,0 +1,286 @@
+"""Suites from traces: what is frozen, what stays frozen, and that training sees none of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assets.records import LABELS
+from evals.bundle import recompute
+from evals.candidates import SuiteCandidate
+from evals.freezing import draw, withdraw
+from evals.gate import Verdict
+from evals.report import table
+from evals.suites import Item, Suite, frozen, suites
+from evals.suites.frozen import FrozenItem
+from pipeline.iteration import Iteration
+from pipeline.recipe import Selection
+from pipeline.recipe.rewards import Review
+from pipeline.recipe.suites import GoldenSuite, ProductionSuite
+from pipeline.rewards import reviews
+from pipeline.selection.clusters import cluster
+from pipeline.storage import Store, digest_json
+from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
+
+SECTION = section_of()
+GOLDEN = GoldenSuite(role="target", max_principal_share=1.0)
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> People:
+    return People(tmp_path)
+
+
+def rows_of(day: str, more: str = "") -> list[dict[str, Any]]:
+    return [each for user in USERS for each in asked(user, day, more)]
+
+
+def test_a_suite_is_drawn_before_training_takes_its_rows(people: People) -> None:
+    work = people.window(DAYS[0], rows_of(DAYS[0]), SECTION)
+    dataset, (suite,) = people.select(work)
+    assert len(suite.items) == 36, "a fifth of 180 prompts"
+    assert set(Counter(item.user_id for item in suite.items).values()) == {1}, "2% of 36 is one item each"
+    assert dataset.frozen == 36
+    assert dataset.contamination.hits == 0, "no sign of a broken split"
+    trained = prompts_in(work.store, work)
+    assert not [item.id for item in suite.items if item.messages[0]["content"] in trained]
+    assert question(next(iter({*USERS} - {item.user_id for item in suite.items})), THINGS[0]) in trained
+    assert len({item.salt for item in suite.items}) == len({item.cluster for item in suite.items}) == 36
+    verdict = people.gate(work)
+    assert verdict.verdict is Verdict.PASS, verdict.reasons
+
+
+def test_ids_and_clusters_confirm_no_guess_at_a_text(people: People) -> None:
+    _, (suite,) = people.select(people.window(DAYS[0], rows_of(DAYS[0]), SECTION))
+    prompts = [json.dumps(item.messages, ensure_ascii=False) for item in suite.items]
+    guesses = {*cluster(prompts).values(), *(digest_json(item.messages)[:16] for item in suite.items)}
+    assert not guesses & {name for item in suite.items for name in (item.id, item.cluster)}
+
+
+def test_a_frozen_suite_holds_over_later_windows(people: People) -> None:
+    _, (before,) = people.select(people.window(DAYS[0], rows_of(DAYS[0]), SECTION))
+    work = people.window(DAYS[1], rows_of(DAYS[1], "now "), SECTION)
+    dataset, (after,) = people.select(work, later(29))
+    assert after == before
+    assert dataset.frozen == 36, "their near-identical prompts are kept from training too"
+    assert dataset.contamination.by_rule == {}
+    trained = prompts_in(work.store, work)
+    for item in before.items:
+        user, thing = item.user_id, item.messages[0]["content"].split(" how many ")[1].split()[0]
+        assert question(str(user), thing, "now ") not in trained
+    assert question(USERS[0], THINGS[0], "now ") in trained or question(USERS[0], THINGS[1], "now ") in trained
+
+
+def test_a_month_later_a_quarter_is_replaced(people: People) -> None:
+    _, (before,) = people.select(people.window(DAYS[0], rows_of(DAYS[0]), SECTION))
+    others = [f"user-{chr(97 + n // 26)}{chr(97 + n % 26)}z-{n:04d}" for n in range(60)]
+    rows = [each for user in others for each in asked(user, DAYS[1])]
+    section = section_of(SUITE.model_copy(update={"items": 36}))
+    work = people.window(DAYS[1], rows, section)
+    _, (after,) = people.select(work, later(30))
+    assert len(after.items) == 36
+    stayed = {item.id for item in before.items} & {item.id for item in after.items}
+    assert len(stayed) == 27
+    assert {item.user_id for item in after.items if item.id not in stayed} <= {*others}
+    assert after.identity() != before.identity()
+    newest = frozen.latest(people.store, "production")
+    assert newest is not None
+    assert (newest.generation.number, newest.generation.replaced) == (2, 9)
+    people.select(work, later(90))
+    assert frozen.latest(people.store, "production") == newest, "an iteration that has its data freezes nothing"
+
+
+def test_what_training_has_seen_is_not_drawn(people: People) -> None:
+    plain = section_of(ProductionSuite(name="other", role="target", items=6))
+    _, (first,) = people.select(people.window(DAYS[0], rows_of(DAYS[0]), plain))
+    _, (suite,) = people.select(people.window(DAYS[1], rows_of(DAYS[1], "now "), SECTION))
+    apart = {item.messages[0]["content"].replace(" has ", " has now ") for item in first.items}
+    assert {item.messages[0]["content"] for item in suite.items} <= apart, "all others have been trained on"
+    newest = frozen.latest(people.store, "production")
+    assert newest is not None
+    assert newest.generation.left_out["trained on or frozen before"] == 174
+
+
+def test_withdrawn_consent_takes_an_item_out(people: People) -> None:
+    work = people.window(DAYS[0], rows_of(DAYS[0]), SECTION)
+    _, (before,) = people.select(work)
+    people.gate(work)
+    gone = before.items[0]
+    rows = [each for each in rows_of(DAYS[0]) if each["user_id"] != gone.user_id]
+    people.govern(DAYS[0], rows)
+    changes = withdraw(work)
+    assert len([name for name in changes if "answers/" in name]) == 2, "of champion and candidate"
+    (after,) = suites(people.store, SECTION)
+    assert [item.id for item in after.items] == [item.id for item in before.items[1:]]
+    assert after.digest() != before.digest()
+    assert after.identity() == before.identity(), "training was cleaned of more than is asked: that does no harm"
+    journals = b"".join(path.read_bytes() for path in people.root.glob("evaluation/answers/*/*.jsonl"))
+    assert gone.id.encode() not in journals
+    assert withdraw(work) == []
+
+
+def test_rows_that_cannot_be_asked_are_counted(people: People) -> None:
+    rows = rows_of(DAYS[0])
+    call = {"role": "assistant", "content": "", "tool_calls": '[{"id": "c"}]'}
+    rows[0] = {**rows[0], "messages": [rows[0]["messages"][0], call, rows[0]["messages"][0]]}
+    rows[1] = {**rows[1], "consent": False}
+    rows[2] = {**rows[2], "reference": None}
+    rows[3] = {**rows[3], "messages": [*rows[3]["messages"], {**call, "content": "Yes.", "tool_calls": None}]}
+    rows.append({**rows[4], "trace_id": "t", "observation_id": "o", "reference": "77"})
+    rows[5] = {**rows[5], "metadata": '{"verifier": "no such check"}'}
+    people.select(people.window(DAYS[0], rows, SECTION))
+    newest = frozen.latest(people.store, "production")
+    assert newest is not None
+    left_out = {k: v for k, v in newest.generation.left_out.items() if "share" not in k}
+    assert left_out.pop("several references") == 1
+    assert left_out.pop("calls tools") == 1
+    assert left_out.pop("without consent") == 1
+    assert left_out.pop("no question at its end") == 1
+    assert left_out.pop("without a reference") >= 1
+    assert left_out == {}
+
+
+def candidate(number: int, user: str, tenant: str | None = None) -> SuiteCandidate:
+    prompt = json.dumps([{"role": "user", "content": f"{number}"}])
+    return SuiteCandidate(prompt, "1", "math", user, tenant, DAYS[0], f"t{number}", "o")
+
+
+def test_nobody_has_more_than_their_share() -> None:
+    loud = {f"c{n:03d}": [candidate(n, "loud")] for n in range(300)}
+    others = {f"d{n:03d}": [candidate(n, f"u{n}")] for n in range(150)}
+    drawn = draw({**loud, **others}, [], 200, SUITE, 1)
+    of_loud = sum(name in loud for name in drawn)
+    assert len(drawn) == 153
+    assert of_loud <= 0.02 * len(drawn)
+    tenants = {f"e{n:03d}": [candidate(n, f"u{n}", "big" if n < 150 else f"t{n % 15}")] for n in range(300)}
+    drawn = draw(tenants, [], 100, SUITE, 1)
+    count = sum(tenants[name][0].tenant_id == "big" for name in drawn)
+    assert len(drawn) == 100
+    assert count <= 10
+    lone = {name: [each._replace(tenant_id="only") for each in group] for name, group in others.items()}
+    assert len(draw(lone, [], 100, SUITE, 1)) == 100
+
+
+def test_clusters_are_drawn_whole() -> None:
+    clusters = {f"c{n:02d}": [candidate(10 * n + i, f"u{n}-{i}") for i in range(7)] for n in range(20)}
+    drawn = draw(clusters, [], 50, SUITE, 1)
+    assert len(drawn) == 7, "49 items; the next cluster does not fit"
+
+
+def test_an_unfrozen_suite_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"production has not been frozen yet: materialise preference_dataset"):
+        suites(Store(tmp_path), SECTION)
+
+
+def test_a_window_without_references_is_refused(people: People) -> None:
+    rows = [{**each, "reference": None} for each in rows_of(DAYS[0])]
+    with pytest.raises(ValueError, match=r"without a reference: 180\).*Give traces a reference answer"):
+        people.select(people.window(DAYS[0], rows, SECTION))
+
+
+def test_a_changed_generation_is_refused(people: People) -> None:
+    people.select(people.window(DAYS[0], rows_of(DAYS[0]), SECTION))
+    folder = people.store.path("evaluation/suites/production/0001")
+    path = folder / "items.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    spoilt: list[tuple[str, Callable[[], object]]] = [
+        ("Line 3 of", lambda: path.write_text("".join([*lines[:2], lines[2].replace("how", "HOW"), *lines[3:]]))),
+        ("Line 37 of", lambda: path.write_text("".join([*lines, lines[0]]))),
+        ("no item left", lambda: path.write_text("")),
+        ("lacks manifest.json or items.jsonl", lambda: path.unlink()),
+    ]
+    for words, spoil in spoilt:
+        spoil()
+        with pytest.raises(ValueError, match=words):
+            suites(people.store, SECTION)
+    path.write_text("".join(lines))
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match="is not a readable Generation"):
+        suites(people.store, SECTION)
+
+
+def test_the_digest_of_a_suite_of_nobodys_items_is_as_it_was() -> None:
+    item = Item(id="a", cluster="c", messages=[{"role": "user", "content": "2 + 2?"}], reference="4", slice="s")
+    suite = Suite(name="mine", items=(item,))
+    plain = {"id": "a", "cluster": "c", "messages": item.messages, "reference": "4", "slice": "s", "check": "math"}
+    assert suite.digest() == suite.identity() == digest_json(["mine", "", "", plain])
+
+
+def test_a_generation_is_written_once(people: People) -> None:
+    people.select(people.window(DAYS[0], rows_of(DAYS[0]), SECTION))
+    before = frozen.latest(people.store, "production")
+    assert before is not None
+    item = before.items[0].item.model_copy(update={"id": "z"})
+    other = FrozenItem(item=item, day=DAYS[0], trace_id="t", observation_id="o")
+    frozen.publish(people.store, "production", before.generation, [other])
+    assert frozen.latest(people.store, "production") == before
+
+
+def reviewed(people: People, twice: int, other: str = "") -> None:
+    """A week's sheet of ninety rows, all answered by one person, and the first `twice` by another, who may differ."""
+    labels = LABELS.read(people.store, people.store.read("iterations/latest.json", Iteration).id)
+    reviews.write(people.store, labels, "2026-W02", Review(share=0.5), Selection())
+    folder = people.store.path("rewards/reviews/2026-W02")
+    rows = [json.loads(line) for line in (folder / "sample.jsonl").open()]
+    assert len(rows) == 90
+    for name, count in (("sheet-ann.jsonl", 90), ("sheet-bob.jsonl", twice)):
+        lines = [
+            {"item": each["item"], "human_score": 5, "human_reference": each["reference"]} for each in rows[:count]
+        ]
+        if name == "sheet-bob.jsonl" and other:
+            lines = [{**line, "human_reference": other} for line in lines]
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_golden_suite_asks_what_people_have_answered(people: People) -> None:
+    people.select(people.window(DAYS[0], rows_of(DAYS[0]), section_of(SUITE.model_copy(update={"items": 1}))))
+    reviewed(people, twice=20)
+    work = people.window(DAYS[1], rows_of(DAYS[1], "now "), section_of(GOLDEN))
+    dataset, (suite,) = people.select(work)
+    assert 30 <= len(suite.items) <= 90
+    assert suite.advisory == ""
+    assert {item.messages[0]["content"].split()[-3] for item in suite.items} == {"has"}
+    assert dataset.frozen == len(suite.items)
+    newest = frozen.latest(people.store, "golden")
+    assert newest is not None and newest.generation.agreement == 1
+    verdict = people.gate(work)
+    assert verdict.verdict is Verdict.PASS, verdict.reasons
+
+
+def test_people_who_do_not_agree_decide_nothing(people: People) -> None:
+    people.select(people.window(DAYS[0], rows_of(DAYS[0]), section_of(SUITE.model_copy(update={"items": 1}))))
+    reviewed(people, twice=20, other="77")
+    work = people.window(DAYS[1], rows_of(DAYS[1], "now "), section_of(GOLDEN))
+    _, (suite,) = people.select(work)
+    assert "people do not agree on the references (Krippendorff's alpha -0" in suite.advisory
+    verdict = people.gate(work)
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert verdict.reasons == (f"golden: {suite.advisory}",)
+    report = table(recompute(people.store.path(work.path("evidence"))))
+    assert f"This suite decides nothing: {suite.advisory}." in report
+    left_out = frozen.latest(people.store, "golden").generation.left_out  # type: ignore[union-attr]
+    assert left_out["without a reference"] == 20, "where they disagree there is none"
+
+
+def test_a_golden_suite_is_frozen_again_once_people_agree(people: People) -> None:
+    people.select(people.window(DAYS[0], rows_of(DAYS[0]), section_of(SUITE.model_copy(update={"items": 1}))))
+    reviewed(people, twice=3)
+    work = people.window(DAYS[1], rows_of(DAYS[1], "now "), section_of(GOLDEN))
+    _, (before,) = people.select(work)
+    assert "two people answered 3 of 90 rows, and 10% are needed" in before.advisory
+    reviewed(people, twice=9)
+    work = people.window(DAYS[2], rows_of(DAYS[2], "still "), section_of(GOLDEN))
+    _, (after,) = people.select(work, later(1))
+    assert after.advisory == ""
+    newest = frozen.latest(people.store, "golden")
+    assert newest is not None and newest.generation.number == 2
+
+
+def test_without_answers_a_golden_suite_is_refused(people: People) -> None:
+    with pytest.raises(ValueError, match=r"golden can be frozen from no row .*Fill in human_reference"):
+        people.select(people.window(DAYS[0], rows_of(DAYS[0]), section_of(GOLDEN)))

@@ -1,0 +1,142 @@
+"""The evidence of judged suites: in a bundle, and of a whole evaluation."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from evals import bundle, gate
+from evals.evaluate import decide, evaluate
+from evals.gate import GateVerdict, Verdict
+from evals.judged import generation
+from evals.ledger import lines
+from pipeline import layout
+from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import JudgedSuite
+from pipeline.rewards.judge import Endpoint
+from pipeline.serving.inference import Answer as Reply
+from pipeline.serving.inference import AnswerRequest, Sampling
+from pipeline.storage import CheckpointRef, ModelRef, Store
+from tests.contexts import context_of
+from tests.pipeline.rewards.judge.endpoint import serving
+from tests.suites import embedded_suite
+
+from .judging import (
+    ADAPTER,
+    JUDGE,
+    MARK,
+    NEW,
+    OLD,
+    comparisons,
+    evidence,
+    judge,
+    judged,
+    plan,
+    section,
+)
+from .test_evaluate import SECTION, SUITE, StandIn, StandInSession, check, context
+
+FILES = ("judged-0/pairs.jsonl", "judged-0/judge.json", "judged-0/measurement.json")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GateVerdict]:
+    root = tmp_path_factory.mktemp("bundle")
+    settings = section(role="target")
+    gathered = evidence(settings)
+    got, _ = judged(root, judge(0.75), settings, gathered)
+    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, (gathered,), judged=got))
+    return root / "evidence", gate.judge(bundle.recompute(root / "evidence"), settings)
+
+
+def test_verify_recomputes_the_win_rate(published: tuple[Path, GateVerdict]) -> None:
+    path, verdict = published
+    assert bundle.verify(path) == verdict and verdict.verdict is Verdict.PASS
+    assert all((path / name).is_file() for name in FILES)
+    assert "word" not in (path / FILES[0]).read_text(), "no text"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (FILES[0], '"champion_first":0.0', '"champion_first":1.0'),
+        (FILES[0], '"candidate_length":', '"candidate_length":1'),
+        (FILES[2], '"pairs": 120', '"pairs": 121'),
+        (FILES[0], "item-0000", "item-9999"),
+    ],
+    ids=["an outcome", "a length", "a number", "an item"],
+)
+def test_verify_refuses_rewritten_judgements(
+    tmp_path: Path, published: tuple[Path, GateVerdict], name: str, old: str, new: str
+) -> None:
+    copy = shutil.copytree(published[0], tmp_path / "carried")
+    text = (copy / name).read_text()
+    assert old in text
+    (copy / name).write_text(text.replace(old, new, 1))
+    with pytest.raises(ValueError, match="does not match its digest"):
+        bundle.verify(copy)
+    listed = bundle._files(bundle.read(published[0]).provenance)
+    manifest = bundle.BundleManifest(files={each: bundle._digest(copy / each) for each in listed})
+    (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
+    with pytest.raises(ValueError, match="do not give the recorded numbers"):
+        bundle.verify(copy)
+
+
+class Wordy(StandIn):
+    """Answers of many lengths around 20 words; the candidate's are marked."""
+
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Iterator[StandInSession]:
+        session = StandInSession(self, model)
+        ask = session.answer
+
+        def answer(requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Reply], None]) -> None:
+            def wordy(each: Reply) -> None:
+                words = random.Random(f"{arm}{each.key}").randrange(40)
+                text = f"{'word ' * words}{MARK if arm == 'candidate' else ''}\n{each.text}"
+                done(each.model_copy(update={"text": text, "tokens": words + 4}))
+
+            ask(requests, sampling, wordy)
+
+        session.answer = answer  # type: ignore[method-assign]
+        yield session
+
+
+def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
+    pairs = JudgedSuite(name="preference", over="arithmetic", role="target")
+    settings = Evaluation(
+        suites=(SUITE.model_copy(update={"role": "guard", "margin": 0.2}), pairs), max_standard_error=0.05,
+        guard_margin=0.1, longer_by=0.5, luck_per_year=None, samples_per_item=2,
+    )  # fmt: skip
+    work = context(Store(tmp_path))
+    work = context_of(work.store, work.iteration, evaluation=settings)
+    models = {"iteration": work.iteration, "candidate": CheckpointRef(adapter=ADAPTER, model=NEW, step=1)}
+    engine = Wordy({work.iteration.champion.digest: 0.6, NEW.digest: 0.6})
+    asked = plan(settings, **models)
+    with serving(judge(0.75)) as server:
+        report = evaluate(work.store, asked, engine, check, print, judge=Endpoint(server.url))
+    assert len(comparisons(server)) == 2 * SUITE.items
+    verdict = decide(work, report)
+    assert verdict.verdict is Verdict.PASS, verdict.reasons
+    assert report.target().suite == "arithmetic"
+    assert evaluate(work.store, asked, engine, check, print) == report, "nothing is asked again"
+    assert bundle.verify(report.bundle.uri) == verdict
+    (line,) = lines(work.store, "m")
+    assert line.suite == "preference"
+    other = JUDGE.model_copy(update={"rubric": "5: short\n1: long"})
+    items = work.store.path(layout.gate_ledger("m"))
+    assert generation(pairs, embedded_suite(SECTION), JUDGE).identity() in {each.name for each in items.iterdir()}
+    assert generation(pairs, embedded_suite(SECTION), other).identity() != line.generation
+
+
+def test_a_gate_that_asked_nobody_has_a_bundle_too(tmp_path: Path) -> None:
+    settings, store = section(role="target"), Store(tmp_path)
+    bundle.publish(store, "evidence", bundle.evidence("it", settings, (), ("the year's luck is spent",), (OLD, NEW)))
+    report = bundle.recompute(tmp_path / "evidence")
+    assert bundle.verify(tmp_path / "evidence").verdict is Verdict.INCONCLUSIVE
+    assert report.judged == () and report.target().problems == ("the year's luck is spent",)

@@ -1,0 +1,103 @@
+"""What the gate makes of judged suites, and which recipes may have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from evals import gate
+from evals.gate import Verdict
+from evals.report import table
+from pipeline.recipe import Evaluation
+
+from .judging import (
+    evidence,
+    gated,
+    judge,
+    judged,
+    reported,
+    saying,
+    section,
+)
+
+
+def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -> None:
+    settings = section(role="target")
+    verdict, report = gated(tmp_path / "better", judge(0.75), settings)
+    assert verdict.verdict is Verdict.PASS, verdict.reasons
+    assert "| at equal lengths |" in table(report, verdict) and "judged-0 (target" in table(report)
+    verdict, _ = gated(tmp_path / "worse", judge(0.25), settings)
+    assert verdict.verdict is Verdict.FAIL
+    assert verdict.reasons[0].startswith("preference not shown: judged-0")
+
+
+def test_a_long_winded_candidate_is_not_preferred(tmp_path: Path) -> None:
+    settings = section(items=300, role="target")
+    verdict, report = gated(tmp_path, judge(0.45, habit=1.5), settings, longer=1.5)
+    (measured,) = report.judged
+    assert measured.win_rate is not None
+    assert measured.win_rate.raw.lower > 0, "as judged it looks better"
+    assert measured.win_rate.controlled.value < 0
+    assert verdict.verdict is Verdict.FAIL
+
+
+def test_a_guard_holds_within_its_margin(tmp_path: Path) -> None:
+    settings = section(items=300, role="guard", margin=0.15)
+    assert gated(tmp_path / "alike", judge(0.5), settings)[0].verdict is Verdict.PASS
+    verdict, _ = gated(tmp_path / "worse", judge(0.2), settings)
+    assert verdict.verdict is Verdict.FAIL
+    assert any("judged-0: guard failed: losses to the champion" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("role", ["target", "guard"])
+def test_a_judge_that_always_says_a_is_inconclusive(tmp_path: Path, role: str) -> None:
+    verdict, _ = gated(tmp_path, saying(lambda _: "A"), section(role=role))
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert "prefers another answer of 100% of the pairs when their order is swapped" in verdict.reasons[0]
+
+
+def test_a_report_decides_nothing(tmp_path: Path) -> None:
+    verdict, report = gated(tmp_path, saying(lambda _: "A"), section(role="report"))
+    assert verdict.verdict is Verdict.PASS and report.judged[0].win_rate is None
+
+
+SUMS: dict[str, Any] = {"kind": "arithmetic"}
+
+
+PAIRS: dict[str, Any] = {"kind": "judged", "name": "judged", "over": "arithmetic", "role": "target"}
+
+
+@pytest.mark.parametrize(
+    ("suites", "changes", "words"),
+    [
+        ([{**SUMS, "role": "report"}, PAIRS], {}, "a judge would decide alone"),
+        ([PAIRS], {}, "judges answers to arithmetic, which is no suite with items"),
+        ([SUMS, {**PAIRS, "over": "sums"}], {}, "Set over to one of arithmetic"),
+        ([SUMS, PAIRS, {**PAIRS, "name": "twice", "over": "judged"}], {}, "judges answers to judged"),
+        ([SUMS, {**PAIRS, "name": "arithmetic"}], {}, "two suites are named arithmetic"),
+        ([{**SUMS, "role": "guard"}, PAIRS], {"improve": "cost"}, "the only targets are judged"),
+        ([SUMS, {**PAIRS, "samples_per_item": 2}], {}, "Extra inputs"),
+    ],
+)
+def test_a_judge_never_decides_alone(suites: list[dict[str, Any]], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Evaluation.model_validate({"suites": suites, **changes})
+
+
+def test_a_judged_target_beside_a_checked_guard_is_taken() -> None:
+    taken = Evaluation.model_validate({"suites": [{**SUMS, "role": "guard"}, PAIRS], "improve": "any"})
+    assert [each.name for each in taken.asked] == ["arithmetic"] and [each.name for each in taken.targets] == ["judged"]
+
+
+def test_a_judge_does_not_decide_alone_where_the_check_may_not(tmp_path: Path) -> None:
+    settings = section(role="target")
+    gathered = evidence(settings)
+    suite = gathered.suite.model_copy(update={"advisory": "the reviewers do not agree"})
+    gathered = gathered.model_copy(update={"suite": suite})
+    got, _ = judged(tmp_path, judge(0.75), settings, gathered)
+    verdict = gate.judge(reported(settings, gathered, got), settings)
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert verdict.reasons == ("arithmetic: the reviewers do not agree",)

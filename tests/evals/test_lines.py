@@ -1,0 +1,166 @@
+"""Suites from files: what is read, and every file that is refused, with a word on what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from evals.suites import suite
+from pipeline.recipe.suites import Gsm8kSuite, JsonlSuite, Math500Suite
+from pipeline.storage import Store
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+ROWS: list[dict[str, Any]] = [{"prompt": f"What is {n} + {n}?", "reference": str(2 * n)} for n in range(4)]
+
+
+def lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+def read(root: Path, content: bytes, **fields: Any) -> Any:
+    """The suite of a file below the data root."""
+    store = Store(root)
+    path = store.path("own.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return suite(store, JsonlSuite.model_validate({"name": "own", "path": str(path), **fields}), seed=1)
+
+
+def test_items_are_read_with_defaults_for_what_they_lack(tmp_path: Path) -> None:
+    own = read(tmp_path, lines(ROWS))
+    assert [item.messages for item in own.items] == [[{"role": "user", "content": row["prompt"]}] for row in ROWS]
+    assert [item.reference for item in own.items] == ["0", "2", "4", "6"]
+    assert len({item.id for item in own.items}) == 4
+    assert all((item.cluster, item.slice, item.check) == (item.id, "", "math") for item in own.items)
+
+
+def test_an_item_more_changes_no_other_id(tmp_path: Path) -> None:
+    few, more = read(tmp_path, lines(ROWS[1:])), read(tmp_path, lines(ROWS))
+    assert more.items[1:] == few.items
+    assert more.digest() != few.digest()
+
+
+def test_fields_of_other_names_are_mapped(tmp_path: Path) -> None:
+    row = {"question": "Say hello.", "answer": "hello", "topic": "greeting", "level": 3, "how": "normalised", "x": 1}
+    other = {**row, "question": "Say goodbye.", "answer": "goodbye"}
+    fields = {"prompt": "question", "reference": "answer", "cluster": "topic", "slice": "level", "check": "how"}
+    own = read(tmp_path, lines([row, other]), fields=fields, ignore=["x"])
+    assert {(item.cluster, item.slice, item.check) for item in own.items} == {("greeting", "3", "normalised")}
+
+
+def test_conversations_get_system_prompt_and_instruction(tmp_path: Path) -> None:
+    talk = [
+        {"role": "user", "content": "1?"},
+        {"role": "assistant", "content": "1."},
+        {"role": "user", "content": "2?"},
+    ]
+    told = [{"role": "system", "content": "Shout."}, {"role": "user", "content": "3?"}]
+    rows = [{"messages": talk, "reference": "2"}, {"messages": told, "reference": "3"}]
+    own = read(tmp_path, lines(rows), system="Be brief.", instruction=" Give a number.")
+    asked = [own.messages(item) for item in own.items]
+    assert [message["content"] for message in asked[0]] == ["Be brief.", "1?", "1.", "2? Give a number."]
+    assert [message["content"] for message in asked[1]] == ["Shout.", "3? Give a number."]
+    assert own.texts() == ("1?\n1.\n2?", "Shout.\n3?"), "training data is searched for the questions themselves"
+
+
+@pytest.mark.parametrize(
+    "edit", [lambda c: b"\xef\xbb\xbf" + c, lambda c: c.replace(b"\n", b"\r\n"), lambda c: c + b"\n \n"]
+)
+def test_what_editors_add_to_a_file_changes_no_item(tmp_path: Path, edit: Any) -> None:
+    assert read(tmp_path, edit(lines(ROWS))) == read(tmp_path, lines(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty. Write an item on each line"),
+        (b'{"prompt": "a", "reference": "1"', "line 1 is no JSON"),
+        (b'["a", "1"]\n', "line 1 is no JSON object"),
+        (b'{"prompt": "a", "reference": NaN}\n', "NaN is no JSON number"),
+        (lines([{"prompt": "a", "reference": None}]), "its 'reference' is None"),
+        (lines([{"prompt": "a", "reference": " "}]), "a reference answer is a text or a number"),
+        (lines([{"prompt": "a", "reference": True}]), "its 'reference' is True"),
+        (lines([{"prompt": "a"}]), "line 1: its 'reference' is None"),
+        (lines([{"prompt": " ", "reference": "1"}]), "a prompt is a text"),
+        (lines([{"reference": "1"}]), "it has neither of 'prompt' or 'messages'"),
+        (lines([{"prompt": "a", "messages": [], "reference": "1"}]), "it has both of"),
+        (lines([{"messages": [], "reference": "1"}]), "no list of messages"),
+        (lines([{"messages": [{"role": "user"}], "reference": "1"}]), "a message is an object with role and content"),
+        (lines([{"messages": [{"role": "bot", "content": "a"}], "reference": "1"}]), "the role 'bot'"),
+        (lines([{"messages": [{"role": "assistant", "content": "a"}], "reference": "1"}]), "last message is the"),
+        (lines([{**ROWS[0], "clutser": "x"}]), "nothing reads its field 'clutser'. Name it in ignore"),
+        (lines([{**ROWS[0], "check": "vibes"}]), "its 'check' is 'vibes', which is none of math, "),
+        (lines([{**ROWS[0], "id": "a"}, {**ROWS[1], "id": "a"}]), "lines 1 and 2 have the id 'a'. Keep one"),
+        (lines([{**ROWS[0], "id": "a"}, {**ROWS[0], "id": "b"}]), "lines 1 and 2 ask the same. Keep one"),
+        (lines([{**row, "reference": "7"} for row in ROWS]), "every reference is '7': who always says that"),
+        (lines([{**ROWS[0], "cluster": "c"}, ROWS[1], ROWS[2]]), "has no cluster, and others have"),
+        (lines([{**ROWS[0], "cluster": {}}]), "its 'cluster' is {}, and a text belongs there"),
+        (lines([{"prompt": "x" * 1_000_001, "reference": "1"}]), "at most 1,000,000 are read"),
+        (b'{"prompt": "\xff", "reference": "1"}\n', "line 1 is no JSON"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        read(tmp_path, content)
+    assert words in str(refusal.value)
+    assert f"The suite own at {tmp_path / 'own.jsonl'}" in str(refusal.value)
+
+
+def test_a_file_outside_the_data_root_is_pinned_by_its_digest(tmp_path: Path) -> None:
+    store, path = Store(tmp_path / "root"), tmp_path / "own.jsonl"
+    path.write_bytes(lines(ROWS))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(ValueError, match=f"lies outside the data root.*Give its sha256: {digest}"):
+        suite(store, JsonlSuite(name="own", path=str(path)), 1)
+    pinned = JsonlSuite(name="own", path=str(path), sha256=digest)
+    assert len(suite(store, pinned, 1).items) == 4
+    path.write_bytes(lines(ROWS[1:]))
+    with pytest.raises(ValueError, match=f"and the recipe says {digest}"):
+        suite(store, pinned, 1)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"is not at .* Give its path"):
+        suite(store, pinned, 1)
+
+
+def test_a_part_of_a_file_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} + 1?", "reference": str(n + 1)} for n in range(50)]
+    some = read(tmp_path, lines(rows), items=20)
+    assert some == read(tmp_path, lines(rows), items=20)
+    numbers = [int(item.reference) for item in some.items]
+    assert len(numbers) == 20 and numbers == sorted(numbers), "in the file's order"
+    with pytest.raises(ValueError, match="it has 4 items, and the recipe asks for 20"):
+        read(tmp_path, lines(ROWS), items=20)
+
+
+def test_temperature_zero_is_for_reports(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="use role report"):
+        JsonlSuite(name="own", path="x", temperature=0)
+    JsonlSuite(name="own", path="x", temperature=0, role="report")
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="there is no ../shared/data")
+def test_gsm8k_is_read_from_the_authors_file(tmp_path: Path) -> None:
+    asked = suite(Store(tmp_path), Gsm8kSuite(path=str(SHARED / "gsm8k" / "test.jsonl")), 1)
+    assert len(asked.items) == 1319
+    assert (asked.items[0].reference, asked.items[1].reference) == ("18", "3")
+    assert asked.items[0].messages[0]["content"].startswith("Janet")
+    assert asked.messages(asked.items[0])[0]["content"].endswith("#### and the number alone.")
+
+
+def test_math500_is_read_by_level_and_by_its_digest_alone(tmp_path: Path) -> None:
+    path = tmp_path / "math.jsonl"
+    rows = [
+        {"problem": "What is $1+1$?", "answer": "2", "solution": "...", "level": 1, "unique_id": "a"},
+        {"problem": "Half of 1?", "answer": "\\frac{1}{2}", "solution": "...", "subject": "Algebra", "level": 2},
+    ]  # fmt: skip
+    path.write_bytes(lines(rows))
+    with pytest.raises(ValueError, match="and the recipe says 35dc41080a36"):
+        suite(Store(tmp_path), Math500Suite(path=str(path)), 1)
+    asked = suite(Store(tmp_path), Math500Suite(path=str(path), sha256=""), 1)
+    assert [(item.reference, item.slice) for item in asked.items] == [("2", "1"), ("\\frac{1}{2}", "2")]

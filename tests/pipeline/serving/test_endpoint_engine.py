@@ -1,0 +1,234 @@
+"""A server that others keep: asked by seed, answered as it comes, and recorded as far as it shows itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.endpoint_engine import EndpointEngine
+from pipeline.serving.inference import Answer
+
+from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of
+from .chat_server import (
+    KEY,
+    NAME,
+    VLLM_ROUTES,
+    Change,
+    ChatServer,
+    HttpRequest,
+    HttpResponse,
+    chat_server,
+    completion,
+    drawn,
+    prompt_ids,
+    tokenize,
+)
+
+
+def test_each_answer_follows_its_seed_whatever_is_in_flight() -> None:
+    four = threading.Barrier(4)
+
+    def together(server: ChatServer, request: HttpRequest, place: int) -> None:
+        four.wait(20)
+
+    with chat_server(after_probes(together)) as server:
+        _, many = asked_of(server)
+    with chat_server() as server:
+        _, one = asked_of(server, list(reversed(REQUESTS)), SERVING.model_copy(update={"in_flight": 1}))
+    assert server.most_in_flight == 1
+    assert {key: answer.text for key, answer in many.items()} == {key: answer.text for key, answer in one.items()}
+    for request in REQUESTS:
+        asked = {"messages": request.messages, "seed": request.seed, "temperature": 1.0, "max_tokens": 8}
+        text, stop = drawn(asked)
+        answer = many[request.key]
+        assert (answer.text, answer.stop, answer.detail) == (text, stop, "")
+        assert (answer.tokens, answer.prompt_tokens) == (len(text.split()), len(prompt_ids(request.messages)))
+    assert {answer.stop for answer in many.values()} == {"stop", "length"}
+
+
+def test_only_portable_fields_are_sent() -> None:
+    with chat_server() as server:
+        asked_of(server, REQUESTS[:1], arm="candidate")
+    body = server.asked[-1].body
+    assert body == {
+        "model": "other-7b", "messages": REQUESTS[0].messages, "seed": 1000, "temperature": 1.0, "top_p": 1, "n": 1,
+        "max_tokens": 8,
+    }  # fmt: skip
+    assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
+    assert server.asked[-1].headers["Accept-Encoding"] == "identity"
+
+
+def test_no_more_are_in_flight_than_the_recipe_says() -> None:
+    def slow(server: ChatServer, request: HttpRequest, place: int) -> None:
+        time.sleep(0.005)
+
+    with chat_server(slow) as server:
+        asked_of(server, settings=SERVING.model_copy(update={"in_flight": 3}))
+    assert server.most_in_flight == 3
+
+
+def test_answers_come_as_they_are_there_in_the_callers_thread() -> None:
+    taken: list[str] = []
+    first_taken = threading.Event()
+
+    def last_waits(server: ChatServer, request: HttpRequest, place: int) -> None:
+        if request.body["messages"] == REQUESTS[-1].messages:
+            assert first_taken.wait(20), "no answer came before this one was there"
+
+    def take(answer: Answer) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        taken.append(answer.key)
+        first_taken.set()
+
+    with chat_server(last_waits) as server:
+        engine = EndpointEngine(SERVING, Endpoint(server.url), print)
+        with engine.open("champion", MODEL) as session:
+            session.answer(REQUESTS, SAMPLING, take)
+    assert sorted(taken) == sorted(request.key for request in REQUESTS)
+
+
+def test_a_caller_that_fails_ends_the_asking() -> None:
+    def take(answer: Answer) -> None:
+        raise OSError("the disk is full")
+
+    with chat_server() as server:
+        with (
+            EndpointEngine(SERVING, Endpoint(server.url), print).open("champion", MODEL) as session,
+            pytest.raises(OSError, match="the disk is full"),
+        ):
+            session.answer(REQUESTS * 20, SAMPLING, take)
+        assert len(server.asked) < PROBE_QUESTIONS + 20 * len(REQUESTS)
+
+
+def test_what_passes_is_asked_again() -> None:
+    def unsteady(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        bad = (HttpResponse(500), HttpResponse(429, b"", {"Retry-After": "0"}), HttpResponse(200, b"{", promised=900))
+        return bad[place // 2 % 3] if place % 2 == 0 else None
+
+    one = SERVING.model_copy(update={"in_flight": 1})
+    with chat_server(unsteady) as server:
+        _, answers = asked_of(server, settings=one)
+    assert {answer.stop for answer in answers.values()} == {"stop", "length"}
+    assert len(server.asked) == 2 * (len(REQUESTS) + PROBE_QUESTIONS)
+
+
+def test_decoding_is_what_a_server_of_vllm_says() -> None:
+    with chat_server(routes=VLLM_ROUTES, fingerprint="fp-1") as server:
+        decoding, _ = asked_of(server, [])
+    assert (decoding.engine, decoding.version) == ("endpoint", "0.31.0")
+    assert (decoding.device, decoding.dtype, decoding.stop_ids) == ("unknown", "unknown", ())
+    assert (decoding.context, decoding.batch_invariant) == (4096, False)
+
+
+def test_two_models_of_one_configuration_decode_alike() -> None:
+    """Behind one address, by two of vLLM's servers: the end of the fingerprint is the model's."""
+
+    def routed(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+        end = "0a1b2c3d" if request.body["model"] == NAME else "nohash"
+        return completion(request.body, f"vllm-0.31.0-tp2-{end}")
+
+    with chat_server(routed) as server:
+        champion, candidate = (asked_of(server, [], arm=arm)[0] for arm in ("champion", "candidate"))
+    assert champion == candidate and champion.version == "vllm-0.31.0-tp2"
+
+
+def test_decoding_of_a_bare_server_is_unknown() -> None:
+    with chat_server() as server:
+        decoding, _ = asked_of(server, [])
+    assert (decoding.version, decoding.context) == ("unknown", None)
+    assert len(decoding.tokens_digest) == 64
+
+
+def of_system(body: dict[str, Any]) -> bool:
+    return body["messages"][0]["role"] == "system"
+
+
+def test_another_tokenizer_has_another_digest() -> None:
+    def otherwise(body: dict[str, Any]) -> dict[str, Any]:
+        return {"tokens": [id + 1 for id in tokenize(body)["tokens"]]}
+
+    def no_ids(body: dict[str, Any]) -> dict[str, Any]:  # as llama.cpp's route of that name does
+        return {"tokens": []}
+
+    def refuses_system(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return HttpResponse(400) if of_system(request.body) else None
+
+    def longer(body: dict[str, Any]) -> HttpResponse:
+        count = len(prompt_ids(body["messages"]))
+        return completion(body, usage={"prompt_tokens": count + of_system(body), "completion_tokens": 8})
+
+    def half(body: dict[str, Any]) -> dict[str, Any]:
+        return {"tokens": tokenize(body)["tokens"][::2]}
+
+    def some_ids(body: dict[str, Any]) -> dict[str, Any] | None:
+        return None if of_system(body) else tokenize(body)
+
+    digests: list[str] = []
+    for change, routes in (
+        (None, {"/tokenize": tokenize}),
+        (None, {"/tokenize": otherwise}),
+        (None, {}),
+        (always(longer), {}),
+        (refuses_system, {"/tokenize": some_ids}),
+        (refuses_system, {}),
+    ):
+        with chat_server(change or (lambda server, request, place: None), routes) as server:
+            digests.append(asked_of(server, [])[0].tokens_digest)
+    assert len(set(digests)) == len(digests)
+    for route in (no_ids, half):
+        with chat_server(routes={"/tokenize": route}) as server:
+            assert asked_of(server, [])[0].tokens_digest == digests[2], "ids that are not those of the answers"
+
+
+def test_a_route_that_fails_for_now_leaves_no_other_digest() -> None:
+    """Or the journal of yesterday's answers would not be found today."""
+
+    def fails(body: dict[str, Any]) -> dict[str, Any]:
+        raise ConnectionResetError
+
+    with (
+        chat_server(routes={"/tokenize": fails}) as server,
+        pytest.raises(RuntimeError, match=r"/tokenize fails .the connection broke.\. See to the server, run again"),
+    ):
+        asked_of(server, [])
+
+
+def test_fingerprints_that_alternate_are_none() -> None:
+    log: list[str] = []
+    change: Change = lambda server, request, place: completion(request.body, f"fp-{place % 2}")  # noqa: E731
+    with chat_server(change) as server:
+        decoding, answers = asked_of(server, log=log.append)
+    assert decoding.version == "unknown" and len(answers) == len(REQUESTS)
+    assert any("2 fingerprints" in line for line in log)
+
+
+def test_the_key_is_nowhere_but_in_its_header(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def echo(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        headers = json.dumps({"error": {"message": str(request.headers)}}).encode()
+        return HttpResponse(400, headers) if place % 2 else None
+
+    log: list[str] = []
+    with caplog.at_level(logging.DEBUG), chat_server(after_probes(echo)) as server:
+        decoding, answers = asked_of(server, log=log.append)
+    out = capsys.readouterr()
+    assert any("<hidden>" in answer.detail for answer in answers.values())
+    shown = [repr(answers), repr(decoding), *log, caplog.text, out.out, out.err]
+    assert not [text for text in shown if KEY in text]
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with chat_server() as proxy, chat_server() as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        asked_of(server, REQUESTS[:1])
+        assert proxy.requests == []

@@ -1,0 +1,214 @@
+"""Every way that a server can misbehave is a refusal in words, or an error of the one question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.serving.client import GIVE_UP_AFTER
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.endpoint_engine import EndpointEngine
+from pipeline.serving.inference import PROBES, Answer
+
+from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of, refuse
+from .chat_server import (
+    KEY,
+    ChatServer,
+    HttpRequest,
+    HttpResponse,
+    as_json,
+    chat_server,
+    completion,
+)
+
+
+def body_of_an_error(body: dict[str, Any]) -> HttpResponse:
+    return as_json({"error": {"message": "CUDA out of memory", "type": "internal"}})
+
+
+def without_usage(body: dict[str, Any]) -> HttpResponse:
+    return completion(body, usage=None)
+
+
+def a_choice(**changes: Any) -> Callable[[dict[str, Any]], HttpResponse]:
+    return lambda body: completion(body, choice=changes)
+
+
+def choices(number: int) -> Callable[[dict[str, Any]], HttpResponse]:
+    return lambda body: completion(body, choices=json.loads(completion(body).body)["choices"] * number)
+
+
+BAD_REPLIES = {
+    "the body of an error": (body_of_an_error, "HTTP 200 with the body of an error: CUDA out of memory"),
+    "no choices": (choices(0), "0 choices where one was asked for"),
+    "two choices": (choices(2), "2 choices where one was asked for"),
+    "no usage": (without_usage, "no usage"),
+    "a null finish_reason": (a_choice(finish_reason=None), "finish_reason is None"),
+    "an unknown finish_reason": (a_choice(finish_reason="tool_calls"), "finish_reason is 'tool_calls'"),
+    "no text": (a_choice(message={"role": "assistant", "content": None}), "a choice without a text"),
+    "a page": (lambda body: HttpResponse(200, b"<html>Sign in</html>"), "not JSON"),
+    "HTTP 500": (lambda body: HttpResponse(500), "HTTP 500, 3 times"),
+    "a body that is cut": (lambda body: HttpResponse(200, b"{", promised=100), "the connection broke, 3 times"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REPLIES)
+def test_a_server_whose_replies_are_no_answers_is_refused(name: str) -> None:
+    respond, detail = BAD_REPLIES[name]
+    words = refuse(always(respond))
+    assert detail in words
+    assert "SERVING_URL" in words
+
+
+@pytest.mark.parametrize("name", BAD_REPLIES)
+def test_one_bad_reply_is_an_error_of_its_question(name: str) -> None:
+    respond, detail = BAD_REPLIES[name]
+
+    def once(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return respond(request.body) if request.body["messages"] == REQUESTS[7].messages else None
+
+    with chat_server(once) as server:
+        _, answers = asked_of(server)
+    bad = answers.pop("7")
+    assert (bad.stop, bad.text, bad.tokens) == ("error", "", 0)
+    assert detail in bad.detail
+    assert len(answers) == len(REQUESTS) - 1 and "error" not in {answer.stop for answer in answers.values()}
+
+
+def test_a_prompt_that_is_refused_is_an_error_of_its_question() -> None:
+    def too_long(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return as_json({"message": "longer than the context of 8"}, 400) if place == PROBE_QUESTIONS + 1 else None
+
+    with chat_server(too_long) as server:
+        _, answers = asked_of(server)
+    (bad,) = [answer for answer in answers.values() if answer.stop == "error"]
+    assert bad.detail == "HTTP 400: longer than the context of 8"
+    assert len(answers) == len(REQUESTS)
+
+
+@pytest.mark.parametrize("endless", [True, False], ids=["trickles", "is silent"])
+def test_an_answer_that_never_ends_is_an_error(endless: bool) -> None:
+    def stuck(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        if request.body["messages"] != REQUESTS[0].messages:
+            return None
+        if not endless:
+            server.closing.wait()
+        return HttpResponse(200, b"", endless=endless)
+
+    with chat_server(stuck) as server:
+        settings = SERVING.model_copy(update={"timeout_s": 1.0, "attempts": 2})
+        _, answers = asked_of(server, REQUESTS[:3], settings)
+    assert answers["0"].stop == "error"
+    assert answers["0"].detail == "no answer within the time limit, 2 times"
+    assert len(server.asked) == PROBE_QUESTIONS + 4
+
+
+def test_a_server_that_drops_at_four_fifths_ends_the_asking() -> None:
+    """What was answered before is with the caller."""
+    many = [request.model_copy(update={"key": f"{n}/{request.key}"}) for n in range(3) for request in REQUESTS]
+    most = len(many) * 4 // 5
+
+    def drops(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return HttpResponse(200, b"{", promised=100) if place >= most else None
+
+    answers: list[Answer] = []
+    with (
+        chat_server(after_probes(drops)) as server,
+        EndpointEngine(SERVING, Endpoint(server.url), print, 0.001).open("champion", MODEL) as session,
+        pytest.raises(RuntimeError, match=f"last {GIVE_UP_AFTER} questions without an answer.*run again"),
+    ):
+        session.answer(many, SAMPLING, answers.append)
+    assert len([answer for answer in answers if answer.stop != "error"]) == most
+    assert len(answers) < len(many)
+
+
+def test_a_server_that_fails_now_and_then_is_asked_to_the_end() -> None:
+    def every_second(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return HttpResponse(500) if request.body["seed"] % 2 else None
+
+    many = [request.model_copy(update={"key": f"{n}/{request.key}"}) for n in range(2) for request in REQUESTS]
+    settings = SERVING.model_copy(update={"in_flight": 1, "attempts": 1})
+    with chat_server(after_probes(every_second)) as server:
+        _, answers = asked_of(server, many, settings)
+    assert [answer.stop for answer in answers.values()].count("error") == len(REQUESTS) > GIVE_UP_AFTER
+    assert len(answers) == len(many)
+
+
+@pytest.mark.parametrize(
+    ("status", "instruction"),
+    [
+        (401, "Set SERVING_API_KEY"),
+        (403, "Set SERVING_API_KEY"),
+        (404, "Set SERVING_URL .* and evaluation.serving.champion"),
+        (302, "Set SERVING_URL"),
+        (405, "Set SERVING_URL"),
+    ],
+)
+def test_a_status_that_says_no_raises_what_to_set(status: int, instruction: str) -> None:
+    no = HttpResponse(status, json.dumps({"error": {"message": f"no {KEY} here"}}).encode(), {"Location": "/v2"})
+    words = refuse(always(lambda body: no))
+    with (
+        chat_server(after_probes(always(lambda body: no))) as server,
+        EndpointEngine(SERVING, Endpoint(server.url, KEY), print).open("champion", MODEL) as session,
+        pytest.raises(ValueError, match=instruction) as refused,
+    ):
+        session.answer(REQUESTS, SAMPLING, lambda answer: pytest.fail("an answer"))
+    assert f"HTTP {status}" in words and KEY not in words and KEY not in str(refused.value)
+    assert str(refused.value).partition("HTTP")[2] == words.partition("HTTP")[2]
+
+
+def test_an_answer_under_another_name_is_refused() -> None:
+    words = refuse(always(lambda body: completion(body, model="tuned-7b-2026-01-01")))
+    assert "answers as 'tuned-7b-2026-01-01' where 'tuned-7b' was asked" in words
+    assert words.endswith("Set evaluation.serving.champion to the name that it answers under.")
+
+
+def test_a_server_without_connection_is_refused() -> None:
+    with chat_server() as server:
+        pass
+    engine = EndpointEngine(SERVING, Endpoint(server.url), print, backoff_s=0.001)
+    with pytest.raises(ValueError, match=r"no connection, 3 times\. See to it, or set SERVING_URL"):
+        engine.open("champion", MODEL).__enter__()
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_server_that_ignores_seeds_is_refused(everywhere: bool) -> None:
+    """Also one whose model is sure of its answers to all but one question."""
+
+    def lucky(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+        sure = not everywhere and request.body["messages"] != PROBES[6]
+        return completion(request.body, seed=0 if sure else place)
+
+    assert "The endpoint does not draw by seed" in refuse(lucky)
+
+
+def test_a_server_that_answers_alike_to_every_seed_is_refused() -> None:
+    words = refuse(always(lambda body: completion(body, seed=7)))
+    assert "The endpoint does not draw by seed" in words and "8 questions in one way under two seeds" in words
+
+
+def test_a_server_that_is_replaced_under_way_is_refused() -> None:
+    def replaced(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return completion(request.body, "fp-2") if place >= 10 else None
+
+    with (
+        chat_server(after_probes(replaced), fingerprint="fp-1") as server,
+        pytest.raises(RuntimeError, match="its fingerprint was 'fp-1' and is 'fp-2'"),
+    ):
+        asked_of(server)
+
+
+def test_another_arm_has_no_name() -> None:
+    engine = EndpointEngine(SERVING, Endpoint("http://127.0.0.1:1/v1"), print)
+    with pytest.raises(ValueError, match="names no model for the judge"):
+        engine.open("judge", MODEL).__enter__()
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000/v1", "http://me:secret@host/v1", "http://host/v1?key=secret"])
+def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="SERVING_URL") as refused:
+        EndpointEngine(SERVING, Endpoint(url, KEY), print)
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,218 @@
+"""A real vLLM server, started and ended as the step does it: same seed, same answer, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.task import problems
+from pipeline.processes import session_members
+from pipeline.recipe.serving import TransformersServing, VllmServing
+from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, InferenceSession, Sampling, answer_seed
+from pipeline.serving.leftovers import ServerGroup
+from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.serving.vllm_engine import ServedAdapter, VllmEngine
+from pipeline.storage import ModelRef, digest_dir, model_ref
+
+from ...servers import VLLM_ON_CPU, vllm_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+ROOT = Path(__file__).parents[3]
+WITHIN_S = 120
+SERVING = VllmServing(in_flight=16, start_timeout_s=240)
+REQUESTS = [
+    AnswerRequest(key=str(n), messages=[{"role": "user", "content": p.prompt}], seed=answer_seed(0, str(n), 0))
+    for n, p in enumerate(problems(7, "heldout", 48))
+]
+DRAWN, GREEDY = Sampling(temperature=1.0, max_completion_tokens=32), Sampling(temperature=0, max_completion_tokens=32)
+STEP = """
+import sys, time
+from pathlib import Path
+from pipeline.recipe.serving import VllmServing
+from pipeline.serving.vllm_engine import VllmEngine
+from pipeline.storage import model_ref
+engine = VllmEngine(VllmServing(start_timeout_s=240), Path(sys.argv[1]), Path(sys.argv[2]), print)
+with engine.open("champion", model_ref(sys.argv[3])):
+    print("open", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (VLLM_ON_CPU | {"OMP_NUM_THREADS": "1"}).items():
+            patch.setenv(name, value)
+        yield vllm_python()
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
+    """An adapter of the embedded model that answers otherwise, and the model that it is merged into."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(MODEL_DIR), lora)
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "lora_B" in name:
+                weights.mul_(0.6)
+    folder, merged = (tmp_path_factory.mktemp(name) for name in ("adapter", "merged"))
+    model.save_pretrained(folder)
+    shutil.copytree(MODEL_DIR, merged, dirs_exist_ok=True)
+    model.merge_and_unload().save_pretrained(merged)
+    return ModelRef(uri=str(folder), digest=digest_dir(folder)), model_ref(merged)
+
+
+@pytest.fixture(scope="module")
+def engine(
+    python: Path, adapter: tuple[ModelRef, ModelRef], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmEngine]:
+    """One server for both arms."""
+    served = ServedAdapter(adapter[0], model_ref(MODEL_DIR))
+    settings = SERVING.model_copy(update={"adapters": True})
+    with VllmEngine(settings, python, tmp_path_factory.mktemp("vllm"), print, served) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def champion(engine: VllmEngine) -> Iterator[InferenceSession]:
+    with engine.open("champion", model_ref(MODEL_DIR)) as session:
+        yield session
+
+
+def answered(session: InferenceSession, sampling: Sampling, requests: list[AnswerRequest] = REQUESTS) -> list[Answer]:
+    answers: dict[str, Answer] = {}
+    session.answer(requests, sampling, lambda answer: answers.update({answer.key: answer}))
+    assert "error" not in {answer.stop for answer in answers.values()}
+    return [answers[request.key] for request in requests]
+
+
+def texts(session: InferenceSession, sampling: Sampling, requests: list[AnswerRequest] = REQUESTS) -> list[str]:
+    return [answer.text for answer in answered(session, sampling, requests)]
+
+
+def by_transformers(model: ModelRef, sampling: Sampling) -> list[Answer]:
+    with TransformersEngine(TransformersServing(), print).open("champion", model) as session:
+        return answered(session, sampling)
+
+
+def differ(left: list[Answer], right: list[Answer]) -> int:
+    """Answers that differ, in anything but the time they took."""
+    return sum(a.model_copy(update={"latency_s": b.latency_s}) != b for a, b in zip(left, right, strict=True))
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def group(folder: Path) -> ServerGroup:
+    (file,) = folder.glob("server-*.json")
+    return ServerGroup.model_validate_json(file.read_bytes())
+
+
+def test_one_answer_for_one_seed_at_1_and_16_in_flight(champion: InferenceSession) -> None:
+    begun = time.monotonic()
+    together = texts(champion, DRAWN)
+    print(f"vllm: {len(REQUESTS) / (time.monotonic() - begun):.0f} answers/s at 16 in flight")
+    assert [texts(champion, DRAWN, [request])[0] for request in REQUESTS] == together
+    others = [request.model_copy(update={"seed": request.seed + 1}) for request in REQUESTS]
+    assert sum(a != b for a, b in zip(texts(champion, DRAWN, others), together, strict=True)) > 5
+
+
+@pytest.mark.parametrize("sampling", [DRAWN, GREEDY], ids=["drawn", "likeliest"])
+def test_answers_are_those_of_transformers(champion: InferenceSession, sampling: Sampling) -> None:
+    """On a CPU to the token, drawn ones too: both divide the probabilities by exponential numbers of the same seed."""
+    assert differ(answered(champion, sampling), by_transformers(model_ref(MODEL_DIR), sampling)) <= 1, "no near tie"
+
+
+def test_the_adapter_answers_as_its_merged_model(
+    engine: VllmEngine, champion: InferenceSession, adapter: tuple[ModelRef, ModelRef]
+) -> None:
+    with engine.open("candidate", adapter[0]) as candidate:
+        answers = answered(candidate, GREEDY)
+        assert candidate.decoding == champion.decoding and "with adapters" in candidate.decoding.version
+    assert differ(answers, by_transformers(adapter[1], GREEDY)) <= 2, "more than near ties"
+    assert differ(answers, answered(champion, GREEDY)) > 5
+
+
+def test_what_decides_is_on_record(champion: InferenceSession) -> None:
+    decoding = champion.decoding
+    assert (decoding.engine, decoding.device, decoding.dtype) == ("vllm", "cpu", "float32")
+    assert (decoding.stop_ids, decoding.context, decoding.batch_invariant) == ((3,), 1024, False)
+    assert decoding.version[0].isdigit() and "torch" in decoding.version
+
+
+def test_a_prompt_beyond_the_context_is_refused_before_a_draw(champion: InferenceSession) -> None:
+    long = AnswerRequest(key="long", messages=[{"role": "user", "content": "a b " * 800}], seed=1)
+    with pytest.raises(ValueError, match=r"more than the context of 1,024\. Lower max_completion_tokens"):
+        champion.answer([*REQUESTS, long], DRAWN, lambda answer: pytest.fail("an answer"))
+
+
+def test_the_server_wants_its_key(engine: VllmEngine, champion: InferenceSession) -> None:
+    import httpx2
+
+    assert champion is not None
+    (log,) = engine.folder.glob("server-*.log")
+    members = group(engine.folder).members
+    arguments = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in members)
+    port = arguments.partition(b"--port\0")[2].partition(b"\0")[0].decode()
+    answer = httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False)
+    assert answer.status_code == 401
+    key = Path(f"/proc/{group(engine.folder).session}/environ").read_bytes().partition(b"VLLM_API_KEY=")[2]
+    assert (key := key.partition(b"\0")[0]) and key not in arguments and key.decode() not in log.read_text()
+
+
+def test_a_killed_server_ends_in_words_and_leaves_no_process(python: Path, tmp_path: Path) -> None:
+    """Its model ends answers at a token that only generation_config.json names, as it does in transformers."""
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL_DIR, folder)
+    tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [3, tokens["="]], "top_k": 1}))
+    killed: list[ServerGroup] = []
+
+    def kill(answer: Answer) -> None:
+        if not killed:
+            killed.append(group(tmp_path / "vllm"))
+            assert len(session_members(killed[0].session)) >= 3, "server, engine, worker"
+            os.kill(killed[0].session, signal.SIGKILL)
+
+    engine: InferenceEngine = VllmEngine(SERVING, python, tmp_path / "vllm", print)
+    with ExitStack() as stack:
+        session = stack.enter_context(engine.open("champion", model_ref(folder)))
+        stopped = texts(session, DRAWN)
+        assert session.decoding.stop_ids == (3, tokens["="])
+        assert not [text for text in stopped if "=" in text] and len(set(stopped)) > 20
+        with pytest.raises(RuntimeError, match=r"vLLM (stopped answering|ended while it was asked).*last lines"):
+            session.answer(REQUESTS * 4, DRAWN, kill)
+        wait_for(lambda: not session_members(killed[0].session))
+
+
+def test_a_killed_step_leaves_no_process(python: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STEP, str(python), str(tmp_path), str(MODEL_DIR)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as step:
+        assert step.stdout is not None
+        assert any(line == "open\n" for line in step.stdout)
+        server = group(tmp_path)
+        assert len(session_members(server.session)) >= 3, "server, engine, worker"
+        step.kill()
+        wait_for(lambda: not session_members(server.session))
+    wait_for(lambda: not list(tmp_path.glob("server-*.json")))
