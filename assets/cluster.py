@@ -22,6 +22,7 @@ from pipeline import layout
 from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.serving.memory import this_machine, too_large
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
@@ -131,6 +132,10 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
     refusals = exhausted(ledger, section, datetime.now(UTC))
     refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe)
+    if large := too_large(section.serving, base, this_machine()):
+        refusals.append(
+            f"{large}. Choose another evaluation.serving, such as kind: endpoint, or run it on another machine."
+        )
     demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
     if demo and not is_demo and not recipe.accept_demo_suite:
         refusals.append(
