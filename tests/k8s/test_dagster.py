@@ -17,6 +17,7 @@ from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
 from pipeline.pinning import pin
+from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.storage import DatasetRef, Store
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
@@ -48,7 +49,9 @@ def test_training_asset_runs_on_the_recipes_cluster(
         overrides=[f"data_root={tmp_path / 'data'}", f"compute.kubernetes={yaml.safe_dump(placed)}"],
     )
     pin(store, iteration, settings.recipe())
-    ensure_suite(store, settings.recipe().evaluation)
+    (suite,) = settings.recipe().evaluation.suites
+    assert isinstance(suite, ArithmeticSuite)
+    ensure_suite(store, suite, settings.recipe().evaluation.seed)
     resources = {"deployment": settings, "io_manager": records}
     with Kubelet(cluster.api, tmp_path / "logs") as kubelet, dg.instance_for_test() as instance:
         cluster.ours.logs = kubelet.logs
