@@ -27,8 +27,8 @@ class SuiteSection(Section):
     """target: the candidate must be better here. guard: it must not be worse than `margin`. report: it is measured,
     and decides nothing."""
     margin: Share = 0.03
-    """Of a guard: the loss of its score that is still borne. Of a target: the same, where `evaluation.improve` is any or
-    cost."""
+    """Of a guard: the loss of its score that is still borne. Of a target: the same, where `evaluation.improve` is any
+    or cost."""
     floor: Share | None = None
     """Score that the candidate must be shown to reach, whatever the champion's; null: none."""
     samples_per_item: PositiveInt | None = None
