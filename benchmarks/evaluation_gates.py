@@ -190,12 +190,12 @@ def planned_power(small: bool) -> dict[str, float]:
     rng = np.random.default_rng(3)
     worst, from_bundles = 0.0, list[float]()
     for between, items, k in DESIGNS[:1] if small else DESIGNS:
-        known = Variance(between, 0.5 - between / 2)
+        variance = Variance(between, 0.5 - between / 2)
         suites = [{"kind": "arithmetic", "name": name, "role": "guard", "margin": MARGIN} for name in "abc"]
         suites.append({"kind": "arithmetic", "name": "t", "role": "target"})
         section = Evaluation.model_validate({"suites": suites, "samples_per_item": k})
         asked = [_suite(each.name, items, 1) for each in section.suites]
-        planned = power.plan(asked, section, {each.name: known for each in asked})
+        planned = power.plan(asked, section, {each.name: variance for each in asked})
         gain = planned.suites[-1].gain or 0.0
         shown = float(improves(_apart(rng, gates, items, k, between, gain), section.improvement_alpha(), 1).mean())
         held = np.ones(gates, dtype=bool)
@@ -212,7 +212,7 @@ def planned_power(small: bool) -> dict[str, float]:
                 asked[-1:], section, {"t": power.measured(earlier, [str(n) for n in range(items)])}
             ).suites
             level = -statistics.normal_quantile(section.improvement_alpha())
-            true = float(np.sqrt((known.between + known.within / k) / items))
+            true = float(np.sqrt((variance.between + variance.within / k) / items))
             from_bundles.append(abs(_normal((again.gain or 0.0) / true - level) - 0.8))
     print(f"planned from one earlier evaluation: off by {np.mean(from_bundles):.1%} on average")
     return {

@@ -66,11 +66,11 @@ def withdraw(context: IterationContext) -> list[str]:
         newest = [each for section in sections if (each := frozen.latest(store, section.name)) is not None]
         every = [item for each in newest for item in each.items]
         allowed = agreed(store, context.lake, {each.day for each in every}) if every else frozenset()
-        gone = {each.item.id for each in every if (each.trace_id, each.observation_id) not in allowed}
-        if not gone:
+        withdrawn = {each.item.id for each in every if (each.trace_id, each.observation_id) not in allowed}
+        if not withdrawn:
             return []
-        context.log(f"evaluation: {len(gone)} items are taken out of suites: their rows do not consent any more")
-        return [*journal.erase(store, gone), *judgements.erase(store, gone), *frozen.remove(store, gone)]
+        context.log(f"evaluation: {len(withdrawn)} items are taken out of suites: their rows do not consent any more")
+        return [*journal.erase(store, withdrawn), *judgements.erase(store, withdrawn), *frozen.remove(store, withdrawn)]
 
 
 def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:
@@ -103,29 +103,29 @@ def _freeze(
     kept, replaced = _kept(before, section.refresh_share, number)
     most = section.items if golden else len(kept) + int(LARGEST_SHARE * len(source.prompts))
     drawn = draw(fresh, kept, min(section.items, most), section, number)
-    made = [*kept, *(item for name in drawn for item in _items(fresh[name]))]
+    chosen = [*kept, *(item for name in drawn for item in _items(fresh[name]))]
     available = sum(map(len, fresh.values()))
     left_out = {
         **source.left_out,
         "frozen before" if golden else "trained on or frozen before": len(source.candidates) - available,
-        "not needed, or over a share": available - (len(made) - len(kept)),
+        "not needed, or over a share": available - (len(chosen) - len(kept)),
     }
     left_out = {reason: count for reason, count in sorted(left_out.items()) if count}
-    if not made:
+    if not chosen:
         raise ValueError(_nothing(section, left_out))
     generation = Generation(
         number=number,
         frozen=now,
         lines=(),
-        clusters=len({each.item.cluster for each in made}),
+        clusters=len({each.item.cluster for each in chosen}),
         replaced=replaced,
         left_out=left_out,
         agreement=source.agreement,
         advisory=source.advisory,
     )
-    frozen.publish(context.store, section.name, generation, made)
+    frozen.publish(context.store, section.name, generation, chosen)
     context.log(
-        f"evaluation: {section.name}: generation {number} has {len(made)} items in {generation.clusters} clusters"
+        f"evaluation: {section.name}: generation {number} has {len(chosen)} items in {generation.clusters} clusters"
         f"{f'; it decides nothing: {source.advisory}' if source.advisory else ''}"
     )
 
@@ -153,8 +153,8 @@ def trained(store: Store) -> list[str]:
 def _kept(before: Sequence[FrozenItem], share: float, number: int) -> tuple[list[FrozenItem], int]:
     """The items of the clusters that stay, and how many clusters do not."""
     names = sorted({each.item.cluster for each in before}, key=lambda name: _turn(name, number))
-    leaving = set(names[: round(share * len(names))])
-    return [each for each in before if each.item.cluster not in leaving], len(leaving)
+    replaced = set(names[: round(share * len(names))])
+    return [each for each in before if each.item.cluster not in replaced], len(replaced)
 
 
 def draw(

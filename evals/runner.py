@@ -91,17 +91,16 @@ class Respondent(NamedTuple):
         errors: dict[str, Answer] = {}
         with open_journal(self.store, self.model.digest, protocol) as journal:
             todo = [each for each in asked if each.request.key not in journal.answers]
-            self.log(
-                f"evaluation: {name}: {len(asked) - len(todo)} of {len(asked)} answers are there, {len(todo)} asked"
-            )
+            kept = len(asked) - len(todo)
+            self.log(f"evaluation: {name}: {len(todo):,} answers to be asked, {kept:,} in the journal")
             if todo:
                 items = {each.request.key: each.item.id for each in todo}
                 keep = _keeper(journal, items, errors)
                 self.session.answer([each.request for each in todo], plan, keep)
-            known = {**journal.answers, **errors}
-        if lost := sum(each.request.key not in known for each in asked):
+            answers = {**journal.answers, **errors}
+        if lost := sum(each.request.key not in answers for each in asked):
             raise ValueError(f"The engine left {lost} of {len(todo)} questions without an answer. Evaluate again.")
-        return [known[each.request.key] for each in asked]
+        return [answers[each.request.key] for each in asked]
 
     def _graded(self, suite: Suite, k: int, answers: list[Answer]) -> tuple[ItemResult, ...]:
         by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]

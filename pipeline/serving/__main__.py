@@ -106,13 +106,13 @@ def serve(model: LoadedModel, lines: TextIO, out: TextIO) -> None:
     while first := lines.readline():
         sampling = Sampling.model_validate_json(first)
         requests = [AnswerRequest.model_validate_json(line) for line in iter(lines.readline, "\n")]
-        started = told = time.monotonic()
+        started = reported = time.monotonic()
         try:
             for number, answer in enumerate(model.answers(requests, sampling), start=1):
                 write("answer", answer.model_dump(mode="json"))
-                if time.monotonic() - told > PROGRESS_EVERY_S or number == len(requests):
-                    told = time.monotonic()
-                    write("progress", f"{number} of {len(requests)} answers, {number / (told - started):.0f}/s")
+                if time.monotonic() - reported > PROGRESS_EVERY_S or number == len(requests):
+                    reported = time.monotonic()
+                    write("progress", f"{number} of {len(requests)} answers, {number / (reported - started):.0f}/s")
         except RequestRefused as refusal:
             write("refused", str(refusal))
             return
