@@ -7,11 +7,12 @@ import dagster as dg
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.metadata import picture, table
 from assets.resources import Deployment
-from evals.freezing import freeze, prompts
-from evals.suites import pin, suites
+from evals.freezing import held_apart
+from evals.suites import suites
 from pipeline import layout
 from pipeline.plots import selection as selection_plots
 from pipeline.rewards.records import RewardLabels
+from pipeline.samples.records import FreshSamples
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
 from pipeline.selection.memo import memo
@@ -22,19 +23,18 @@ from pipeline.training.step_times import measured_step_s
 
 
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
-def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
+def preference_dataset(
+    context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels, samples: FreshSamples
+):
     """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
-    freeze(work, reward_labels.dataset, datetime.now(UTC))
-    asked = suites(work.store, work.recipe.evaluation)
-    pin(work.store, work.path(), asked)
     dataset: PreferenceDataset = build(
         work,
         reward_labels.dataset,
-        {each.name: each.texts() for each in asked if not each.generation},
+        held_apart(work, reward_labels.dataset, datetime.now(UTC)),
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
-        prompts(asked),
+        samples.dataset,
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
     report = dataset.contamination

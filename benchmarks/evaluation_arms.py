@@ -7,7 +7,6 @@ from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.comparison import BundleRef
 from evals.gate import Verdict
-from evals.journal import AnswerProtocol
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.statistics import Array
@@ -15,6 +14,7 @@ from evals.suites import Suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding
+from pipeline.serving.journal import AnswerProtocol
 from pipeline.storage import ModelRef
 
 if TYPE_CHECKING:

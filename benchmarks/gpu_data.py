@@ -21,6 +21,7 @@ from pipeline.recipe import Accelerator, Checkpoints, Compute, Rewards, Selectio
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
+from pipeline.selection.trainable import HeldApart
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import plan_training
 from tests.contexts import context_of
@@ -99,7 +100,7 @@ def write_plan(
         rewards=rewards,
         compute=Compute(accelerator=accelerator),
     )
-    plan_training(context, build(context, labels, {}, lambda: ids, Trust()), {}, lambda: ids)
+    plan_training(context, build(context, labels, HeldApart({}), lambda: ids, Trust()), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 
 

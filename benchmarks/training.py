@@ -28,6 +28,7 @@ from pipeline.recipe import Compute, Selection, Training
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
+from pipeline.selection.trainable import HeldApart
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import plan_training
 from tests.contexts import context_of
@@ -104,7 +105,7 @@ def write_plan(root: Path, training: Training, method: str = "grpo", processes: 
     selection = Selection(method=method, held_out_share=share)  # type: ignore[arg-type]
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
     context = context_of(store, iteration, selection=selection, training=training, compute=Compute(processes=processes))
-    plan_training(context, build(context, labels, {}, lambda: ids, Trust()), {}, lambda: ids)
+    plan_training(context, build(context, labels, HeldApart({}), lambda: ids, Trust()), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 
 

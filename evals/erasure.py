@@ -11,10 +11,11 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from evals import bundle, journal, judgements
+from evals import bundle, judgements
 from evals.suites import frozen
 from pipeline import layout
 from pipeline.rewards.feedback import principal
+from pipeline.serving import journal
 from pipeline.storage import Store
 
 

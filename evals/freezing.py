@@ -21,15 +21,17 @@ from datetime import datetime, timedelta
 
 import pyarrow.parquet as pq
 
-from evals import journal, judgements
+from evals import judgements
 from evals.candidates import Drawable, SuiteCandidate, drawable
-from evals.suites import Item, Suite, frozen
+from evals.suites import Item, Suite, frozen, pin, suites
 from evals.suites.frozen import Frozen, FrozenItem, Generation
 from pipeline import layout
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
 from pipeline.rewards.reviews.references import answered, doubts
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
+from pipeline.selection.trainable import HeldApart
+from pipeline.serving import journal
 from pipeline.storage import DatasetRef, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
@@ -71,6 +73,15 @@ def withdraw(context: IterationContext) -> list[str]:
             return []
         context.log(f"evaluation: {len(withdrawn)} items are taken out of suites: their rows do not consent any more")
         return [*journal.erase(store, withdrawn), *judgements.erase(store, withdrawn), *frozen.remove(store, withdrawn)]
+
+
+def held_apart(context: IterationContext, labels: DatasetRef, now: datetime) -> HeldApart:
+    """What the recipe's suites ask, pinned for the iteration: training sees none of it. Suites from traces that are due
+    are frozen first."""
+    freeze(context, labels, now)
+    asked = suites(context.store, context.recipe.evaluation)
+    pin(context.store, context.path(), asked)
+    return HeldApart({each.name: each.texts() for each in asked if not each.generation}, prompts(asked))
 
 
 def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:

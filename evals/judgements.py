@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from evals.journal import held
 from pipeline import layout
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.serving.inference import Messages
+from pipeline.serving.journal import held
 from pipeline.storage import Record, Store, digest_json, write_atomically
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from evals.journal import AnswerProtocol
 from pipeline.rewards.verifiers import Outcome
+from pipeline.serving.journal import AnswerProtocol
 from pipeline.storage import ModelRef, Record, digest_json
 
 

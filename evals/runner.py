@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evals.defects import defects
-from evals.journal import AnswerJournal, AnswerProtocol, answer_key, open_journal
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
+from pipeline.serving.journal import AnswerJournal, AnswerProtocol, answer_key, open_journal
 from pipeline.storage import ModelRef, Store
 
 Grader = Callable[[Sequence[VerifierTask]], list[Grade]]

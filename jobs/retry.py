@@ -1,8 +1,8 @@
 """A finished stage anew: `python -m jobs.retry STAGE [--iteration ID] [--yes] [--no-launch]`.
 
 Lists what the stage and those below it left in the iteration (the newest one, unless it is named), asks, removes it
-and launches the job from there. Labels are found again in the journal of findings, so nothing is paid for twice. Exit
-codes: the launch's own; with --no-launch 0; 1 when the answer was no; 2 when it could not be done (it says why).
+and launches the job from there. Labels and samples are found again in their journals, so nothing is paid for twice.
+Exit codes: the launch's own; with --no-launch 0; 1 when the answer was no; 2 when it could not be done (it says why).
 """
 
 import argparse
@@ -30,6 +30,7 @@ from pipeline.traces.erased import exclusive_lock
 BESIDE = {
     "traces": (layout.RECIPE,),
     "reward_labels": (layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.OPINIONS),
+    "samples": (layout.SAMPLE_TABLE,),
     "preference_dataset": (layout.PREFERENCE_TABLES,),
     "training_plan": (layout.TRAINING_ROWS, layout.HELD_OUT_ROWS),
     "policy_checkpoint": (layout.TRAINING,),

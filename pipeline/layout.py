@@ -12,6 +12,7 @@
     production/         the traffic of the embedded model, as a Langfuse export
     registry/blocks/    models that an erasure keeps out of the traffic
     rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions
+    samples/            fresh answers to logged prompts, by model and protocol
     rollout/<model>/    the events of a rollout, in order; the local router's split
     suites/             what an evaluation asks, a file for each suite and draw
     traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `staging/` is scratch
@@ -24,8 +25,9 @@ from __future__ import annotations
 AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW = "audit", "erasures", "iterations", "lake", "mlflow"
 EVALUATION = "evaluation"
 PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewards", "rollout", "traces"
+SAMPLES = "samples"
 SUITES = "suites"
-OWN = frozenset((AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, TRACES))
+OWN = frozenset((AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TRACES))
 """What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""
 
 # Below `audit/`.
@@ -40,6 +42,9 @@ DATASET_USERS = f"{DATASETS}/members"
 # Below `rewards/`.
 FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions", f"{REWARDS}/reviews"
 JUDGES = f"{REWARDS}/judges"
+
+# Below `samples/`.
+SAMPLE_ANSWERS, SAMPLE_SERVING = f"{SAMPLES}/answers", f"{SAMPLES}/serving"
 
 ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
 JUDGEMENTS = f"{EVALUATION}/judgements"
@@ -56,6 +61,7 @@ RECIPE = "recipe.json"
 GOVERNED = "traces.json"
 LABELS, LABEL_TABLE, OPINIONS, LABEL_EXAMPLES = "reward_labels.json", "reward_labels", "opinions", "label_examples"
 LABELLING_LOCK = "labelling.lock"
+FRESH, SAMPLE_TABLE = "samples.json", "samples"
 PREFERENCES, PREFERENCE_TABLES = "preference_dataset.json", "preference_dataset"
 TRAINING = "training"
 PLAN_FILE, RESULT_FILE, ROWS_FILE, HELD_OUT_FILE = "plan.json", "result.json", "data.parquet", "held_out.parquet"
@@ -89,9 +95,9 @@ def library_log(model: str, protocol: str) -> str:
     return f"{LIBRARY_LOGS}/{model}/{protocol}.json"
 
 
-def answers(model: str, protocol: str) -> str:
+def answers(model: str, protocol: str, folder: str = ANSWERS) -> str:
     """The journal of one model's answers under one protocol (both by digest): a JSON line for each."""
-    return f"{ANSWERS}/{model}/{protocol}.jsonl"
+    return f"{folder}/{model}/{protocol}.jsonl"
 
 
 def judgements(judge: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from evals.journal import AnswerProtocol
 from evals.libraries import inspect_log, lm_eval_log
 from evals.libraries.environment import LibraryEnvironments
 from evals.libraries.tasks import task_arguments
@@ -25,6 +24,7 @@ from pipeline.recipe.serving import HttpServing
 from pipeline.recipe.suites import InspectSuite, LibrarySuite, LmEvalSuite
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import InferenceSession, Sampling
+from pipeline.serving.journal import AnswerProtocol
 from pipeline.storage import ModelRef, Store, digest_json, write_atomically
 
 

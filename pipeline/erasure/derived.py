@@ -18,10 +18,17 @@ from typing import Any
 from pipeline import layout
 from pipeline.erasure.affected import Person, iterations
 from pipeline.rewards import findings, reviews
+from pipeline.samples import draw
 from pipeline.storage import Store, write_atomically
 from pipeline.traces.erased import user_hash
 
-FOLDERS = (layout.OPINIONS, layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.PREFERENCE_TABLES)
+FOLDERS = (
+    layout.OPINIONS,
+    layout.LABEL_TABLE,
+    layout.LABEL_EXAMPLES,
+    layout.SAMPLE_TABLE,
+    layout.PREFERENCE_TABLES,
+)
 OF_TRAINING = (
     *(layout.ROWS_FILE, "data.staged", layout.HELD_OUT_FILE, "held_out.staged", "trl", "staging", "completions"),
     *(f"nemo/*/{name}" for name in ("train.jsonl", "validation.jsonl", "logs", "cache")),
@@ -63,11 +70,13 @@ def clear(store: Store, datasets: Collection[str]) -> list[str]:
 
 
 def rewrite_findings(store: Store, person: Person) -> list[str]:
-    """Write what judges and reviewers said of the person's completions anew without it; returns `name: n lines`.
+    """Write what judges and reviewers said of the person's completions, and what was drawn for their prompts, anew
+    without it; returns `name: n lines`.
 
     All of it goes, whatever `since` says: what is still allowed is found out again.
     """
-    return sorted([*findings.forget(store, person.ids), *reviews.forget(store, person.ids)])
+    forgetting = (findings.forget, reviews.forget, draw.forget)
+    return sorted(line for forget in forgetting for line in forget(store, person.ids))
 
 
 def rewrite_raw(store: Store, person: Person) -> list[str]:

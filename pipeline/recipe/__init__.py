@@ -18,6 +18,7 @@ from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Rewards
+from pipeline.recipe.samples import Samples
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
@@ -37,6 +38,7 @@ __all__ = [
     "Recipe",
     "Rewards",
     "Rollout",
+    "Samples",
     "Selection",
     "Sentinel",
     "Traces",
@@ -92,6 +94,8 @@ class Recipe(Section):
     """Where traces come from, which of them may be learned from, and how long they are kept."""
     rewards: Rewards = Rewards()
     """What a completion is worth, and what a check may cost."""
+    samples: Samples | None = None
+    """Completions drawn anew for logged prompts, for signals without reference answers; null: none are drawn."""
     selection: Selection = Selection()
     """Which method is trained, and the evidence that it needs."""
     training: Training = Training()

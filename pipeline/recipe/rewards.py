@@ -187,6 +187,8 @@ class Rewards(Section):
     """Without one, but with feedback of users (seed 000)."""
     judged: Weights = Weights(judge=0.4, faithfulness=0.3, answer_relevancy=0.18, context_precision=0.12)
     """With neither: 0.4 judge and 0.6 for the RAG measures (seed 000)."""
+    fresh: Weights = Weights(judge=0.5, faithfulness=0.3, answer_relevancy=0.2)
+    """Of a completion that was drawn just now and that no reference can check: nobody has rated it."""
     min_weight: Share = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5

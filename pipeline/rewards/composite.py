@@ -1,7 +1,8 @@
 """`final_reward`: one number in [0, 1] from the components that apply, or null with a reason.
 
 The rule. A trace with a reference answer is worth what the recipe's `verified` weights say, one without it but with
-feedback of users what `rated` says, any other what `judged` says. Weights are renormalised over the components that
+feedback of users what `rated` says, any other what `judged` says; a completion that was drawn just now, and that no
+reference can check, what `fresh` says. Weights are renormalised over the components that
 apply, so a trace without contexts is not punished for having none. A component that should have spoken and could not
 (a check that timed out, a judge that abstained) is not a component that does not apply: when those that did speak
 carry less than `min_weight` of the applying weight, the reward is null with the reason of the heaviest silent one.
@@ -21,7 +22,7 @@ from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grade, VerifierTask
 
-Profile = Literal["verified", "rated", "judged"]
+Profile = Literal["verified", "rated", "judged", "fresh"]
 
 
 class Reward(NamedTuple):
@@ -42,15 +43,18 @@ class Reward(NamedTuple):
         return {name: reason for name, reason in silent.items() if reason != ABSENT}
 
 
-def profile_of(reference: str | None, rated: bool) -> Profile:
-    """Which weights a trace is scored by. `rated`: it has feedback that counts."""
+def profile_of(reference: str | None, rated: bool, fresh: bool = False) -> Profile:
+    """Which weights a completion is scored by. `rated`: it has feedback that counts; `fresh`: it was drawn just now."""
     if reference:
         return "verified"
+    if fresh:
+        return "fresh"
     return "rated" if rated else "judged"
 
 
 def weights_of(profile: Profile, settings: Rewards) -> Weights:
-    return {"verified": settings.verified, "rated": settings.rated, "judged": settings.judged}[profile]
+    weights: Weights = getattr(settings, profile)
+    return weights
 
 
 def compose(findings: Mapping[str, Finding], profile: Profile, settings: Rewards) -> Reward:

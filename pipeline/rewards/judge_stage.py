@@ -7,8 +7,8 @@ are composed from the journal. The measures of retrieved passages are `retrieval
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from pipeline.rewards.order_checks import OrderChecks
 from pipeline.rewards.paid_answers import AnswerCount, PaidScores, budget_left, line_of
 from pipeline.rewards.retrieval_stage import RetrievalStage
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
-from pipeline.storage import Record
+from pipeline.storage import Record, Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
@@ -76,37 +76,72 @@ def judge_traces(
 
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
-    settings, days = context.recipe.rewards, window.days
+    days = window.days
+    with open_panel(context, days, endpoints, lineage, context.iteration.id) as panel:
+        for day in days if panel.stages else ():
+            day_opinions = scores_of(opinions / f"{day}.parquet")
+            with panel.day(day) as ask:
+                for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
+                    ask(samples(batch.to_pylist(), day_opinions, context.recipe.rewards))
+        return panel.result()
+
+
+@contextmanager
+def open_panel(
+    context: IterationContext, days: Sequence[str], endpoints: Endpoints, lineage: Collection[str], account: str
+) -> Generator[JudgePanel]:
+    """The paid judges that the recipe names, to be asked about completions to prompts of `days`.
+
+    `account`: what their findings are booked to; each account has the whole of a judge's budget. Raises ValueError when
+    one is named and has no endpoint.
+    """
+    settings = context.recipe.rewards
     with ExitStack() as stack:
         judge = retrieval = None
         if settings.judge is not None:
             endpoint = _needed(endpoints.judge, "rewards.judge", "JUDGE_URL")
-            judge = JudgeStage(stack, context, settings.judge, endpoint, lineage, days)
+            judge = JudgeStage(stack, context, settings.judge, endpoint, lineage, days, account)
         if settings.rag is not None:
             endpoint = _needed(endpoints.rag or endpoints.judge, "rewards.rag", "RAG_URL or JUDGE_URL")
-            retrieval = RetrievalStage(stack, context, settings.rag, endpoint, days)
-        stages = [stage for stage in (judge, retrieval) if stage is not None]
-        for day in days if stages else ():
-            writer = stack.enter_context(journal(context.store, day))
-            answered = settled(context.store, day)
-            day_opinions = scores_of(opinions / f"{day}.parquet")
-            if judge is not None:
-                judge.orders.new_day()
-            for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
-                asked = samples(batch.to_pylist(), day_opinions, settings)
-                asked = [sample for sample in asked if not sample.calls_tools]
-                for stage in stages:
+            retrieval = RetrievalStage(stack, context, settings.rag, endpoint, days, account)
+        yield JudgePanel(context.store, judge, retrieval)
+
+
+class JudgePanel:
+    """The paid judges while they are asked, day after day."""
+
+    def __init__(self, store: Store, judge: JudgeStage | None, retrieval: RetrievalStage | None) -> None:
+        self._store, self._judge, self._retrieval = store, judge, retrieval
+        self.stages = [stage for stage in (judge, retrieval) if stage is not None]
+
+    @contextmanager
+    def day(self, day: str) -> Generator[Callable[[Sequence[RewardSample]], None]]:
+        """Asks what is not known yet about samples of traces of one day."""
+        with journal(self._store, day) as writer:
+            answered = settled(self._store, day) if self.stages else {}
+            if self._judge is not None:
+                self._judge.orders.new_day()
+
+            def ask(batch: Sequence[RewardSample]) -> None:
+                asked = [sample for sample in batch if not sample.calls_tools]
+                for stage in self.stages:
                     stage.ask(asked, answered, writer)
+
+            yield ask
+
+    def result(self) -> JudgeStageResult:
+        """Who was asked, and what came of it."""
+        judge, retrieval = self._judge, self._retrieval
         return JudgeStageResult(
             judge_id=judge.id if judge is not None else "",
             rag_id=retrieval.id if retrieval is not None else "",
             admission=judge.admission() if judge is not None else None,
             unasked=judge.unasked if judge is not None else "judge_unasked",
             order=judge.orders.contradictions() if judge is not None else UNKNOWN,
-            asked=sum(stage.count.asked for stage in stages),
-            remembered=sum(stage.count.remembered for stage in stages),
-            tokens=sum(stage.budget.spent_tokens for stage in stages),
-            usd=sum(stage.budget.spent_usd for stage in stages),
+            asked=sum(stage.count.asked for stage in self.stages),
+            remembered=sum(stage.count.remembered for stage in self.stages),
+            tokens=sum(stage.budget.spent_tokens for stage in self.stages),
+            usd=sum(stage.budget.spent_usd for stage in self.stages),
         )
 
 
@@ -121,16 +156,18 @@ class JudgeStage:
         endpoint: Endpoint,
         lineage: Collection[str],
         days: Sequence[str],
+        account: str,
     ) -> None:
         self._store, self._iteration, self._settings = context.store, context.iteration, context.recipe.rewards
+        self._account = account
         self._section, self._lineage = section, lineage
         self._admission: Admission | None = None
         self._audits = 0
         self.unasked = "judge_unasked"
         self.count = AnswerCount()
-        self.budget = budget_left(section, context.store, context.iteration.id, days, ("judge", "order", "admission"))
+        self.budget = budget_left(section, context.store, account, days, ("judge", "order", "admission"))
         self._judge = stack.enter_context(open_judge(endpoint, section, self.budget, context.log))
-        self.orders = OrderChecks(self.id, context.iteration.id, section.order_checks)
+        self.orders = OrderChecks(self.id, account, section.order_checks)
 
     @property
     def id(self) -> str:
@@ -170,7 +207,7 @@ class JudgeStage:
             admission = self._judge.admit(self._lineage)
         finally:
             tokens, usd = self.budget.spent_tokens - before[0], self.budget.spent_usd - before[1]
-            place = JournalLine(key=self.id, source="admission", iteration=self._iteration.id, trace_id="")
+            place = JournalLine(key=self.id, source="admission", iteration=self._account, trace_id="")
             writer.add(structs.replace(place, tokens=tokens, usd=usd))
         self._admission = self._store.once(self._admission_name(), Admission, lambda: admission)
 
@@ -199,7 +236,7 @@ class JudgeStage:
         values = {} if judgement.score is None else {"judge": judgement.score}
         missing = {} if judgement.score is not None else {"judge": str(judgement.reason)}
         scores = PaidScores(values, missing, judgement.tokens, judgement.usd)
-        line = line_of(key, "judge", self._iteration.id, sample, scores)
+        line = line_of(key, "judge", self._account, sample, scores)
         line.again = not judgement.final
         writer.add(line)
 

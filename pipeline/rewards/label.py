@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,21 +147,43 @@ def label_part(part: LabelTask) -> LabelCounts:
     with shared_lock(store):  # nobody is forgotten while another machine still writes
         rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
         day_opinions = scores_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
-        held = samples(rows.to_pylist(), day_opinions, part.settings)
-        paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
-        checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
-        verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
-        lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
-        checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
-        labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
+        labels, counts = label_samples(store, samples(rows.to_pylist(), day_opinions, part.settings), part)
         name = f"{part.day}-{key_of(PurePath(part.uri).name, str(part.row_group))}.parquet"
         staged = part.target / f".{name}.{uuid.uuid4().hex}"
         pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
         staged.replace(part.target / name)
-    return LabelCounts(len(held), checked, len(verdicts) - checked)
+    return counts
 
 
-def _check_rest(store: Store, part: LabelTask, wanted: dict[str, RewardSample], lines: dict[str, JournalLine]) -> int:
+class LabelGrounds(Protocol):
+    """What decides the labels of samples of one day, beside the samples."""
+
+    @property
+    def day(self) -> str: ...
+    @property
+    def iteration(self) -> str: ...
+    @property
+    def settings(self) -> Rewards: ...
+    @property
+    def panel(self) -> JudgeStageResult: ...
+
+
+def label_samples(
+    store: Store, held: Sequence[RewardSample], part: LabelGrounds
+) -> tuple[list[dict[str, Any]], LabelCounts]:
+    """A row of LABELS for each sample of a day; what the journal has no verdict on is checked here."""
+    paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
+    checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
+    verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
+    lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
+    checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
+    labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
+    return labels, LabelCounts(len(held), checked, len(verdicts) - checked)
+
+
+def _check_rest(
+    store: Store, part: LabelGrounds, wanted: dict[str, RewardSample], lines: dict[str, JournalLine]
+) -> int:
     """Check what has no verdict that stands, add it to `lines` and to the journal; how many that were."""
     todo = [(key, sample) for key, sample in wanted.items() if key not in lines or lines[key].again]
     with journal(store, part.day) as writer, closing(grader_of(part.settings.verifier)) as check:
@@ -215,7 +237,11 @@ def _paid_keys(panel: JudgeStageResult, sample: RewardSample, settings: Rewards)
 
 
 def _label(
-    sample: RewardSample, lines: dict[str, JournalLine], verdict_key: str | None, paid: dict[str, str], part: LabelTask
+    sample: RewardSample,
+    lines: dict[str, JournalLine],
+    verdict_key: str | None,
+    paid: dict[str, str],
+    part: LabelGrounds,
 ) -> dict[str, Any]:
     findings = {"feedback": sample.feedback}
     verdict = lines[verdict_key] if verdict_key is not None else None

@@ -19,10 +19,16 @@ class RetrievalStage:
     """The measures' judge while it is asked, batch after batch."""
 
     def __init__(
-        self, stack: ExitStack, context: IterationContext, section: Rag, endpoint: Endpoint, days: Sequence[str]
+        self,
+        stack: ExitStack,
+        context: IterationContext,
+        section: Rag,
+        endpoint: Endpoint,
+        days: Sequence[str],
+        account: str,
     ) -> None:
-        self._iteration, self._settings = context.iteration, context.recipe.rewards
-        self.budget = budget_left(section, context.store, context.iteration.id, days, ("rag",))
+        self._account, self._settings = account, context.recipe.rewards
+        self.budget = budget_left(section, context.store, account, days, ("rag",))
         self.count = AnswerCount()
         self._rag = stack.enter_context(open_rag(endpoint, section, self.budget, context.log))
 
@@ -42,7 +48,7 @@ class RetrievalStage:
             missing = {**(earlier.missing if earlier else {}), **finding.missing}
             missing = {name: reason for name, reason in missing.items() if name not in values}
             scores = PaidScores(values, missing, finding.tokens, finding.usd)
-            writer.add(line_of(key, "rag", self._iteration.id, sample, scores))
+            writer.add(line_of(key, "rag", self._account, sample, scores))
 
         if todo:
             self._rag.score([_retrieved(sample, answered.get(key)) for key, sample in todo], note)

@@ -64,10 +64,18 @@ class RewardSample(NamedTuple):
     contexts: list[str]
     calls_tools: bool
     """Nothing here can hold a call: the row gets no reward, and nobody is asked about it."""
+    fresh: bool = False
+    """Drawn now, and not what production answered."""
 
     @property
     def profile(self) -> Profile:
-        return profile_of(self.reference, self.feedback.value is not None)
+        return profile_of(self.reference, self.feedback.value is not None, self.fresh)
+
+    def answered(self, completion: str) -> RewardSample:
+        """The same question with a fresh completion, of which nobody has said anything yet."""
+        return self._replace(
+            completion=completion, latency_s=None, feedback=DOES_NOT_APPLY, calls_tools=False, fresh=True
+        )
 
     @property
     def prompt(self) -> str:

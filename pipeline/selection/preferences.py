@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.recipe import Selection
 from pipeline.selection.clusters import cluster, held_out
-from pipeline.selection.contamination import ContaminationReport, Hit, Index, contents
+from pipeline.selection.contamination import ContaminationReport, Hit
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, cap_principals, comparable, pairs, read_labels
+from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
 from pipeline.storage import DatasetRef, Record, Store, digest_file
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
@@ -93,29 +94,24 @@ class PreferenceDataset(Record):
 def build(
     context: IterationContext,
     labels: DatasetRef,
-    held_out_texts: Mapping[str, Sequence[str]],
+    apart: HeldApart,
     governed: Callable[[], Collection[tuple[str, str]]],
     trust: Trust,
-    frozen: Sequence[str] = (),
+    fresh: DatasetRef | None = None,
 ) -> PreferenceDataset:
     """Build and publish the tables once.
 
-    `held_out_texts`: every evaluation suite's items, but for those that were drawn from traces: `frozen` has their
-    prompts, as labels have them. Rows with such a prompt are expected, and no sign of a broken split. `governed`:
-    (trace_id, observation_id) of the rows that may be trained on now. Raises ValueError when more than
-    `max_contamination` of the rows hold evaluation items.
+    `governed`: (trace_id, observation_id) of the rows that may be trained on now. `fresh`: completions drawn for
+    logged prompts, with the columns of LABELS. Raises ValueError when more than `max_contamination` of the rows hold
+    evaluation items.
     """
 
     store, iteration, settings = context.store, context.iteration, context.recipe.selection
 
     def make() -> PreferenceDataset:
-        labelled = read_labels(labels)
-        allowed = governed()
-        agreed = [row for row in labelled if row.consent is True and row[:2] in allowed]
-        trainable = without_frozen(agreed, frozen)
-        clean, contamination, hits = Index(held_out_texts).check(trainable)
-        _refuse_contaminated(contamination, hits, settings.max_contamination)
-        groups = by_prompt(clean)
+        usable = trainable(read_labels(labels), apart, governed, settings.max_contamination)
+        drawn = trainable_samples(read_labels(fresh), usable.rows, apart) if fresh is not None else []
+        groups = by_prompt([*usable.rows, *drawn])
         clusters = cluster(groups)
         hidden = held_out(clusters, settings.held_out_share)
         trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
@@ -131,14 +127,14 @@ def build(
             "held_out_pairs": pa.Table.from_pylist([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
             "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
         }
-        refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, hits)
+        refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, usable.hits)
         return PreferenceDataset(
             iteration=iteration.id,
             **refs,
             evidence=measure([row for group in trained.values() for row in group], kept, trust, settings),
-            contamination=contamination,
-            frozen=len(agreed) - len(trainable),
-            without_consent=len(labelled) - len(agreed),
+            contamination=usable.contamination,
+            frozen=usable.frozen,
+            without_consent=usable.without_consent,
             capped_pairs=len(candidates) - len(kept),
             curriculum=dict(sorted(Counter(stats.status for stats in prompt_stats).items())),
             clusters=len(set(clusters.values())),
@@ -147,16 +143,6 @@ def build(
 
     with shared_lock(store):
         return store.once(iteration.path(layout.PREFERENCES), PreferenceDataset, make)
-
-
-def without_frozen(rows: Sequence[LabelledRow], frozen: Sequence[str]) -> list[LabelledRow]:
-    """The rows whose prompt is in no cluster with a frozen one, and that hold the text of none."""
-    if not frozen:
-        return list(rows)
-    clusters = cluster([*(row.prompt for row in rows), *frozen])
-    asked = {clusters[prompt] for prompt in frozen}
-    apart = [row for row in rows if clusters[row.prompt] not in asked]
-    return Index({"frozen": ["\n".join(contents(prompt)) for prompt in frozen]}).check(apart)[0]
 
 
 TRAINABLE = ("frontier", "unknown")
@@ -202,16 +188,6 @@ def _stats_of(prompt: str, group: Sequence[LabelledRow], settings: Selection) ->
 def _in_order(prompt_stats: Sequence[PromptStats]) -> list[PromptStats]:
     """The frontier, then what nobody knows yet; within each the most informative first."""
     return sorted(prompt_stats, key=lambda each: (each.status != "frontier", -each.informative, each.prompt))
-
-
-def _refuse_contaminated(report: ContaminationReport, hits: Sequence[Hit], limit: float) -> None:
-    if report.share > limit:
-        first = hits[0]
-        raise ValueError(
-            f"{report.hits} of {report.rows} traces hold items of an evaluation (limit {limit:.0%}): "
-            f"{report.by_suite}. Trace {first.trace_id} has item {first.item} of {first.suite} ({first.rule}), "
-            f"{first.text!r}. Change the suite or its seed: it is no longer unseen."
-        )
 
 
 def _pair_row(pair: Pair, clusters: Mapping[str, str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 
 from pipeline.processes import die_with_parent
 from pipeline.serving.decoding import SeededDraw, decoding_of, precision, settings, stop_ids, use_stop_ids_only
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, unanswerable
 
 PROGRESS_EVERY_S = 3.0
 
@@ -65,8 +65,15 @@ class LoadedModel:
 
     def answers(self, requests: list[AnswerRequest], sampling: Sampling) -> Iterator[Answer]:
         """In batches, the longest prompts first: what does not fit in memory shows at once."""
-        prompts = [self.prompt(request, sampling.max_completion_tokens) for request in requests]
-        queue = sorted(range(len(requests)), key=lambda i: (-len(prompts[i]), requests[i].key))
+        prompts: dict[int, list[int]] = {}
+        for i, request in enumerate(requests):
+            try:
+                prompts[i] = self.prompt(request, sampling.max_completion_tokens)
+            except RequestRefused as refusal:
+                if not sampling.skip_unanswerable:
+                    raise
+                yield unanswerable(request.key, str(refusal))
+        queue = sorted(prompts, key=lambda i: (-len(prompts[i]), requests[i].key))
         for first in range(0, len(queue), self.batch_size):
             batch = queue[first : first + self.batch_size]
             begun = time.monotonic()

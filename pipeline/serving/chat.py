@@ -15,7 +15,7 @@ from pipeline.recipe.serving import HttpServing
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
 from pipeline.serving.completion import read_completion, shown, strict_json
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, unanswerable
 from pipeline.serving.loop import AskingLoop
 
 MOST_BYTES = 16 << 20
@@ -108,7 +108,10 @@ class ChatClient:
             return Drawn(_error(request, seconds, f"{detail}, {self._settings.attempts} times"))
         self._lost_in_a_row = 0
         if reply.status in PROMPT_REFUSED:
-            return Drawn(_error(request, seconds, f"HTTP {reply.status}: {self._shown(reply.body)}"), True)
+            why = f"HTTP {reply.status}: {self._shown(reply.body)}"
+            if sampling.skip_unanswerable:
+                return Drawn(unanswerable(request.key, why), True)
+            return Drawn(_error(request, seconds, why), True)
         if reply.status != 200:
             raise ValueError(self._refusal(reply))
         try:

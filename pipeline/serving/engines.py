@@ -23,11 +23,14 @@ def open_engine(
     log: Callable[[str], None],
     folder: Path,
     adapter: ServedAdapter | None = None,
+    where: str = "evaluation.serving",
 ) -> Generator[InferenceEngine]:
     """The engine that a recipe names; what it started ends with the block.
 
     `folder`: for logs, and for the files by which the next start finds what a killed one left: the same for both.
-    `adapter`: the candidate's, where the section says `adapters`. Raises ValueError naming the variable to set.
+    `adapter`: the candidate's, where the section says `adapters`. `where`: the section, for messages.
+
+    Raises ValueError naming the variable to set.
     """
     match section:
         case EndpointServing():
@@ -35,7 +38,7 @@ def open_engine(
 
             if not addresses.url:
                 raise ValueError(
-                    "evaluation.serving.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
+                    f"{where}.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
                     "http://127.0.0.1:8000/v1, and SERVING_API_KEY to a key where it wants one."
                 )
             yield EndpointEngine(section, Endpoint(addresses.url, addresses.api_key), log)
@@ -44,13 +47,12 @@ def open_engine(
 
             if not addresses.vllm_python:
                 raise ValueError(
-                    "evaluation.serving.kind is vllm, and VLLM_PYTHON is empty. Set it to the Python of an environment "
+                    f"{where}.kind is vllm, and VLLM_PYTHON is empty. Set it to the Python of an environment "
                     "that has vLLM."
                 )
             if section.adapters and adapter is None:
                 raise ValueError(
-                    "evaluation.serving.adapters is true, and the candidate is no adapter of the champion. Set it to "
-                    "false."
+                    f"{where}.adapters is true, and the candidate is no adapter of the champion. Set it to false."
                 )
             shared = adapter if section.adapters else None
             with VllmEngine(section, Path(addresses.vllm_python), folder, log, shared) as engine:

@@ -27,6 +27,8 @@ class Sampling(Record):
     temperature: float = 1.0
     max_completion_tokens: int = 32
     seed: int = 0
+    skip_unanswerable: bool = False
+    """What the model cannot be asked is answered by a refusal; else one such request refuses them all."""
 
 
 class AnswerRequest(Record):
@@ -38,13 +40,14 @@ class AnswerRequest(Record):
 
 
 class Answer(Record):
-    """One drawn answer. `stop` is `length` where it was cut at the limit, and `error` where there is none."""
+    """One drawn answer. `stop` is `length` where it was cut at the limit, `error` where there is none, and `refused`
+    where the model cannot be asked at all (`Sampling.skip_unanswerable`)."""
 
     key: str
     text: str
     tokens: int
     prompt_tokens: int
-    stop: Literal["stop", "length", "error"]
+    stop: Literal["stop", "length", "error", "refused"]
     latency_s: float
     """Wall-clock time of the request, or of the batch that it was drawn in."""
     detail: str = ""
@@ -53,6 +56,11 @@ class Answer(Record):
     @property
     def finished(self) -> bool:
         return self.stop == "stop"
+
+
+def unanswerable(key: str, why: str) -> Answer:
+    """The answer to what a model cannot be asked."""
+    return Answer(key=key, text="", tokens=0, prompt_tokens=0, stop="refused", latency_s=0.0, detail=why)
 
 
 class Decoding(Record):

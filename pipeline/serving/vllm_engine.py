@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Sampling
+from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Messages, Sampling, unanswerable
 from pipeline.serving.loop import AskingLoop, open_asking_loop
 from pipeline.serving.ports import held_port
 from pipeline.serving.server_process import ServerProcess, server_process
@@ -80,29 +80,44 @@ class VllmSession(ChatSession):
             done(answer.model_copy(update={"tokens": answer.tokens - 1}) if answer.finished else answer)
 
         try:
-            self._check_prompts(requests, sampling.max_completion_tokens)
-            super().answer(requests, sampling, take)
+            refused = self._refused(requests, sampling.max_completion_tokens)
+            if refused and not sampling.skip_unanswerable:
+                raise ValueError(next(iter(refused.values())))
+            for key, why in refused.items():
+                done(unanswerable(key, why))
+            super().answer([request for request in requests if request.key not in refused], sampling, take)
         except RuntimeError as error:
             raise self._server.process.failure(f"stopped answering ({error})") from error
         if self._server.process.ended:
             raise self._server.process.failure("ended while it was asked. What was answered is not lost: run again")
 
-    def _check_prompts(self, requests: Sequence[AnswerRequest], limit: int) -> None:
-        prompts = list({json.dumps(request.messages): request.messages for request in requests}.values())
+    def _refused(self, requests: Sequence[AnswerRequest], limit: int) -> dict[str, str]:
+        """The requests that cannot be answered at all, by key, and why."""
+        prompts = {json.dumps(request.messages): request.messages for request in requests}
+        ids = self._loop.all(list(prompts.values()), self._loop.client.tokenize, None)
+        why = {
+            text: reason
+            for (text, messages), tokens in zip(prompts.items(), ids, strict=True)
+            if (reason := self._refusal(messages, tokens, limit))
+        }
+        by_request = ((request.key, why.get(json.dumps(request.messages))) for request in requests)
+        return {key: reason for key, reason in by_request if reason}
+
+    def _refusal(self, messages: Messages, ids: list[int] | None, limit: int) -> str:
         context = self.decoding.context
-        for messages, ids in zip(prompts, self._loop.all(prompts, self._loop.client.tokenize, None), strict=True):
-            if ids is None:
-                roles = " ".join(message["role"] for message in messages)
-                raise ValueError(
-                    f"vLLM's server does not take messages of {roles}. Leave out the item that begins "
-                    f"{messages[-1]['content'][:60]!r}, or write a chat template that takes it."
-                )
-            if context and len(ids) + limit > context:
-                raise ValueError(
-                    f"A prompt of {len(ids):,} tokens and {limit:,} for its answer are more than the context of "
-                    f"{context:,}. Lower max_completion_tokens, or leave out the item that begins "
-                    f"{messages[-1]['content'][:60]!r}."
-                )
+        if ids is None:
+            roles = " ".join(message["role"] for message in messages)
+            return (
+                f"vLLM's server does not take messages of {roles}. Leave out the item that begins "
+                f"{messages[-1]['content'][:60]!r}, or write a chat template that takes it."
+            )
+        if context and len(ids) + limit > context:
+            return (
+                f"A prompt of {len(ids):,} tokens and {limit:,} for its answer are more than the context of "
+                f"{context:,}. Lower max_completion_tokens, or leave out the item that begins "
+                f"{messages[-1]['content'][:60]!r}."
+            )
+        return ""
 
 
 class VllmEngine:

@@ -5,7 +5,8 @@ from jobs.definitions import definitions
 GRAPH = {
     "traces": ("traces", []),
     "reward_labels": ("rewards", ["traces"]),
-    "preference_dataset": ("selection", ["reward_labels"]),
+    "samples": ("rewards", ["reward_labels"]),
+    "preference_dataset": ("selection", ["reward_labels", "samples"]),
     "training_plan": ("selection", ["preference_dataset"]),
     "policy_checkpoint": ("training", ["training_plan"]),
     "eval_report": ("evaluation", ["policy_checkpoint"]),

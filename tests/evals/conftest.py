@@ -11,13 +11,13 @@ from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.comparison import BundleRef, EvalReport
 from evals.gate import GateVerdict
-from evals.journal import AnswerProtocol
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding
+from pipeline.serving.journal import AnswerProtocol
 from pipeline.storage import ModelRef
 
 DECODING = Decoding(

@@ -27,6 +27,7 @@ from pipeline.rewards.verifiers import Grade, VerifierTask, grade
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.storage import CheckpointRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
@@ -88,7 +89,7 @@ class People(Place):
         listed = suites(work.store, work.recipe.evaluation)
         pin(work.store, work.path(), listed)
         consent = partial(consented, work.store, work.lake, work.iteration.dataset)
-        return build(work, labels.dataset, {}, consent, Trust(), prompts(listed)), listed
+        return build(work, labels.dataset, HeldApart({}, prompts(listed)), consent, Trust()), listed
 
     def gate(self, work: IterationContext) -> GateVerdict:
         """What the assets `eval_report` and `gate_verdict` do."""

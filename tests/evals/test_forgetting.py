@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import pytest
 
-from evals import bundle, erasable, journal
+from evals import bundle, erasable
 from evals import erasure as evaluations
 from evals.gate import GateVerdict, Verdict
 from evals.page import changed, page
 from evals.suites import Suite, frozen, suites
 from pipeline import erasure
 from pipeline.erasure.proof import ErasureProof
+from pipeline.serving import journal
 from pipeline.storage import digest_file
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from evals import gate
 from evals.comparison import EvalReport, SuiteMeasurement
 from evals.gate import Verdict
-from evals.journal import AnswerProtocol
 from evals.results import EvalArm, Protocol
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding
+from pipeline.serving.journal import AnswerProtocol
 
 
 def test_a_better_candidate_passes(kit: Any, good: tuple[Any, ...]) -> None:

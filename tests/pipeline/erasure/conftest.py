@@ -32,6 +32,7 @@ from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
+from pipeline.selection.trainable import HeldApart
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import write_files
@@ -169,7 +170,7 @@ class Place:
         context = context_of(store, iteration, self.lake, selection=selection, training=TRAINING)
         labels = label_traces(context, Endpoints(), ())
         consent = partial(consented, store, self.lake, dataset)
-        preferences = build(context, labels.dataset, {}, consent, Trust())
+        preferences = build(context, labels.dataset, HeldApart({}), consent, Trust())
         plan = plan_training(context, preferences, {}, consent)
         assert plan.data is not None, plan.decision
         rows = next(store.path(iteration.path("reward_labels")).glob("*.parquet")).read_bytes()

@@ -16,6 +16,7 @@ from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.trainable import HeldApart
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
 from tests.contexts import context_of
 
@@ -52,10 +53,9 @@ class Place:
                 selection=SETTINGS.model_copy(update=changes),
             ),
             labels,
-            held_out or {},
+            HeldApart(held_out or {}, frozen),
             lambda: allowed,
             Trust(),
-            frozen,
         )
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from evals.journal import AnswerProtocol, answer_key, erase, open_journal
 from pipeline import layout
 from pipeline.serving.inference import Answer
+from pipeline.serving.journal import AnswerProtocol, answer_key, erase, open_journal
 from pipeline.storage import Store, write_atomically
 from tests.answers import answer
-
-from .conftest import DECODING
+from tests.evals.conftest import DECODING
 
 PROTOCOL = AnswerProtocol(decoding=DECODING, temperature=1.0, max_completion_tokens=9, seed=1)
 
@@ -93,7 +92,7 @@ import sys, time
 from pathlib import Path
 sys.path[:0] = [{root!r}]
 from tests.evals.test_journal import PROTOCOL, given
-from evals.journal import open_journal
+from pipeline.serving.journal import open_journal
 from pipeline.storage import Store, write_atomically
 with open_journal(Store({store!r}), "m", PROTOCOL) as journal:
     print("open", flush=True)
@@ -103,7 +102,7 @@ with open_journal(Store({store!r}), "m", PROTOCOL) as journal:
 
 
 def test_a_killed_writer_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
-    root, store = Path(__file__).parents[2], Store(tmp_path)
+    root, store = Path(__file__).parents[3], Store(tmp_path)
     code = WRITER.format(root=str(root), store=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None

@@ -85,10 +85,12 @@ class AnswerJournal:
 
 
 @contextmanager
-def open_journal(store: Store, model: str, protocol: AnswerProtocol) -> Generator[AnswerJournal]:
-    """The journal of a model (by digest), held until the block ends; waits for who holds it now."""
+def open_journal(
+    store: Store, model: str, protocol: AnswerProtocol, folder: str = layout.ANSWERS
+) -> Generator[AnswerJournal]:
+    """The journal of a model (by digest) in `folder`, held until the block ends; waits for who holds it now."""
     digest = protocol.digest()
-    path = store.path(layout.answers(model, digest))
+    path = store.path(layout.answers(model, digest, folder))
     path.parent.mkdir(parents=True, exist_ok=True)
     with held(path) as descriptor:
         description = path.with_suffix(".json")
@@ -97,13 +99,13 @@ def open_journal(store: Store, model: str, protocol: AnswerProtocol) -> Generato
         yield AnswerJournal(path, descriptor, digest)
 
 
-def erase(store: Store, items: Collection[str]) -> list[str]:
-    """Write every journal anew without the answers to these items; returns `name: n lines`. Waits for who holds one.
+def erase(store: Store, items: Collection[str], folder: str = layout.ANSWERS) -> list[str]:
+    """Write every journal of `folder` anew without the answers to these items; returns `name: n lines`.
 
-    What is no whole line goes as well: nobody can say whose it is, and it is asked again.
+    Waits for who holds one. What is no whole line goes as well: nobody can say whose it is, and it is asked again.
     """
     changes: list[str] = []
-    for path in sorted(store.path(layout.ANSWERS).glob("*/*.jsonl")):
+    for path in sorted(store.path(folder).glob("*/*.jsonl")):
         with held(path):
             lines = path.read_bytes().splitlines(keepends=True)
             kept = [line for line in lines if line.endswith(b"\n") and _item_of(line) not in {None, *items}]

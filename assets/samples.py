@@ -1,0 +1,66 @@
+"""The stage of fresh samples: what the champion answers to logged prompts now, and what scorers make of it."""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from assets.metadata import picture, table
+from assets.resources import Deployment
+from evals.freezing import held_apart
+from pipeline import layout
+from pipeline.plots import rewards as reward_plots
+from pipeline.rewards.records import RewardLabels
+from pipeline.samples.records import FreshSamples
+from pipeline.samples.stage import Scorers, sample
+from pipeline.selection.consent import consented
+from pipeline.serving.engines import open_engine
+
+
+@dg.asset(group_name="rewards", kinds={"python", "parquet"}, owners=["team:post-training"])
+def samples(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
+    """Fresh completions of the champion to logged prompts, each scored; none where the recipe has no such section."""
+    work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
+    store, iteration = work.store, work.iteration
+    fresh: FreshSamples = sample(
+        work,
+        reward_labels.dataset,
+        lambda: held_apart(work, reward_labels.dataset, datetime.now(UTC)),
+        lambda: consented(store, work.lake, iteration.dataset),
+        lambda section: open_engine(
+            section.serving, deployment.serving(), work.log, store.path(layout.SAMPLE_SERVING), where="samples.serving"
+        ),
+        Scorers(deployment.endpoints(), deployment.lineage(iteration)),
+    )
+    if fresh.dataset is None:
+        yield dg.Output(fresh, metadata={"samples": "none: the recipe has no section `samples`"})
+        return
+    context.log.info(
+        f"{fresh.prompts:,} prompts, {fresh.drawn + fresh.remembered:,} completions ({fresh.drawn:,} drawn now), mean "
+        f"reward {fresh.mean_reward:.3f}, best of each {fresh.best_reward:.3f}; {fresh.usd:.2f} USD"
+    )
+    yield dg.Output(fresh, metadata=_metadata(fresh))
+
+
+def _metadata(fresh: FreshSamples) -> dict[str, dg.MetadataValue | int | float | str]:
+    """How the completions are scored, what has no score and why, what the best of each prompt is worth, the cost."""
+    assert fresh.dataset is not None, "the recipe has the section"
+    drawn = [("prompts", fresh.prompts), ("prompts refused", fresh.refused), ("drawn now", fresh.drawn)]
+    drawn += [("in the journal", fresh.remembered), ("unended", fresh.unended), ("tokens", fresh.completion_tokens)]
+    return {
+        "prompts": fresh.prompts,
+        "labelled": fresh.labelled,
+        "mean_reward": fresh.mean_reward,
+        "best of each prompt": fresh.best_reward,
+        "distinct share": fresh.distinct,
+        "rewards": picture(
+            reward_plots.reward_distribution(fresh.histogram, fresh.mean_reward), "Histogram of the samples' rewards"
+        ),
+        "coverage and reasons": picture(
+            reward_plots.coverage(fresh.labelled, fresh.unlabelled), "Scored samples, and why others are not"
+        ),
+        "outcomes": table(["outcome", "completions"], sorted(fresh.outcomes.items())),
+        "draw": table(["what", "number"], [(name, f"{number:,}") for name, number in drawn]),
+        "cost": table(["what", "amount"], [("judge tokens", f"{fresh.judge_tokens:,}"), ("USD", f"{fresh.usd:.4f}")]),
+        "digest": fresh.dataset.digest,
+        "uri": dg.MetadataValue.path(fresh.dataset.uri),
+    }

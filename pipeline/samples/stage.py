@@ -1,0 +1,192 @@
+"""The stage: k completions of the champion for each of some logged prompts, each scored as a label is.
+
+Prompts of real traffic do not repeat, so logged rows alone never make a pair: what can be compared is drawn here.
+Owns the order of things: prompts that may be trained on, answers by the engine, the paid judges, one composite. A
+completion that has not ended is worth 0 where no reference can check it: no scorer has seen the like, and a policy
+would learn never to end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.recipe.rewards import Rewards
+from pipeline.recipe.samples import Samples
+from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, open_panel
+from pipeline.rewards.label import label_samples
+from pipeline.rewards.records import BINS
+from pipeline.rewards.samples import COLUMNS, RewardSample, samples
+from pipeline.samples.draw import AskedModel, Draw, draw
+from pipeline.samples.prompts import sampled_prompts
+from pipeline.samples.records import SAMPLES, UNENDED, FreshSamples
+from pipeline.selection.pairing import LabelledRow, read_labels
+from pipeline.selection.trainable import HeldApart, trainable
+from pipeline.serving.inference import Answer, InferenceEngine
+from pipeline.storage import DatasetRef, digest_file
+from pipeline.traces.arrow import pc
+from pipeline.traces.context import IterationContext
+from pipeline.traces.erased import shared_lock
+from pipeline.traces.lake import open_lake
+from pipeline.traces.materialize import window_of
+from pipeline.traces.scope import where
+
+TABLE = "part-0.parquet"
+
+
+class ScoreTask(NamedTuple):
+    """What decides the labels of one day's samples (pipeline/rewards/label.py: LabelGrounds)."""
+
+    day: str
+    iteration: str
+    settings: Rewards
+    panel: JudgeStageResult
+
+
+class Scorers(NamedTuple):
+    """Who may be asked about a completion, and who must not."""
+
+    endpoints: Endpoints
+    lineage: Collection[str]
+    """Digests of the policy and what it came from; no judge may have one of them."""
+
+
+def sample(
+    context: IterationContext,
+    labels: DatasetRef,
+    apart: Callable[[], HeldApart],
+    governed: Callable[[], Collection[tuple[str, str]]],
+    engine: Callable[[Samples], AbstractContextManager[InferenceEngine]],
+    scorers: Scorers,
+) -> FreshSamples:
+    """Draw, score and publish the samples of an iteration once; none where the recipe has no `samples`.
+
+    `governed`: (trace_id, observation_id) of the rows that may be trained on now. Raises ValueError for what cannot be
+    asked or judged at all, RuntimeError for what passes: the journal keeps what was drawn.
+    """
+    store, iteration, section = context.store, context.iteration, context.recipe.samples
+
+    def make() -> FreshSamples:
+        if section is None:
+            return FreshSamples(iteration=iteration.id)
+        selection = context.recipe.selection
+        rows = trainable(read_labels(labels), apart(), governed, selection.max_contamination).rows
+        prompts = _governed(context, sampled_prompts(rows, section, selection.max_principal_share))
+        with engine(section) as opened, opened.open("champion", iteration.champion) as session:
+            drawn = draw(AskedModel(iteration.champion, session, store, context.log), prompts, section)
+        table, panel = _scored(context, prompts, drawn, scorers)
+        path = store.path(iteration.path(layout.SAMPLE_TABLE))
+        shutil.rmtree(path, ignore_errors=True)  # of an attempt that was killed before its record
+        with store.staged(iteration.path(layout.SAMPLE_TABLE)) as staging:
+            pq.write_table(table, staging / TABLE)
+        dataset = DatasetRef(uri=str(path), rows=table.num_rows, digest=digest_file(path / TABLE))
+        return _record(context, dataset, drawn, panel)
+
+    with shared_lock(store):
+        return store.once(iteration.path(layout.FRESH), FreshSamples, make)
+
+
+def _governed(context: IterationContext, rows: Sequence[LabelledRow]) -> list[RewardSample]:
+    """The governed rows behind the prompts, in their order."""
+    wanted = {row[:2]: place for place, row in enumerate(rows)}
+    traces = pa.array(sorted({row.trace_id for row in rows}), pa.string())
+    by_place: dict[int, RewardSample] = {}
+    with open_lake(context.lake) as lake:
+        window = window_of(context.store, lake, context.iteration.dataset)
+        for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
+            table = pa.table(batch)
+            held = table.filter(pc.is_in(table["trace_id"], traces)).to_pylist()
+            for each in samples(held, {}, context.recipe.rewards):
+                if (place := wanted.get((each.trace_id, each.observation_id))) is not None:
+                    by_place[place] = each
+    return [by_place[place] for place in sorted(by_place)]
+
+
+def _scored(
+    context: IterationContext, prompts: Sequence[RewardSample], drawn: Draw, scorers: Scorers
+) -> tuple[pa.Table, JudgeStageResult]:
+    """The table, a row for each completion, by day and then in the order of the prompts."""
+    days = sorted({prompt.day for prompt in prompts})
+    account = f"{context.iteration.id}/{layout.SAMPLE_TABLE}"
+    by_day = {day: _of_day(day, prompts, drawn) for day in days}
+    with open_panel(context, days, scorers.endpoints, scorers.lineage, account) as opened:
+        for day, drawn_then in by_day.items():
+            with opened.day(day) as ask:
+                ask([each for each, answer, _ in drawn_then if _is_scored(each, answer)])
+        panel = opened.result()
+    rows: list[dict[str, Any]] = []
+    for day, drawn_then in by_day.items():
+        task = ScoreTask(day, context.iteration.id, context.recipe.rewards, panel)
+        labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], task)
+        for label, (each, answer, number) in zip(labels, drawn_then, strict=True):
+            ended = {} if _is_scored(each, answer) else {"final_reward": 0.0, "reason": "", "outcome": UNENDED}
+            of_sample = {"sample": number, "finished": answer.finished, "completion_tokens": answer.tokens}
+            rows.append({**label, **ended, **of_sample})
+    return pa.Table.from_pylist(rows, SAMPLES), panel
+
+
+def _of_day(day: str, prompts: Sequence[RewardSample], drawn: Draw) -> list[tuple[RewardSample, Answer, int]]:
+    return [
+        (prompt.answered(answer.text), answer, number)
+        for prompt, answers in zip(prompts, drawn.answers, strict=True)
+        if prompt.day == day
+        for number, answer in enumerate(answers)
+    ]  # fmt: skip
+
+
+def _is_scored(sample: RewardSample, answer: Answer) -> bool:
+    return answer.finished or sample.profile == "verified"
+
+
+def _record(context: IterationContext, dataset: DatasetRef, drawn: Draw, panel: JudgeStageResult) -> FreshSamples:
+    table = pq.read_table(dataset.uri)
+    rewards: Any = table["final_reward"].drop_null().to_numpy()
+    bins, _ = np.histogram(rewards, bins=BINS, range=(0.0, 1.0))
+    by_prompt = _by_prompt(table)
+    distinct = [len({text for text, _ in group}) / len(group) for group in by_prompt.values()]
+    best = [max(values) for group in by_prompt.values() if (values := [r for _, r in group if r is not None])]
+    return FreshSamples(
+        iteration=context.iteration.id,
+        dataset=dataset,
+        model=context.iteration.champion,
+        protocol=drawn.protocol,
+        prompts=len(by_prompt),
+        refused=sum(not answers for answers in drawn.answers),
+        drawn=drawn.asked,
+        remembered=drawn.remembered,
+        completion_tokens=sum(table["completion_tokens"].to_pylist()),
+        unended=table["finished"].to_pylist().count(False),
+        distinct=fmean(distinct) if distinct else 0.0,
+        labelled=len(rewards),
+        unlabelled=_counts(table, "reason"),
+        outcomes=_counts(table, "outcome"),
+        mean_reward=float(rewards.mean()) if len(rewards) else 0.0,
+        best_reward=fmean(best) if best else 0.0,
+        histogram=tuple(int(n) for n in bins),
+        judge_id=panel.judge_id,
+        rag_id=panel.rag_id,
+        judge_tokens=panel.tokens,
+        usd=panel.usd,
+    )
+
+
+def _by_prompt(table: pa.Table) -> Mapping[str, list[tuple[str, float | None]]]:
+    """The completions of each prompt, white space apart, with their rewards."""
+    groups: dict[str, list[tuple[str, float | None]]] = {}
+    columns = (table[name].to_pylist() for name in ("prompt", "completion", "final_reward"))
+    for prompt, text, reward in zip(*columns, strict=True):
+        groups.setdefault(prompt, []).append((" ".join(text.split()), reward))
+    return groups
+
+
+def _counts(table: pa.Table, column: str) -> dict[str, int]:
+    return dict(sorted(Counter(value for value in table[column].to_pylist() if value).items()))
