@@ -23,7 +23,7 @@ from pipeline.training.step_times import measured_step_s
 
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
-    """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
+    """Pairs, prompts, thumbs and winners to train on, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
     freeze(work, reward_labels.dataset, datetime.now(UTC))
     asked = suites(work.store, work.recipe.evaluation)
@@ -44,6 +44,8 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
             "pairs": dataset.pairs.rows,
             "prompts": dataset.prompts.rows,
             "groups": dataset.groups.rows,
+            "thumbs": dataset.evidence.thumbs,
+            "winners": dataset.evidence.winners,
             "held out": table(
                 ["table", "rows"],
                 [("pairs", dataset.held_out_pairs.rows), ("prompts", dataset.held_out_prompts.rows)],
@@ -74,7 +76,7 @@ def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment
     ],
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
-    """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
+    """The method or "not now", with the reasons, and the exact rows that the training will consume."""
     work = deployment.work(deployment.iteration(preference_dataset.iteration), context.log.info)
     store, iteration, recipe = work.store, work.iteration, work.recipe
     expected = expect_for(

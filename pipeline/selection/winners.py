@@ -1,0 +1,87 @@
+"""Winners: of several fresh answers to a logged prompt, the one that a scorer puts first.
+
+Rule (best of k; arXiv 2304.06767). An answer without its end, without text or without a score never wins. A prompt has
+a winner when two answers that may win differ in score: where all are alike the choice would be a draw. Of equal scores
+the shorter answer wins, then the one first in order of its text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.selection.chats import CHAT, to_rows
+from pipeline.selection.pairing import LabelledRow
+
+WINNERS = pa.schema(
+    [
+        ("prompt", CHAT),
+        ("completion", pa.string()),
+        ("score", pa.float64()),
+        ("mean", pa.float64()),  # score of the answers that may win
+        ("k", pa.int64()),  # answers that were drawn
+        ("trace_ids", pa.list_(pa.string())),  # whose question it is
+        ("cluster", pa.string()),
+    ]
+)
+
+
+class FreshSample(NamedTuple):
+    """One of the k fresh answers to a prompt."""
+
+    prompt: str
+    """As the labels hold it."""
+    completion: str
+    ended: bool
+    """By its end token, not by the limit."""
+    score: float | None
+
+
+class Winner(NamedTuple):
+    """The best of a prompt's fresh answers."""
+
+    prompt: str
+    completion: str
+    score: float
+    mean: float
+    k: int
+
+
+def winners(samples: Sequence[FreshSample], prompts: Mapping[str, Sequence[LabelledRow]]) -> list[Winner]:
+    """Of those prompts that may be trained on, in their order."""
+    drawn: defaultdict[str, list[FreshSample]] = defaultdict(list)
+    for sample in samples:
+        drawn[sample.prompt].append(sample)
+    return [best for prompt in prompts if (best := _best(prompt, drawn[prompt])) is not None]
+
+
+def _best(prompt: str, drawn: Sequence[FreshSample]) -> Winner | None:
+    scored = [(each.score, each.completion) for each in drawn if each.score is not None and _may_win(each)]
+    if len({score for score, _ in scored}) < 2:
+        return None
+    score, completion = min(scored, key=lambda each: (-each[0], len(each[1]), each[1]))
+    return Winner(prompt, completion, score, fmean(score for score, _ in scored), len(drawn))
+
+
+def _may_win(sample: FreshSample) -> bool:
+    return sample.ended and bool(sample.completion.strip()) and math.isfinite(sample.score or 0.0)
+
+
+def winner_row(
+    winner: Winner, prompts: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]
+) -> dict[str, Any]:
+    """A row of WINNERS."""
+    return {
+        "prompt": to_rows(winner.prompt),
+        "completion": winner.completion,
+        "score": winner.score,
+        "mean": winner.mean,
+        "k": winner.k,
+        "trace_ids": [row.trace_id for row in prompts[winner.prompt]],
+        "cluster": clusters[winner.prompt],
+    }
