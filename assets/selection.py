@@ -23,7 +23,7 @@ from pipeline.training.step_times import measured_step_s
 
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
-    """Pairs, prompts, thumbs and winners to train on, from consented labels, without anything that an evaluation asks."""
+    """Pairs, prompts, thumbs and winners, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
     freeze(work, reward_labels.dataset, datetime.now(UTC))
     asked = suites(work.store, work.recipe.evaluation)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe import Recipe, Training
-from pipeline.section import EACH, Length, Observer, Operational, Section, fields, joined, settings
+from pipeline.section import EACH, Added, Length, Observer, Operational, Section, fields, joined, settings
 
 
 class Inner(Section):
@@ -84,10 +84,10 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     }
     assert fields(Training, Observer) == {
         **dict.fromkeys(("validation", "sentinel"), True),
-        **dict.fromkeys(("kto", "sft"), {"kl_stop": True}),
+        **{name: {"kl_stop": True} for name in ("kto", "sft")},
     }
     assert fields(Training, Length) == {
-        **dict.fromkeys(("grpo", "dpo", "kto", "sft"), {"steps": True, "learning_rate": True}),
+        **{name: {"steps": True, "learning_rate": True} for name in ("grpo", "dpo", "kto", "sft")},
         "seed": True,
     }
 

@@ -16,6 +16,7 @@ from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.winners import FreshSample
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
 from tests.contexts import context_of
 
@@ -37,6 +38,7 @@ class Place:
         held_out: dict[str, list[str]] | None = None,
         gone: tuple[str, ...] = (),
         frozen: tuple[str, ...] = (),
+        fresh: tuple[FreshSample, ...] = (),
         **changes: Any,
     ) -> PreferenceDataset:
         path = self.root / "labels" / "part-0.parquet"
@@ -56,6 +58,7 @@ class Place:
             lambda: allowed,
             Trust(),
             frozen,
+            fresh,
         )
 
 
