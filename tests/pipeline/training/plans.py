@@ -26,6 +26,8 @@ from tests.pipeline.selection.labelled import row
 GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
 KTO_SETTINGS = KTO(steps=6, batch_size=8, learning_rate=1e-4, kl_stop=None)
+THUMBS_DOWN = 30
+"""Problems whose mistaken answer has a thumb down; the right answer of each has one up."""
 SFT_SETTINGS = SFT(steps=6, batch_size=8, learning_rate=1e-3)
 
 
@@ -57,8 +59,8 @@ def make_plan(
     ]
     rated = [
         {"prompt": chat, "completion": text, "label": liked, "weight": 0.5, "trace_id": p.prompt}
-        for chat, p in zip(user, drawn, strict=True)
-        for text, liked in ((p.solution, True), (mistaken_solution(p), False))[: 1 + (p.answer < "5")]
+        for number, (chat, p) in enumerate(zip(user, drawn, strict=True))
+        for text, liked in ((p.solution, True), (mistaken_solution(p), False))[: 1 + (number < THUMBS_DOWN)]
     ]
     best = [
         {"prompt": chat, "completion": p.solution, "score": 1.0, "mean": 0.5, "k": 8, "trace_ids": [p.prompt]}
@@ -108,6 +110,14 @@ def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
     )
     asked = Validation(every_steps=4, prompts=5, samples=1, max_completion_tokens=32)
     return make_plan(root, processes=2, grpo=settings, validation=asked)
+
+
+def two_ranks_of(root: Path, method: str) -> tuple[Store, TrainingPlan]:
+    """A plan of KTO or SFT for two processes, that take their rows in two parts a step."""
+    settings = {"kto": KTO_SETTINGS, "sft": SFT_SETTINGS}[method]
+    parts = settings.model_copy(update={"trainer_args": {"per_device_train_batch_size": 2}})
+    asked = Validation(every_steps=2, prompts=5, samples=1, max_completion_tokens=32)
+    return make_plan(root, method, processes=2, validation=asked, **{method: parts})
 
 
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
