@@ -26,7 +26,7 @@ from pipeline.training.step_times import measured_step_s
 def preference_dataset(
     context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels, samples: FreshSamples
 ):
-    """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
+    """Pairs, prompts, thumbs and winners, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
     dataset: PreferenceDataset = build(
         work,
@@ -44,6 +44,8 @@ def preference_dataset(
             "pairs": dataset.pairs.rows,
             "prompts": dataset.prompts.rows,
             "groups": dataset.groups.rows,
+            "thumbs": dataset.evidence.thumbs,
+            "winners": dataset.evidence.winners,
             "held out": table(
                 ["table", "rows"],
                 [("pairs", dataset.held_out_pairs.rows), ("prompts", dataset.held_out_prompts.rows)],
@@ -74,7 +76,7 @@ def preference_dataset(
     ],
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
-    """GRPO, DPO or "not now", with the reasons, and the exact rows that the training will consume."""
+    """The method or "not now", with the reasons, and the exact rows that the training will consume."""
     work = deployment.work(deployment.iteration(preference_dataset.iteration), context.log.info)
     store, iteration, recipe = work.store, work.iteration, work.recipe
     expected = expect_for(

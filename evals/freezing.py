@@ -28,6 +28,7 @@ from evals.suites.frozen import Frozen, FrozenItem, Generation
 from pipeline import layout
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
 from pipeline.rewards.reviews.references import answered, doubts
+from pipeline.selection.chats import to_prompt
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart
@@ -156,9 +157,10 @@ def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
 def trained(store: Store) -> list[str]:
     """Every prompt that an iteration's training could take, as labels write prompts."""
     folders = list(store.path(layout.ITERATIONS).glob(f"*/{layout.PREFERENCE_TABLES}"))
-    tables = (folder / f"{name}.parquet" for folder in folders for name in ("pairs", "prompts", "groups"))
+    names = ("pairs", "prompts", "groups", "thumbs", "winners")
+    tables = [path for folder in folders for name in names if (path := folder / f"{name}.parquet").exists()]
     columns = (pq.read_table(path, columns=["prompt"])["prompt"].to_pylist() for path in tables)
-    return sorted({json.dumps(prompt, ensure_ascii=False) for column in columns for prompt in column})
+    return sorted({to_prompt(prompt) for column in columns for prompt in column})
 
 
 def _kept(before: Sequence[FrozenItem], share: float, number: int) -> tuple[list[FrozenItem], int]:

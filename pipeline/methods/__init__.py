@@ -11,13 +11,27 @@ from pydantic import Field
 
 from pipeline.methods.dpo import DPO
 from pipeline.methods.grpo import GRPO, DynamicSampling
+from pipeline.methods.kto import KTO
 from pipeline.methods.method import Method
-from pipeline.section import Section
+from pipeline.methods.sft import SFT
+from pipeline.section import Added, Section
 
-__all__ = ["DPO", "GRPO", "METHODS", "AnyMethod", "DynamicSampling", "Method", "MethodName", "MethodSettings", "titles"]
+__all__ = [
+    "DPO",
+    "GRPO",
+    "KTO",
+    "METHODS",
+    "SFT",
+    "AnyMethod",
+    "DynamicSampling",
+    "Method",
+    "MethodName",
+    "MethodSettings",
+    "titles",
+]
 
-MethodName = Literal["grpo", "dpo"]
-AnyMethod = Annotated[GRPO | DPO, Field(discriminator="kind")]
+MethodName = Literal["grpo", "dpo", "kto", "sft"]
+AnyMethod = Annotated[GRPO | DPO | KTO | SFT, Field(discriminator="kind")]
 
 
 class MethodSettings(Section):
@@ -25,13 +39,17 @@ class MethodSettings(Section):
     """Settings for an iteration that trains by GRPO."""
     dpo: DPO = DPO()
     """Settings for an iteration that trains by DPO."""
+    kto: Annotated[KTO, Added] = KTO()
+    """Settings for an iteration that trains by KTO."""
+    sft: Annotated[SFT, Added] = SFT()
+    """Settings for an iteration that trains by SFT on the best of k."""
 
     def by_name(self) -> dict[MethodName, AnyMethod]:
         """In the order of preference."""
         return {name: getattr(self, name) for name in METHODS}
 
 
-METHODS: dict[MethodName, type[Method]] = {"grpo": GRPO, "dpo": DPO}
+METHODS: dict[MethodName, type[Method]] = {"grpo": GRPO, "dpo": DPO, "kto": KTO, "sft": SFT}
 
 
 def titles(names: tuple[MethodName, ...]) -> str:

@@ -6,7 +6,7 @@ it is judged by held-out generation, as GRPO is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -14,10 +14,13 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pipeline.methods.method import (
     DECIDED,
     EvidenceKey,
+    Material,
     Method,
+    TableName,
     TokenCounter,
     TrainerSetup,
     TrainingWork,
+    counted_by_trl,
     refuse_decided,
 )
 from pipeline.section import Length
@@ -37,9 +40,10 @@ class DPO(Method):
 
     title: ClassVar[str] = "DPO"
     needs: ClassVar[tuple[EvidenceKey, ...]] = ("coverage", "pairs", "noise")
-    material: ClassVar[Literal["frontier_prompts", "pairs"]] = "pairs"
+    keeps_reference: ClassVar[bool] = True
+    material: ClassVar[Material] = "pairs"
     material_name: ClassVar[str] = "preference pairs"
-    table: ClassVar[Literal["prompts", "pairs"]] = "pairs"
+    table: ClassVar[TableName] = "pairs"
     columns: ClassVar[tuple[str, ...]] = ("prompt", "chosen", "rejected")
 
     kind: Literal["dpo"] = "dpo"
@@ -118,16 +122,5 @@ class DPO(Method):
         )
 
     def token_counter(self, trainer: Trainer, world_size: int) -> TokenCounter:
-        """TRL's count of both sides of all pairs, gathered; the reference's pass scores each of them once."""
-        before: float | None = None
-
-        def count(metrics: Mapping[str, float]) -> dict[str, float] | None:
-            nonlocal before
-            total, last = metrics.get("num_tokens", 0.0), before
-            before = total
-            if last is None and metrics.get("step") != 1.0:
-                return None  # resumed: what this step went through is not known
-            new = total - (last or 0.0)
-            return {"generated": 0.0, "trained": new, "scored": new, "length": new / (2 * self.batch_size)}
-
-        return count
+        """Both sides of all pairs; the reference's pass scores each of them once."""
+        return counted_by_trl(2 * self.batch_size, scored=1)

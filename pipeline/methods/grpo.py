@@ -11,7 +11,9 @@ from pipeline.methods.method import (
     DECIDED,
     GENERATION_UTILISATION,
     EvidenceKey,
+    Material,
     Method,
+    TableName,
     TokenCounter,
     TrainerSetup,
     TrainingWork,
@@ -51,9 +53,9 @@ class GRPO(Method):
 
     title: ClassVar[str] = "GRPO"
     needs: ClassVar[tuple[EvidenceKey, ...]] = ("coverage", "verifiable", "frontier", "zero_variance")
-    material: ClassVar[Literal["frontier_prompts", "pairs"]] = "frontier_prompts"
+    material: ClassVar[Material] = "frontier_prompts"
     material_name: ClassVar[str] = "prompts on the frontier"
-    table: ClassVar[Literal["prompts", "pairs"]] = "prompts"
+    table: ClassVar[TableName] = "prompts"
     columns: ClassVar[tuple[str, ...]] = ("prompt", "reference", "verifier")
 
     kind: Literal["grpo"] = "grpo"

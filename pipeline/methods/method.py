@@ -18,8 +18,14 @@ from pipeline.section import Length, Section
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-EvidenceKey = Literal["coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise"]
+EvidenceKey = Literal[
+    "coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise", "thumbs", "rarer_thumb", "winners"
+]
 """What a method may ask of the labelled set (pipeline/selection/checks.py holds each against its threshold)."""
+Material = Literal["frontier_prompts", "pairs", "contrasted_thumbs", "winners"]
+"""Counts of the evidence (pipeline/selection/evidence.py)."""
+TableName = Literal["prompts", "pairs", "thumbs", "winners"]
+"""Tables of the preference dataset."""
 Row = Mapping[str, Any]
 
 GENERATION_UTILISATION = 0.1
@@ -148,10 +154,14 @@ class Method(Section):
     """How people read it."""
     needs: ClassVar[tuple[EvidenceKey, ...]]
     """Evidence that has to hold."""
-    material: ClassVar[Literal["frontier_prompts", "pairs"]]
+    forced_only: ClassVar[bool] = False
+    """The recipe may force it, and the rule never takes it: its evidence does not yet tell help from harm."""
+    keeps_reference: ClassVar[bool] = False
+    """Its trainer keeps the base model beside a policy without an adapter."""
+    material: ClassVar[Material]
     """The count in the evidence without which it cannot run at all."""
     material_name: ClassVar[str]
-    table: ClassVar[Literal["prompts", "pairs"]]
+    table: ClassVar[TableName]
     """The table of the preference dataset that its rows come from."""
     columns: ClassVar[tuple[str, ...]]
     """Columns of that table that the trainer reads."""
@@ -192,8 +202,14 @@ class Method(Section):
         """Rows of its table over all steps."""
         raise NotImplementedError
 
+    @property
+    def answer_kl_stop(self) -> float | None:
+        """KL to the base model in nats an answer, above which the training is stopped; None: no such limit."""
+        return None
+
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """The rows of its table that the schedule goes through; the table has the most instructive first."""
+        """The rows of its table that the schedule goes through; the table has the most instructive first. Raises
+        ValueError for rows that teach nothing."""
         return rows
 
     def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
@@ -218,3 +234,22 @@ class Method(Section):
 TokenCounter = Callable[[Mapping[str, float]], dict[str, float] | None]
 """Takes a step's metrics; returns tokens over all devices: `generated`, `trained`, `scored` (in forward passes without
 a gradient), and the mean `length` of a sequence. None for a step of which that is not known."""
+
+
+def counted_by_trl(sequences: int, scored: int) -> TokenCounter:
+    """Counts by TRL's `num_tokens`, its sum over the training, gathered from all devices.
+
+    `sequences`: of a step, over all devices. `scored`: forward passes without a gradient over each of their tokens.
+    """
+    before: float | None = None
+
+    def count(metrics: Mapping[str, float]) -> dict[str, float] | None:
+        nonlocal before
+        total, last = metrics.get("num_tokens", 0.0), before
+        before = total
+        if last is None and metrics.get("step") != 1.0:
+            return None  # resumed: what this step went through is not known
+        new = total - (last or 0.0)
+        return {"generated": 0.0, "trained": new, "scored": scored * new, "length": new / sequences}
+
+    return count

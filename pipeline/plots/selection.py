@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.methods import METHODS, titles
 from pipeline.plots import GREEN, GREY, ORANGE, figure_png
-from pipeline.selection.checks import EvidenceCheck
+from pipeline.selection.checks import COUNTS, EvidenceCheck
 from pipeline.selection.choose import MethodDecision
 
 HOLDS, FAILS, UNKNOWN = ("o", GREEN, "holds"), ("X", ORANGE, "does not hold"), ("D", GREY, "unknown")
@@ -19,8 +19,8 @@ def evidence_plot(decision: MethodDecision) -> bytes:
 
 def draw(figure: Any, decision: MethodDecision) -> None:
     """The drawing itself. The shaded side of a threshold is where the evidence has to lie."""
-    shares = [check for check in decision.checks if check.key not in ("frontier", "pairs")]
-    counts = [check for check in decision.checks if check.key in ("frontier", "pairs")]
+    shares = [check for check in decision.checks if check.key not in COUNTS]
+    counts = [check for check in decision.checks if check.key in COUNTS]
     above, below = figure.subplots(2, height_ratios=[len(shares), len(counts)])
     _panel(above, shares)
     _panel(below, counts)

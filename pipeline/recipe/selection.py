@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import PositiveInt
 
 from pipeline.methods import MethodName
-from pipeline.section import Section, Share
+from pipeline.section import Added, Section, Share
 
 
 class Selection(Section):
@@ -29,12 +29,18 @@ class Selection(Section):
     """DPO: usable pairs. 2,000 is the seed's figure for a 7B model and upwards."""
     max_label_noise: Share = 0.25
     """DPO: expected share of pairs the wrong way round, beyond which they mislead."""
+    min_thumbs: Annotated[PositiveInt, Added] = 200
+    """KTO: answers that people clearly liked or did not, at least."""
+    min_rarer_thumb: Annotated[Share, Added] = 0.1
+    """KTO: share of the rarer kind among the thumbs, at least."""
+    min_winners: Annotated[PositiveInt, Added] = 100
+    """SFT: prompts with a best answer among fresh samples, at least."""
     max_pairs_per_prompt: PositiveInt = 1
     """Pairs of one prompt, those with the largest differences first."""
     max_principal_share: Share = 0.01
-    """One user's share of the pairs, against poisoning."""
+    """One user's share of the pairs, and of the thumbs, against poisoning."""
     max_tenant_share: Share = 0.25
-    """One tenant's share of the pairs, where there are several tenants."""
+    """One tenant's share of the pairs, and of the thumbs, where there are several tenants."""
     curriculum_attempts: PositiveInt = 3
     """Verified attempts from which a prompt that was always right, or always wrong, is left out of GRPO's prompts."""
     held_out_share: Share = 0.05

@@ -5,6 +5,7 @@ Owns which end of an interval counts. Refuses to decide: `choose.py` does, on wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pipeline.estimate import Estimate
@@ -16,6 +17,10 @@ from pipeline.selection.evidence import Evidence
 from pipeline.storage import Record
 
 Sign = Literal[">=", "<="]
+COUNTS: tuple[EvidenceKey, ...] = ("frontier", "pairs", "thumbs", "winners")
+"""The evidence that is a number of something; the rest are shares."""
+_EXACT: tuple[EvidenceKey, ...] = ("coverage", *COUNTS)
+_UNKNOWN_WITHOUT: dict[EvidenceKey, str] = {"noise": "reviews", "rarer_thumb": "thumbs"}
 
 
 class EvidenceCheck(Record):
@@ -37,7 +42,7 @@ class EvidenceCheck(Record):
         return self.estimate.low if self.sign == ">=" else self.estimate.high
 
     def figure(self, value: float) -> str:
-        counted = self.key in ("frontier", "pairs")
+        counted = self.key in COUNTS
         return f"{value:,.0f}" if counted else f"{100 * value:.1f}%"
 
     def interval(self) -> str:
@@ -49,7 +54,7 @@ class EvidenceCheck(Record):
     def __str__(self) -> str:
         needs = f"{self.sign} {self.figure(self.threshold)}"
         if self.estimate.value is None:
-            what = "reviews" if self.key == "noise" else "verified attempts"
+            what = _UNKNOWN_WITHOUT.get(self.key, "verified attempts")
             return f"{self.name} unknown: n={self.estimate.n:,}, needs {what} ({needs})"
         bound = "" if self.exact else f"{'lower' if self.sign == '>=' else 'upper'} bound "
         return f"{self.name}: {self.interval()}, {'' if self.holds else 'needs '}{bound}{needs}"
@@ -80,10 +85,19 @@ def checks(
         _check("zero_variance", groups, flat, "<=", thresholds.max_zero_variance_share),
         _check("pairs", "preference pairs", _exact(evidence.pairs), ">=", thresholds.min_pairs),
         _check("noise", "label noise of the pairs", noise, "<=", thresholds.max_label_noise),
+        *_of_unpaired(evidence, thresholds),
     )
 
 
-_EXACT_COUNTS = ("coverage", "frontier", "pairs")
+def _of_unpaired(evidence: Evidence, thresholds: Selection) -> Iterator[EvidenceCheck]:
+    """What is said of answers without a counterpart, where there are any or a method was forced that needs them."""
+    forced = () if thresholds.method == "auto" else METHODS[thresholds.method].needs
+    if evidence.thumbs or "thumbs" in forced:
+        rarer = evidence.rarer_thumb
+        yield _check("thumbs", "thumbs", _exact(evidence.thumbs), ">=", thresholds.min_thumbs)
+        yield _check("rarer_thumb", "share of the rarer thumb", rarer, ">=", thresholds.min_rarer_thumb)
+    if evidence.winners or "winners" in forced:
+        yield _check("winners", "best of k", _exact(evidence.winners), ">=", thresholds.min_winners)
 
 
 def _exact(figure: float) -> Estimate:
@@ -95,6 +109,6 @@ def _check(key: EvidenceKey, name: str, estimate: Estimate, sign: Sign, threshol
     bound = estimate.low if sign == ">=" else estimate.high
     holds = bound is not None and (bound >= threshold if sign == ">=" else bound <= threshold)
     return EvidenceCheck(
-        key=key, needed_by=needed_by, name=name, estimate=estimate, exact=key in _EXACT_COUNTS, sign=sign,
+        key=key, needed_by=needed_by, name=name, estimate=estimate, exact=key in _EXACT, sign=sign,
         threshold=threshold, holds=holds,
     )  # fmt: skip

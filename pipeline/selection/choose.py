@@ -8,7 +8,9 @@ many pairs and little noise. Where both qualify GRPO goes first, because its rew
 where neither does there is no training, with what would change it. Coverage below the floor stops both: an unlabelled
 majority makes any evidence a guess. Every estimate counts by the end of its 95% interval that speaks against the
 method, so a small sample leads to the other method or to "not now"; what is unknown does not hold. A method forced by
-the recipe is taken if it can run at all, and the record says that it was forced and what it lacked.
+the recipe is taken if it can run at all, and the record says that it was forced and what it lacked. KTO and SFT are
+taken only where they are forced: a count of thumbs does not tell signal from noise, nor a count of winners a good
+scorer from a bad one.
 
 Departures from seed 002: it recommends DPO for "clear preferred / non-preferred" data, and with 5,000 pairs and more,
 even where rewards are verifiable; here a verifiable reward wins, for the reason above. Its "rapid prototyping: DPO" is
@@ -92,14 +94,15 @@ def _decide(
         forced = METHODS[thresholds.method]
         if getattr(evidence, forced.material) == 0:
             return "none", (f"the recipe forces {forced.title}, but there are no {forced.material_name} at all",)
-        blind = [check for check in held if check.key == "coverage" and not check.holds]
+        blind = [check for check in held if check.key == "coverage" in forced.needs and not check.holds]
         if blind:
             return "none", tuple(f"the recipe forces {forced.title}, but {check}" for check in blind)
         return thresholds.method, (f"forced by the recipe (selection.method: {thresholds.method})",)
-    for method in METHODS:
+    free: list[MethodName] = [name for name, method in METHODS.items() if not method.forced_only]
+    for method in free:
         if not failed[method]:
             return method, tuple(str(check) for check in held if method in check.needed_by)
-    return "none", tuple(f"{METHODS[name].title} lacks {check}" for name, why in failed.items() for check in why)
+    return "none", tuple(f"{METHODS[name].title} lacks {check}" for name in free for check in failed[name])
 
 
 def _would_change(
@@ -108,12 +111,14 @@ def _would_change(
     for check in held:
         if not check.holds:
             yield f"{titles(check.needed_by)}: {_remedy(check, evidence, groups)}"
+    names, hold = list(METHODS), {check.key for check in held if check.holds}
+    after = 0 if method == "none" else names.index(method) + 1
+    for other in names[after:]:
+        if hold.issuperset(METHODS[other].needs):
+            title = METHODS[other].title
+            why = "it is taken only where it is forced" if METHODS[other].forced_only else "it gives way"
+            yield f"to {title}: it qualifies as well, and {why}; selection.method: {other} forces it"
     if method != "none":
-        names = list(METHODS)
-        for other in names[names.index(method) + 1 :]:
-            if all(check.holds for check in held if other in check.needed_by):
-                title = METHODS[other].title
-                yield f"to {title}: it qualifies as well and gives way; selection.method: {other} forces it"
         near = min((c for c in held if c.holds and method in c.needed_by), key=_slack, default=None)
         if near is not None:
             yield f"away from {METHODS[method].title}: its closest call is {near}"
@@ -142,6 +147,12 @@ def _remedy(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None)
             return _more(check, evidence, evidence.frontier_prompts, "verifiable prompts on the frontier")
         case "pairs":
             return _more(check, evidence, evidence.pairs, "pairs")
+        case "thumbs":
+            return _more(check, evidence, evidence.thumbs, "thumbs")
+        case "rarer_thumb":
+            return "thumbs of the rarer kind: people who were asked, not only those who complain or are glad"
+        case "winners":
+            return _more(check, evidence, evidence.winners, "prompts whose fresh answers differ in score")
         case "zero_variance":
             return _larger_groups(check, evidence, groups)
         case "noise":

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from statistics import fmean, pvariance, stdev
 from typing import NamedTuple
 
-from pipeline.estimate import Z95, Estimate, share
+from pipeline.estimate import UNKNOWN, Z95, Estimate, share
 from pipeline.recipe import Selection
 from pipeline.selection.noise import NoiseSource, Trust, label_noise, noise_sources
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt
+from pipeline.selection.thumbs import Thumb
 from pipeline.storage import Record
 
 
@@ -58,26 +59,47 @@ class Evidence(Record):
     """Expected share of pairs the wrong way round."""
     noise_sources: dict[str, NoiseSource]
     trust: Trust
+    thumbs: int = 0
+    """Answers that people clearly liked or did not."""
+    thumb_users: int = 0
+    """People behind them."""
+    rarer_thumb: Estimate = UNKNOWN
+    """Share of the rarer kind among the thumbs."""
+    contrasted_thumbs: int = 0
+    """The thumbs, where there are both kinds: of one kind alone nothing is learned."""
+    winners: int = 0
+    """Prompts with a best answer among fresh samples."""
     prompt_chars: float
     completion_chars: float
     """Mean lengths, for the estimate of cost."""
 
 
-def measure(rows: Sequence[LabelledRow], pairs: Sequence[Pair], trust: Trust, settings: Selection) -> Evidence:
-    """Evidence of a labelled set and of the pairs that were built from it."""
+def measure(
+    rows: Sequence[LabelledRow],
+    pairs: Sequence[Pair],
+    trust: Trust,
+    settings: Selection,
+    thumbs: Sequence[Thumb] = (),
+    winners: int = 0,
+) -> Evidence:
+    """Evidence of a labelled set and of what was built from it."""
     groups = by_prompt(rows)
-    several = [labelled_rows for group in groups.values() if len(labelled_rows := _labelled(group)) > 1]
+    trusted = {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
+    several = [labelled_rows for group in trusted.values() if len(labelled_rows := _labelled(group)) > 1]
     tried = Counter(_tried(group) for group in groups.values() if _verifiable(group))
     attempts = tuple(
         PromptAttempts(*done, prompts, on_frontier(*done, settings.curriculum_attempts))
         for done, prompts in sorted(tried.items())
     )
     sources = noise_sources(several, pairs, trust, settings)
-    labelled_rows = _labelled(rows)
+    logged = [row for row in rows if not row.fresh]
+    labelled_rows = _labelled(logged)
+    liked = sum(thumb.liked for thumb in thumbs)
+    rarer = min(liked, len(thumbs) - liked)
     return Evidence(
-        traces=len(rows),
+        traces=len(logged),
         labelled=len(labelled_rows),
-        coverage=len(labelled_rows) / len(rows) if rows else 0.0,
+        coverage=len(labelled_rows) / len(logged) if logged else 0.0,
         prompts=len(groups),
         groups=len(several),
         verifiable_prompts=tried.total(),
@@ -92,6 +114,11 @@ def measure(rows: Sequence[LabelledRow], pairs: Sequence[Pair], trust: Trust, se
         label_noise=label_noise(sources),
         noise_sources=sources,
         trust=trust,
+        thumbs=len(thumbs),
+        thumb_users=len({thumb.row.user_id for thumb in thumbs}),
+        rarer_thumb=share(rarer, len(thumbs)),
+        contrasted_thumbs=len(thumbs) if rarer else 0,
+        winners=winners,
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )

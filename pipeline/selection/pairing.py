@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -25,7 +25,10 @@ from pipeline.traces.tools import TOOL_CALLS
 
 
 class LabelledRow(NamedTuple):
-    """One labelled trace; the fields are columns of `pipeline.rewards.records.LABELS`."""
+    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last two.
+
+    A fresh one has the ids, the user and the consent of the trace whose prompt it answers.
+    """
 
     trace_id: str
     observation_id: str
@@ -42,6 +45,13 @@ class LabelledRow(NamedTuple):
     correct: float | None
     feedback: float | None
     judge: float | None
+    fresh: bool = False
+    """Drawn for a logged prompt by the stage `samples`."""
+    finished: bool = True
+    """It ended by itself, and not at its limit; of a logged one that is not known."""
+
+
+_COLUMNS = LabelledRow._fields[:-2]
 
 
 class Pair(NamedTuple):
@@ -52,12 +62,33 @@ class Pair(NamedTuple):
     rejected: LabelledRow
     margin: float
 
+    @property
+    def rows(self) -> tuple[LabelledRow, ...]:
+        """The labelled traces behind it."""
+        return (self.chosen, self.rejected)
+
+
+class Candidate(Protocol):
+    """A row that may be trained on, with the labelled traces behind it."""
+
+    @property
+    def rows(self) -> tuple[LabelledRow, ...]: ...
+
+
+C = TypeVar("C", bound=Candidate)
+
 
 def read_labels(labels: DatasetRef) -> list[LabelledRow]:
     """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call."""
-    table = pq.read_table(labels.uri, columns=[*LabelledRow._fields, "reason"])
+    table = pq.read_table(labels.uri, columns=[*_COLUMNS, "reason"])
     rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS)).drop_columns(["reason"])
     return [LabelledRow(**row) for row in rows.to_pylist()]
+
+
+def read_samples(samples: DatasetRef) -> list[LabelledRow]:
+    """The fresh completions of a table of the stage `samples`."""
+    rows = pq.read_table(samples.uri, columns=[*_COLUMNS, "finished"]).to_pylist()
+    return [LabelledRow(**row, fresh=True) for row in rows]
 
 
 def by_prompt(rows: Sequence[LabelledRow]) -> dict[str, list[LabelledRow]]:
@@ -110,16 +141,16 @@ def _rank(scored: Scored) -> tuple[float, str, str]:
     return -reward, row.trace_id, row.observation_id
 
 
-def cap_principals(candidates: Sequence[Pair], max_share: float, max_tenant_share: float | None = None) -> list[Pair]:
-    """The pairs without those that put a user or a tenant over their share of the rest (one pair is always allowed).
+def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: float | None = None) -> list[C]:
+    """Those (pairs, thumbs) that put no user and no tenant over their share of the rest (one is always allowed).
 
     `max_tenant_share`: None for the users' share; an equal part where tenants are too few for it. Levels fall until
     what they let through is so much that they hold: where one tenant has nearly all pairs, few are left.
     """
-    tenants = {tenant for pair in candidates for tenant in _tenants(pair)}
+    tenants = {tenant for each in candidates for tenant in _tenants(each)}
     tenant_share = max_share if max_tenant_share is None else max_tenant_share
     shares = [max_share, max(tenant_share, 1 / len(tenants)) if tenants else tenant_share]
-    behind = [(_users(pair), _tenants(pair) if len(tenants) > 1 else frozenset[str]()) for pair in candidates]
+    behind = [(_users(each), _tenants(each) if len(tenants) > 1 else frozenset[str]()) for each in candidates]
     load = [Counter(name for names in kind for name in names) for kind in zip(*behind, strict=True)]
 
     def turn(place: int) -> tuple[int, str]:
@@ -144,13 +175,13 @@ def cap_principals(candidates: Sequence[Pair], max_share: float, max_tenant_shar
         levels = [min(each) for each in zip(levels, allowed, strict=True)]
 
 
-def _users(pair: Pair) -> frozenset[str]:
-    return frozenset((pair.chosen.user_id, pair.rejected.user_id))
+def _users(candidate: Candidate) -> frozenset[str]:
+    return frozenset(row.user_id for row in candidate.rows)
 
 
-def _tenants(pair: Pair) -> frozenset[str]:
-    return frozenset(tenant for tenant in (pair.chosen.tenant_id, pair.rejected.tenant_id) if tenant)
+def _tenants(candidate: Candidate) -> frozenset[str]:
+    return frozenset(row.tenant_id for row in candidate.rows if row.tenant_id)
 
 
-def _ids(pair: Pair) -> tuple[str, str, str, str]:
-    return (*pair.chosen[:2], *pair.rejected[:2])
+def _ids(candidate: Candidate) -> tuple[str, ...]:
+    return tuple(id for row in candidate.rows for id in row[:2])

@@ -1,4 +1,5 @@
-"""The preference dataset of an iteration: pairs for DPO, prompts for GRPO, groups, and what is kept from training.
+"""The preference dataset of an iteration: pairs for DPO, prompts for GRPO, thumbs for KTO, winners of fresh samples for
+SFT, groups, and what is kept from training.
 
 Owns the order of things: consent is checked again, evaluation items go, clusters of near-identical prompts are split,
 and only then is anything paired. Owns the curriculum: prompts that were always right, or always wrong, on
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,19 @@ from pipeline.recipe import Selection
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
-from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, cap_principals, comparable, pairs, read_labels
+from pipeline.selection.pairing import (
+    LabelledRow,
+    Pair,
+    by_prompt,
+    cap_principals,
+    comparable,
+    pairs,
+    read_labels,
+    read_samples,
+)
+from pipeline.selection.thumbs import THUMBS, thumb_row, thumbs
 from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
+from pipeline.selection.winners import WINNERS, winner_row, winners
 from pipeline.storage import DatasetRef, Record, Store, digest_file
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
@@ -77,6 +89,12 @@ class PreferenceDataset(Record):
     """Of clusters that training never sees, like the prompts: to watch its progress with, not to judge it by."""
     held_out_prompts: DatasetRef
     """Unlike the prompts to train on, with those that are always right or wrong: as production asks them."""
+    thumbs: DatasetRef | None = None
+    """Answers that people clearly liked or did not; None in a dataset from before there were any of these three."""
+    winners: DatasetRef | None = None
+    """The best of each prompt's fresh samples; empty without samples."""
+    held_out_unverified: DatasetRef | None = None
+    """Prompts of the held-out clusters without a reference: what an answer drifts by can be seen on them too."""
     evidence: Evidence
     """Of what training may see."""
     contamination: ContaminationReport
@@ -85,6 +103,9 @@ class PreferenceDataset(Record):
     without_consent: int
     """Labelled rows whose users do not, or no longer, agree."""
     capped_pairs: int
+    capped_thumbs: int = 0
+    unclear_ratings: int = 0
+    """Rated rows that make no thumb: contradictory, hardly rated, or without an answer."""
     curriculum: dict[str, int]
     """Verifiable prompts by what is known of them: frontier, unknown; and left out: solved, unsolved, ambiguous."""
     clusters: int
@@ -102,22 +123,25 @@ def build(
     """Build and publish the tables once.
 
     `governed`: (trace_id, observation_id) of the rows that may be trained on now. `fresh`: completions drawn for
-    logged prompts, with the columns of LABELS. Raises ValueError when more than `max_contamination` of the rows hold
-    evaluation items.
+    logged prompts (pipeline/samples). Raises ValueError when more than `max_contamination` of the rows hold evaluation
+    items.
     """
 
     store, iteration, settings = context.store, context.iteration, context.recipe.selection
 
     def make() -> PreferenceDataset:
         usable = trainable(read_labels(labels), apart, governed, settings.max_contamination)
-        drawn = trainable_samples(read_labels(fresh), usable.rows, apart) if fresh is not None else []
+        drawn = trainable_samples(read_samples(fresh), usable.rows, apart) if fresh is not None else []
         groups = by_prompt([*usable.rows, *drawn])
         clusters = cluster(groups)
         hidden = held_out(clusters, settings.held_out_share)
         trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
         watched = {prompt: group for prompt, group in groups.items() if clusters[prompt] in hidden}
-        candidates = pairs(trained, settings)
+        candidates = pairs(trained if settings.method == "dpo" else _trusted(trained), settings)
         kept = cap_principals(candidates, settings.max_principal_share, settings.max_tenant_share)
+        rated, unclear = thumbs(trained)
+        liked_or_not = cap_principals(rated, settings.max_principal_share, settings.max_tenant_share)
+        best = winners(trained)
         prompt_stats = [stats for prompt, group in trained.items() if (stats := _stats_of(prompt, group, settings))]
         asked = [stats for prompt, group in watched.items() if (stats := _stats_of(prompt, group, settings))]
         tables = {
@@ -126,16 +150,23 @@ def build(
             "groups": pa.Table.from_pylist(_group_rows(trained, clusters), GROUPS),
             "held_out_pairs": pa.Table.from_pylist([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
             "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
+            "thumbs": pa.Table.from_pylist([thumb_row(each, clusters) for each in liked_or_not], THUMBS),
+            "winners": pa.Table.from_pylist([winner_row(each, trained, clusters) for each in best], WINNERS),
+            "held_out_unverified": pa.Table.from_pylist(list(_unverified(watched, clusters)), PROMPTS),
         }
         refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, usable.hits)
         return PreferenceDataset(
             iteration=iteration.id,
             **refs,
-            evidence=measure([row for group in trained.values() for row in group], kept, trust, settings),
+            evidence=measure(
+                [row for group in trained.values() for row in group], kept, trust, settings, liked_or_not, len(best)
+            ),
             contamination=usable.contamination,
             frozen=usable.frozen,
             without_consent=usable.without_consent,
             capped_pairs=len(candidates) - len(kept),
+            capped_thumbs=len(rated) - len(liked_or_not),
+            unclear_ratings=unclear,
             curriculum=dict(sorted(Counter(stats.status for stats in prompt_stats).items())),
             clusters=len(set(clusters.values())),
             held_out_clusters=len(hidden),
@@ -235,6 +266,26 @@ def _group_rows(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[s
                 }
             )
     return rows
+
+
+def _trusted(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, list[LabelledRow]]:
+    """Without the completions whose reward is an opinion on the champion's own: DPO on such pairs dissolved into length
+    (docs/selection.md), so they make pairs only where the recipe forces it."""
+    return {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
+
+
+def _unverified(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Prompts of text alone that nobody has a reference for, as rows of PROMPTS."""
+    for prompt, group in groups.items():
+        messages = json.loads(prompt)
+        if not any(row.reference for row in group) and not any("tool_calls" in message for message in messages):
+            yield {
+                "prompt": messages,
+                "attempts": 0,
+                "frontier": False,
+                "trace_ids": [row.trace_id for row in group],
+                "cluster": clusters[prompt],
+            }
 
 
 def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table], hits: Sequence[Hit]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class ProgressCallback(TrainerCallback):
         self._cadence = SaveSchedule(plan.training.checkpoints)
         self._block = plan.trained_by().updates_per_batch
         self.health = Health()
-        self._watch = sentinel.HealthMonitor(plan.training.sentinel)
+        self._watch = sentinel.HealthMonitor(plan.training.sentinel, plan.trained_by().answer_kl_stop)
         self.leaving = self.stopped = self.solved = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
         early, because it has nothing left to learn."""

@@ -82,7 +82,7 @@ def plan_training(
 
     `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
     observation_id) of the rows that may be trained on now: the plan may be made long after the dataset. Raises
-    ValueError when nobody behind the dataset agrees any more.
+    ValueError when nobody behind the dataset agrees any more, and for a limit on KL that nothing would measure.
     """
 
     store, iteration, recipe = context.store, context.iteration, context.recipe
@@ -95,7 +95,8 @@ def plan_training(
             method = training.method(decision.method)
             agreed = frozenset(trace for trace, _ in governed())
             data, dropped = schedule(context, dataset, method, agreed)
-            held_out = held_out_rows(context, dataset, agreed)
+            held_out = held_out_rows(context, dataset, method, agreed)
+            _refuse_unwatched(method, training, held_out)
         return TrainingPlan(
             iteration=iteration.id,
             decision=decision,
@@ -117,6 +118,24 @@ def plan_training(
         if placed != plan:
             store.write(iteration.path(layout.PLAN), placed)
         return placed
+
+
+def _refuse_unwatched(method: AnyMethod, training: Training, held_out: DatasetRef | None) -> None:
+    """Raise ValueError for a limit on the KL of answers that no validation would measure."""
+    limit = method.answer_kl_stop
+    if limit is None:
+        return
+    lacks = ""
+    if training.engine != "trl":
+        lacks = "is measured by TRL's trainers alone: set training.engine trl"
+    elif not training.validation.every_steps:
+        lacks = "is measured when held-out prompts are answered: set training.validation.every_steps"
+    elif held_out is None:
+        lacks = "is measured on held-out prompts, and there are none: raise selection.held_out_share"
+    elif training.lora is None and not method.keeps_reference:
+        lacks = "is measured against the base model, which a training of all weights does not keep: set training.lora"
+    if lacks:
+        raise ValueError(f"training.{method.kind}.kl_stop {limit:g} {lacks}, or set kl_stop to null.")
 
 
 def _placed(

@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.methods import Method
+from pipeline.methods.method import TableName
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.selection.thumbs import THUMBS
+from pipeline.selection.winners import WINNERS
 from pipeline.storage import DatasetRef, Store, digest_file
 from pipeline.traces.context import IterationContext
 
 Row = dict[str, Any]
+SCHEMAS: dict[TableName, pa.Schema] = {"prompts": PROMPTS, "pairs": PAIRS, "thumbs": THUMBS, "winners": WINNERS}
 
 
 def schedule(
@@ -27,10 +31,9 @@ def schedule(
 ) -> tuple[DatasetRef, int]:
     """Write the rows of every step in order; returns them, and how many were left out for want of consent.
 
-    `agreed`: ids of the traces that may be trained on now. Raises ValueError when no row is left.
+    `agreed`: ids of the traces that may be trained on now. Raises ValueError when no row is left, or none that teaches.
     """
-    tables = {"prompts": (dataset.prompts, PROMPTS), "pairs": (dataset.pairs, PAIRS)}
-    source, schema = tables[method.table]
+    source, schema = getattr(dataset, method.table), SCHEMAS[method.table]
     wanted = method.scheduled_rows
     built: list[Row] = pq.read_table(source.uri).to_pylist()
     assert built, "choose() never picks a method without material"
@@ -50,13 +53,20 @@ def schedule(
     return _write(context.store, context.iteration.path(layout.TRAINING_ROWS), order[:wanted], schema), dropped
 
 
-def held_out_rows(context: IterationContext, dataset: PreferenceDataset, agreed: Collection[str]) -> DatasetRef | None:
-    """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most."""
+def held_out_rows(
+    context: IterationContext, dataset: PreferenceDataset, method: Method, agreed: Collection[str]
+) -> DatasetRef | None:
+    """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most.
+
+    Where none of them has a reference, those without: answers to them tell drift, length and cuts, and no accuracy.
+    """
     validation = context.recipe.training.validation
     if not validation.every_steps:
         return None
-    rows: list[Row] = pq.read_table(dataset.held_out_prompts.uri).to_pylist()
-    rows = [row for row in rows if _may_be_used(row, agreed)][: validation.prompts]
+    rows = _usable(dataset.held_out_prompts, agreed)
+    if not rows and "verifiable" not in method.needs and context.recipe.training.engine == "trl":
+        rows = _usable(dataset.held_out_unverified, agreed)
+    rows = rows[: validation.prompts]
     return _write(context.store, context.iteration.path(layout.HELD_OUT_ROWS), rows, PROMPTS) if rows else None
 
 
@@ -69,8 +79,15 @@ def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> D
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
 
 
+def _usable(table: DatasetRef | None, agreed: Collection[str]) -> list[Row]:
+    rows: list[Row] = pq.read_table(table.uri).to_pylist() if table is not None else []
+    return [row for row in rows if _may_be_used(row, agreed)]
+
+
 def _may_be_used(row: Mapping[str, Any], agreed: Collection[str]) -> bool:
-    """A prompt while anybody who asked it agrees, a pair while both of its sides do."""
+    """A prompt while anybody who asked it agrees, a thumb while its user does, a pair while both of its sides do."""
     if "trace_ids" in row:
         return any(trace in agreed for trace in row["trace_ids"])
+    if "trace_id" in row:
+        return row["trace_id"] in agreed
     return row["chosen_trace"] in agreed and row["rejected_trace"] in agreed

@@ -5,7 +5,7 @@ The rules, over the metrics of the steps so far; each compares the mean of the l
 limit or with the first ones, and is silent where its metric is absent.
 - STOP by themselves: loss, gradient norm or reward that is no finite number, and a step without any reward; loss and
   gradient exactly 0 for a whole window while accuracy is no better than at first (TRL trains on, to the end); accuracy
-  under half of the first; KL to the base over 0.5 a token.
+  under half of the first; KL to the base over 0.5 a token, or over the method's own limit for a whole answer.
 - HOLD, and STOP once accuracy has fallen as well: KL over 0.1 (limits of seed 000); entropy under 30% of the first,
   never an absolute threshold (entropy collapse, arXiv 2505.22617); length grown or shrunk by 30% (arXiv 2310.03716);
   openings shared across prompts, bigrams less varied (arXiv 1510.03055), refusals, missing answers, truncation, all of
@@ -69,8 +69,9 @@ class MetricChange(NamedTuple):
 class HealthMonitor:
     """The sentinel over a training as it goes: give it each row once. A row costs the same in a long history."""
 
-    def __init__(self, settings: Sentinel) -> None:
-        self.settings = settings
+    def __init__(self, settings: Sentinel, answer_kl_stop: float | None = None) -> None:
+        """`answer_kl_stop`: KL to the base model in nats an answer that stops the training; None: no such limit."""
+        self.settings, self.answer_kl_stop = settings, answer_kl_stop
         self.row: Row = {}
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._rows = 0
@@ -213,6 +214,13 @@ def kl(watch: HealthMonitor) -> Said:
     return None
 
 
+def answer_kl(watch: HealthMonitor) -> Said:
+    far, limit = watch.row.get("held_out/answer_kl"), watch.answer_kl_stop
+    if far is None or limit is None or far <= limit:
+        return None
+    return "STOP", f"held-out answers are {far:.1f} nats from the base model, and kl_stop is {limit:g}"
+
+
 def entropy(watch: HealthMonitor) -> Said:
     low, high = watch.settings.entropy_floor, watch.settings.entropy_ceiling
     errors = _errors_left(watch)
@@ -275,8 +283,8 @@ def one_component(watch: HealthMonitor) -> Said:
 
 
 RULES: tuple[Rule, ...] = (
-    not_finite, unscored, no_gradient, accuracy_collapse, reward_diverges, kl, entropy, length, template, unanswered,
-    truncated, zero_variance, grad_norm, one_component, solved,
+    not_finite, unscored, no_gradient, accuracy_collapse, reward_diverges, kl, answer_kl, entropy, length, template,
+    unanswered, truncated, zero_variance, grad_norm, one_component, solved,
 )  # fmt: skip
 
 

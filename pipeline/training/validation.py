@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +35,9 @@ class HeldOut(NamedTuple):
     """A prompt that is not trained on."""
 
     prompt: list[dict[str, str]]
-    reference: str
-    verifier: VerifierKind
+    reference: str | None
+    """None where nobody has one: its answers are not graded."""
+    verifier: VerifierKind | None
 
 
 class GradedCompletion(NamedTuple):
@@ -88,11 +90,22 @@ class Validator:
             texts: list[str] = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
             stops = _stops(trainer.accelerator.unwrap_model(trainer.model), self._tokenizer)
             kl = self._kl(trainer, prompts, completions)
-            checks = [VerifierTask(text, row.reference, row.verifier) for text, row in zip(texts, batch, strict=True)]
-            for row, text, tokens, grade, far in zip(batch, texts, completions, self._check(checks), kl, strict=True):
+            for row, text, tokens, right, far in zip(
+                batch, texts, completions, self._grades(batch, texts), kl, strict=True
+            ):
                 finished = bool(tokens) and tokens[-1] in stops
-                answers.append(GradedCompletion(str(row.prompt), text, grade.outcome.score, len(tokens), finished, far))
+                answers.append(GradedCompletion(str(row.prompt), text, right, len(tokens), finished, far))
         return answers
+
+    def _grades(self, rows: Sequence[HeldOut], texts: Sequence[str]) -> list[float | None]:
+        """Of the answers to prompts with a reference; None for the others."""
+        checks = {
+            place: VerifierTask(text, row.reference, row.verifier)
+            for place, (row, text) in enumerate(zip(rows, texts, strict=True))
+            if row.reference is not None and row.verifier is not None
+        }
+        graded = dict(zip(checks, self._check(list(checks.values())), strict=True)) if checks else {}
+        return [graded[place].outcome.score if place in graded else None for place in range(len(rows))]
 
     def _generate(
         self, trainer: Trainer, prompts: Sequence[list[dict[str, str]]]
@@ -125,17 +138,20 @@ class Validator:
     ) -> list[float | None]:
         """Summed k3 estimate (http://joschu.net/blog/kl-approx.html) of KL(policy, base) over each completion.
 
-        The base is the policy with its adapter off; None for a policy that has no adapter.
+        The base is the policy with its adapter off, else the trainer's reference model; None where it keeps neither.
         """
         model: Any = trainer.accelerator.unwrap_model(trainer.model)
-        if not hasattr(model, "disable_adapter"):
+        reference: Any = getattr(trainer, "ref_model", None)
+        if not hasattr(model, "disable_adapter") and reference is None:
             return [None] * len(completions)
         estimates: list[float | None] = []
         for first in range(0, len(completions), MICRO_BATCH):
             asked, completion_batch = prompts[first : first + MICRO_BATCH], completions[first : first + MICRO_BATCH]
             policy = _log_probabilities(model, asked, completion_batch, self._tokenizer.pad_token_id)
-            with model.disable_adapter():
-                base = _log_probabilities(model, asked, completion_batch, self._tokenizer.pad_token_id)
+            with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
+                base = _log_probabilities(
+                    model if reference is None else reference, asked, completion_batch, self._tokenizer.pad_token_id
+                )
             for mine, theirs in zip(policy, base, strict=True):
                 gap = theirs - mine
                 estimates.append(float((gap.exp() - 1 - gap).sum()))
@@ -143,7 +159,7 @@ class Validator:
 
 
 def measured(answers: Sequence[GradedCompletion]) -> dict[str, float]:
-    """The metrics of graded answers. `held_out/kl` is per token."""
+    """The metrics of graded answers. `held_out/kl` is per token, `held_out/answer_kl` of a whole answer."""
     tokens = sum(answer.tokens for answer in answers)
     graded = [answer.right for answer in answers if answer.right is not None]
     apart = [answer.kl for answer in answers if answer.kl is not None]
@@ -159,6 +175,7 @@ def measured(answers: Sequence[GradedCompletion]) -> dict[str, float]:
         answer_metrics["accuracy"] = sum(graded) / len(graded)
     if apart and tokens:
         answer_metrics["kl"] = sum(apart) / tokens
+        answer_metrics["answer_kl"] = sum(apart) / len(apart)
     return {f"held_out/{name}": value for name, value in answer_metrics.items() if not math.isnan(value)}
 
 

@@ -27,8 +27,11 @@ def test_overrides_reach_their_field() -> None:
             "trainning.seed=3",
             r"trainning: there is no such field\. Did you mean training\? \(override trainning\.seed=3",
         ),
-        ("training.learning_rate=1", r"Did you mean training\.grpo\.learning_rate or training\.dpo\.learning_rate\?"),
-        ("selection.method=gpro", r"selection\.method: 'gpro' is none of auto, grpo, dpo\. Did you mean grpo\?"),
+        ("training.learning_rate=1", r"Did you mean training\.grpo\.learning_rate or training\.dpo\.learning_rate or "),
+        (
+            "selection.method=gpro",
+            r"selection\.method: 'gpro' is none of auto, grpo, dpo, kto, sft\. Did you mean",
+        ),
         ("traces.source.kind=otell", r"traces\.source\.kind: otell is none of demo, .*\. Did you mean otel\?"),
         ("traces.source={uri: x}", r"traces\.source\.kind: is missing\. Say which: demo, langfuse_export"),
         ("traces.source=3", r"traces\.source: 3 is a value, and a section belongs there"),

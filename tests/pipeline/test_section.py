@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe import Recipe, Training
-from pipeline.section import EACH, Length, Observer, Operational, Section, fields, joined, settings
+from pipeline.section import EACH, Added, Length, Observer, Operational, Section, fields, joined, settings
 
 
 class Inner(Section):
@@ -82,9 +82,25 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         },
         "training": {"checkpoints": True, "timeout_s": True, "grace_s": True},
     }
-    assert fields(Training, Observer) == {"validation": True, "sentinel": True}
+    assert fields(Training, Observer) == {
+        **dict.fromkeys(("validation", "sentinel"), True),
+        **{name: {"kl_stop": True} for name in ("kto", "sft")},
+    }
     assert fields(Training, Length) == {
-        "grpo": {"steps": True, "learning_rate": True},
-        "dpo": {"steps": True, "learning_rate": True},
+        **{name: {"steps": True, "learning_rate": True} for name in ("grpo", "dpo", "kto", "sft")},
         "seed": True,
     }
+
+
+class Grown(Section):
+    first: int = 1
+    later: Annotated[int, Added] = 2
+    inner: Annotated[Inner, Added] = Inner()
+    several: tuple[Inner, ...] = ()
+
+
+def test_what_was_added_enters_an_identity_once_it_is_set() -> None:
+    assert settings(Grown()) == {"first": 1, "several": []}
+    assert settings(Grown(later=3)) == {"first": 1, "later": 3, "several": []}
+    assert "inner" in settings(Grown(inner=Inner(workers=9)))
+    assert settings(Grown(several=(Inner(),)))["several"] == [settings(Inner())]

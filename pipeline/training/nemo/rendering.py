@@ -59,7 +59,7 @@ class Rendering(ABC):
 
 
 def rendering(plan: TrainingPlan) -> Rendering:
-    """Of the plan's method. Raises ValueError for a method that NeMo RL does not have."""
+    """Of the plan's method. Raises ValueError for a method that is not rendered for NeMo RL."""
     from pipeline.training.nemo.dpo import DPORendering
     from pipeline.training.nemo.grpo import GRPORendering
 
@@ -70,7 +70,9 @@ def rendering(plan: TrainingPlan) -> Rendering:
         case "dpo":
             return DPORendering(plan, method)
         case _:
-            raise ValueError(f"NeMo RL does not train by {method.title}. Set training.engine trl.")
+            raise ValueError(
+                f"training.engine nemo_rl: {method.title} is not rendered for NeMo RL. Set training.engine trl."
+            )
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:

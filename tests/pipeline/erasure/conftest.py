@@ -69,8 +69,8 @@ def row(user: str, day: str, number: int) -> dict[str, Any]:
             {"role": "user", "content": f"What is {number // 2} + 1? Says {secret(user)}.", "tool_calls": None}
         ],
         "completion": f"#### {number // 2 + (1 if right else 5)}",
-        "feedback": [],
-        "feedback_count": 0,
+        "feedback": [{"name": "thumb", "value": float(right), "source": "API"}],
+        "feedback_count": 1,
         "reference": f"{number // 2 + 1}",
         "metadata": "{}",
         "source_file": f"{'a' if number < 4 else 'b'}.jsonl.gz",

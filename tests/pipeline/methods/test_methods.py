@@ -4,14 +4,14 @@ import ast
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow as pa
 import pytest
 
 from pipeline.methods import METHODS, AnyMethod, Method, MethodName, MethodSettings
 from pipeline.methods.method import EvidenceKey
 from pipeline.recipe import Training
 from pipeline.selection.evidence import Evidence
-from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.selection.preferences import PreferenceDataset
+from pipeline.training.schedule import SCHEMAS
 
 ROOT = Path(__file__).parents[3]
 MAY_NAME_THEM = {"pipeline/methods", "pipeline/training/nemo"}
@@ -28,11 +28,11 @@ def test_the_names_the_union_and_the_settings_agree() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_names_evidence_rows_and_columns_that_exist(name: MethodName) -> None:
     method = METHODS[name]
-    schemas: dict[str, pa.Schema] = {"prompts": PROMPTS, "pairs": PAIRS}
-    assert set(method.needs) <= set(get_args(EvidenceKey)) and "coverage" in method.needs
+    assert set(method.needs) <= set(get_args(EvidenceKey)) and method.needs
+    assert "coverage" in method.needs or method.forced_only
     assert method.material in Evidence.model_fields
     assert method.table in PreferenceDataset.model_fields
-    assert set(method.columns) <= set(schemas[method.table].names)
+    assert set(method.columns) <= set(SCHEMAS[method.table].names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -65,6 +65,6 @@ def test_no_stage_knows_which_methods_there_are() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if (isinstance(node, ast.Constant) and node.value in names)
         or (isinstance(node, ast.Attribute) and node.attr in names)
-        or (isinstance(node, ast.Name) and node.id in {"GRPO", "DPO"})
+        or (isinstance(node, ast.Name) and node.id in {"GRPO", "DPO", "KTO", "SFT"})
     ]
     assert naming == []

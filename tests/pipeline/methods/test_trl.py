@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.kto_trainer import KTOTrainer
+from trl.trainer.sft_trainer import SFTTrainer
 
 from pipeline.methods.group_trainer import GroupTrainer
+from pipeline.methods.thumb_trainer import ThumbTrainer
 
 PARAMETERS = {
     "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"],
@@ -58,3 +61,18 @@ def test_trl_returns_what_is_counted_and_scaled() -> None:
 @pytest.mark.parametrize("name", ["_last_loaded_step", "vllm_generation", "_metrics", "_logs", "use_vllm"])
 def test_trl_has_the_attribute_that_is_read(name: str) -> None:
     assert f"self.{name}" in inspect.getsource(GRPOTrainer)
+
+
+def test_trl_prepares_thumbs_where_that_is_overridden() -> None:
+    overridden = {name for name in vars(ThumbTrainer) if hasattr(KTOTrainer, name) and not name.startswith("__")}
+    assert overridden == {"_prepare_dataset", "log"}
+    assert list(inspect.signature(KTOTrainer._prepare_dataset).parameters) == [
+        "self", "dataset", "processing_class", "args", "dataset_name",
+    ]  # fmt: skip
+    assert 'self._metrics[mode]["kl"].append' in inspect.getsource(KTOTrainer)
+
+
+def test_trl_takes_rows_with_ids_and_labels_as_they_are() -> None:
+    source = inspect.getsource(SFTTrainer._prepare_dataset)
+    assert 'is_processed = "input_ids" in column_names' in source
+    assert 'if "labels" not in column_names:' in source

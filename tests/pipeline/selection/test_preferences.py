@@ -13,6 +13,7 @@ import pytest
 from pipeline.iteration import identify
 from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
+from pipeline.samples.records import SAMPLES
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, build
@@ -38,11 +39,12 @@ class Place:
         held_out: dict[str, list[str]] | None = None,
         gone: tuple[str, ...] = (),
         frozen: tuple[str, ...] = (),
+        fresh: tuple[LabelledRow, ...] = (),
         **changes: Any,
     ) -> PreferenceDataset:
         path = self.root / "labels" / "part-0.parquet"
         path.parent.mkdir(exist_ok=True)
-        full = [{**dict.fromkeys(LABELS.names), **r._asdict()} for r in rows]
+        full = [{name: r._asdict().get(name) for name in LABELS.names} for r in rows]
         pq.write_table(pa.Table.from_pylist(full, schema=LABELS), path)
         labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
         allowed = {(r.trace_id, r.observation_id) for r in rows if r.trace_id not in gone}
@@ -56,7 +58,18 @@ class Place:
             HeldApart(held_out or {}, frozen),
             lambda: allowed,
             Trust(),
+            self.drawn(fresh),
         )
+
+    def drawn(self, rows: tuple[LabelledRow, ...]) -> DatasetRef | None:
+        """The rows as the stage `samples` publishes them."""
+        if not rows:
+            return None
+        path = self.root / "samples" / "part-0.parquet"
+        path.parent.mkdir(exist_ok=True)
+        full = [{name: r._asdict().get(name) for name in SAMPLES.names} for r in rows]
+        pq.write_table(pa.Table.from_pylist(full, schema=SAMPLES), path)
+        return DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
 
 
 @pytest.fixture

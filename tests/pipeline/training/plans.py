@@ -9,13 +9,15 @@ import pyarrow.parquet as pq
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.iteration import identify
-from pipeline.methods import DPO, GRPO, DynamicSampling
+from pipeline.methods import DPO, GRPO, KTO, SFT, DynamicSampling
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.selection.thumbs import THUMBS, thumbs
+from pipeline.selection.winners import WINNERS
 from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import context_of
@@ -23,6 +25,10 @@ from tests.pipeline.selection.labelled import row
 
 GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
+KTO_SETTINGS = KTO(steps=6, batch_size=8, learning_rate=1e-4, kl_stop=None)
+THUMBS_DOWN = 30
+"""Problems whose mistaken answer has a thumb down; the right answer of each has one up."""
+SFT_SETTINGS = SFT(steps=6, batch_size=8, learning_rate=1e-3)
 
 
 def make_plan(
@@ -51,17 +57,28 @@ def make_plan(
         }
         for chat, p in zip(user, drawn, strict=True)
     ]
+    rated = [
+        {"prompt": chat, "completion": text, "label": liked, "weight": 0.5, "trace_id": p.prompt}
+        for number, (chat, p) in enumerate(zip(user, drawn, strict=True))
+        for text, liked in ((p.solution, True), (mistaken_solution(p), False))[: 1 + (number < THUMBS_DOWN)]
+    ]
+    best = [
+        {"prompt": chat, "completion": p.solution, "score": 1.0, "mean": 0.5, "k": 8, "trace_ids": [p.prompt]}
+        for chat, p in zip(user, drawn, strict=True)
+    ]
     refs = {name: table(store, name, rows, schema) for name, rows, schema in
-            (("prompts", prompts, PROMPTS), ("pairs", pairs, PAIRS))}  # fmt: skip
+            (("prompts", prompts, PROMPTS), ("pairs", pairs, PAIRS), ("thumbs", rated, THUMBS),
+             ("winners", best, WINNERS))}  # fmt: skip
     iteration, selection = identify(0, "m", model_ref(MODEL_DIR), refs["prompts"], ""), Selection(method=method)
-    rows = [row(f"{p.answer}-{reward}", reward, p.prompt) for p in drawn for reward in (0.0, 1.0)]
+    rows = [row(f"{p.answer}-{reward}", reward, p.prompt, feedback=reward) for p in drawn for reward in (0.0, 1.0)]
+    groups = by_prompt(rows)
     dataset = PreferenceDataset(
         iteration=iteration.id,
         **refs,
         groups=refs["pairs"],
         held_out_pairs=refs["pairs"],
         held_out_prompts=refs["prompts"],
-        evidence=measure(rows, paired(by_prompt(rows), selection), Trust(), selection),
+        evidence=measure(rows, paired(groups, selection), Trust(), selection, thumbs(groups)[0], len(best)),
         contamination=Index({}).check(rows)[1],
         without_consent=0,
         capped_pairs=0,
@@ -69,7 +86,8 @@ def make_plan(
         clusters=48,
         held_out_clusters=0,
     )
-    training = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "checkpoints": Checkpoints(every_steps=2), **changes}
+    methods = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": SFT_SETTINGS}
+    training = {**methods, "checkpoints": Checkpoints(every_steps=2), **changes}
     settings = Training(**training)
     agreed = frozenset((p.prompt, "") for p in drawn[withdrawn:])
     sections = {"rewards": Rewards(min_coverage=0), "compute": Compute(processes=processes)}
@@ -92,6 +110,14 @@ def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
     )
     asked = Validation(every_steps=4, prompts=5, samples=1, max_completion_tokens=32)
     return make_plan(root, processes=2, grpo=settings, validation=asked)
+
+
+def two_ranks_of(root: Path, method: str) -> tuple[Store, TrainingPlan]:
+    """A plan of KTO or SFT for two processes, that take their rows in two parts a step."""
+    settings = {"kto": KTO_SETTINGS, "sft": SFT_SETTINGS}[method]
+    parts = settings.model_copy(update={"trainer_args": {"per_device_train_batch_size": 2}})
+    asked = Validation(every_steps=2, prompts=5, samples=1, max_completion_tokens=32)
+    return make_plan(root, method, processes=2, validation=asked, **{method: parts})
 
 
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:

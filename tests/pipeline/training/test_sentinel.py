@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.recipe.sentinel import Sentinel
-from pipeline.training.sentinel import RULES, check, review
+from pipeline.training.sentinel import RULES, HealthMonitor, answer_kl, check, review
 
 Row = dict[str, float]
 Shape = Callable[[int], float]
@@ -142,7 +142,17 @@ def test_no_gradient_is_silent_where_its_metric_is_absent(absent: str) -> None:
 
 def test_every_rule_is_tried() -> None:
     mark = next(m for m in test_a_rule_speaks_and_stays_silent_next_door.pytestmark if m.name == "parametrize")
-    assert {case[0] for case in mark.args[1]} == {rule.__name__ for rule in RULES}
+    assert {case[0] for case in mark.args[1]} == {rule.__name__ for rule in RULES if rule is not answer_kl}
+
+
+def test_an_answer_far_from_the_base_stops_at_the_limit() -> None:
+    watch = HealthMonitor(SETTINGS, answer_kl_stop=5.0)
+    rows = [{**row, "held_out/answer_kl": 4.9} if "held_out/kl" in row else row for row in history()]
+    assert [finding for row in rows for finding in watch.add(row)] == []
+    (finding,) = watch.add({**rows[-1], "step": 25.0, "held_out/answer_kl": 5.1})
+    assert (finding.rule, finding.verdict) == ("answer_kl", "STOP")
+    assert finding.reason == "held-out answers are 5.1 nats from the base model, and kl_stop is 5"
+    assert found([*rows, {**rows[-1], "held_out/answer_kl": 500.0}]) == {}, "no limit was set"
 
 
 def test_one_bad_batch_stops_nothing() -> None:

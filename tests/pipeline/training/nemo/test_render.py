@@ -269,3 +269,11 @@ def test_nothing_of_the_examples_own_data_set_is_inherited(
 def test_a_key_that_nemo_rl_does_not_have_is_found(shared_data: Path) -> None:
     example = yaml.safe_load((shared_data / "nemo-rl" / "dpo.yaml").read_text())
     assert unknown_keys({"dpo": {"beta": 1}, "data": {"train": {"x": 1}}}, [example]) == ["dpo.beta"]
+
+
+@pytest.mark.parametrize(("name", "title"), [("kto", "KTO"), ("sft", "SFT")])
+def test_a_method_without_a_rendering_is_refused_by_name(name: str, title: str, tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    changed = plan.model_copy(update={"method": Training().by_name()[name]})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=f"nemo_rl: {title} is not rendered for NeMo RL. Set training.engine trl"):
+        refuse(changed)

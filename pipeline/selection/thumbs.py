@@ -1,0 +1,67 @@
+"""Thumbs: logged answers that people clearly liked or did not, each by itself.
+
+Rule. A settled value of feedback that is `CLEAR` away from one half makes a thumb: under a prior of strength 1 a single
+word does (0.75, 0.25), one that another contradicts (0.5) or a retry weakens (0.6) does not, and a retry alone (0.33)
+is none. An answer without text is left out, whatever people thought of it. No user and no tenant is behind more than
+their share, by the rule for pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.selection.chats import CHAT, to_rows
+from pipeline.selection.pairing import LabelledRow
+
+CLEAR = 0.2
+THUMBS = pa.schema(
+    [
+        ("prompt", CHAT),
+        ("completion", pa.string()),
+        ("label", pa.bool_()),  # liked
+        ("weight", pa.float64()),  # how clear it is: 0 at one half, 1 at 0 and at 1
+        ("principal", pa.string()),  # whose word it is: the user, else the session, else the trace itself
+        ("trace_id", pa.string()),
+        ("cluster", pa.string()),
+    ]
+)
+
+
+class Thumb(NamedTuple):
+    """A rated answer."""
+
+    row: LabelledRow
+    liked: bool
+    weight: float
+
+    @property
+    def rows(self) -> tuple[LabelledRow, ...]:
+        """The labelled traces behind it."""
+        return (self.row,)
+
+
+def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[Thumb], int]:
+    """The thumbs on these prompts' answers, and the number of rated rows that make none."""
+    rated = [(row, row.feedback) for group in groups.values() for row in group if row.feedback is not None]
+    clear = [
+        Thumb(row, value > 0.5, 2 * abs(value - 0.5))
+        for row, value in rated
+        if abs(value - 0.5) >= CLEAR - 1e-9 and row.completion.strip()
+    ]
+    return clear, len(rated) - len(clear)
+
+
+def thumb_row(thumb: Thumb, clusters: Mapping[str, str]) -> dict[str, Any]:
+    """A row of THUMBS."""
+    return {
+        "prompt": to_rows(thumb.row.prompt),
+        "completion": thumb.row.completion,
+        "label": thumb.liked,
+        "weight": thumb.weight,
+        "principal": thumb.row.user_id,
+        "trace_id": thumb.row.trace_id,
+        "cluster": clusters[thumb.row.prompt],
+    }

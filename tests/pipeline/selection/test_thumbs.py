@@ -1,0 +1,148 @@
+"""Thumbs: which ratings make one, and that every gate of the preference dataset holds for them too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.methods import KTO
+from pipeline.selection.checks import EvidenceCheck, checks
+from pipeline.selection.choose import choose
+from pipeline.selection.evidence import Evidence, Trust, measure
+from pipeline.selection.pairing import LabelledRow, by_prompt
+from pipeline.selection.preferences import PreferenceDataset
+from pipeline.selection.thumbs import thumbs
+
+from .labelled import row
+from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read
+
+OPEN = {"reference": None, "verifier": None, "profile": "rated", "correct": None}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def rated(name: str, value: float | None, prompt: str | None = None, **fields: object) -> LabelledRow:
+    return row(name, value, prompt=prompt or name, feedback=value, **{**OPEN, **fields})
+
+
+def table(dataset: PreferenceDataset) -> list[dict[str, object]]:
+    assert dataset.thumbs is not None
+    return [dict(each) for each in read(dataset.thumbs)]
+
+
+def evidence(rows: list[LabelledRow]) -> Evidence:
+    return measure(rows, [], Trust(), SETTINGS, thumbs(by_prompt(rows))[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (0.75, True),  # one thumb up
+        (0.25, False),
+        (0.7, True),
+        (0.3, False),
+        (1.0, True),
+        (0.5, None),  # up and down on one row
+        (0.6, None),  # up, and asked again
+        (1 / 3, None),  # asked again, and no word
+        (None, None),
+    ],
+)
+def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bool | None) -> None:
+    clear, unclear = thumbs(by_prompt([rated("a", value)]))
+    assert [thumb.liked for thumb in clear] == ([] if label is None else [label])
+    assert unclear == (label is None and value is not None)
+
+
+@pytest.mark.parametrize("completion", ["", " \n "])
+def test_a_thumb_on_an_empty_answer_is_left_out(completion: str, place: Place) -> None:
+    rows = [rated("a", 0.75, completion=completion), rated("b", 0.25, completion=completion), rated("c", 0.5)]
+    dataset = place.build([*rows, rated("d", 0.75)])
+    assert [each["trace_id"] for each in table(dataset)] == ["d"]
+    assert dataset.unclear_ratings == 3
+
+
+def test_a_row_says_who_liked_what(place: Place) -> None:
+    (found,) = table(place.build([rated("a", 0.75, prompt="why", user_id="ann", completion="so")]))
+    assert (found["prompt"], found["completion"]) == ([{"role": "user", "content": "why", "tool_calls": None}], "so")
+    assert (found["label"], found["weight"], found["principal"]) == (True, 0.5, "ann")
+
+
+def test_contradicting_users_both_count(place: Place) -> None:
+    rows = [rated("a", 0.75, "why", completion="so"), rated("b", 0.25, "why", completion="so")]
+    assert sorted(bool(each["label"]) for each in table(place.build(rows))) == [False, True]
+
+
+def test_gates_hold_for_thumbs(place: Place) -> None:
+    item = "what is the old lighthouse keeper of the northern island called"
+    rows = [rated(name, 0.75) for name in WORDS]
+    rows[0] = rows[0]._replace(consent=False)
+    rows[1] = rows[1]._replace(completion=item)
+    near = json.dumps([{"role": "user", "content": FROZEN}])
+    dataset = place.build(
+        [*rows, rated("asked", 0.25, prompt=FROZEN)], {"suite": [item]}, ("rain",), (near,), max_contamination=0.5
+    )
+    assert {each["trace_id"] for each in table(dataset)} == set(WORDS[3:])
+    assert (dataset.without_consent, dataset.frozen, dataset.contamination.hits) == (2, 1, 1)
+
+
+def test_held_out_prompts_make_no_thumbs(place: Place) -> None:
+    rows = [rated(f"r{n}", 0.75, prompt=f"what is the number {n} for") for n in range(60)]
+    dataset = place.build(rows, held_out_share=0.5)
+    assert dataset.held_out_unverified is not None
+    watched = {each["cluster"] for each in read(dataset.held_out_unverified)}
+    assert watched and not watched & {each["cluster"] for each in table(dataset)}
+    assert len(watched) == dataset.held_out_clusters and dataset.held_out_prompts.rows == 0
+
+
+def test_one_user_does_not_fill_the_thumbs(place: Place) -> None:
+    rows = [rated(f"r{n}", 0.75, prompt=f"what is {n}") for n in range(100)]
+    flood = [rated(f"f{n}", 0.25, prompt=f"who is {n}", user_id="one") for n in range(100)]
+    dataset = place.build([*rows, *flood], max_principal_share=0.05)
+    assert (dataset.evidence.thumbs, dataset.capped_thumbs, dataset.evidence.thumb_users) == (105, 95, 101)
+
+
+@pytest.mark.parametrize("value", [0.25, 0.75])
+def test_thumbs_of_one_kind_are_no_material(value: float) -> None:
+    found = evidence([rated(f"r{n}", value) for n in range(300)])
+    assert (found.thumbs, found.contrasted_thumbs, found.rarer_thumb.value) == (300, 0, 0.0)
+    decision = choose(found, SETTINGS.model_copy(update={"method": "kto"}), 0.5)
+    assert decision.method == "none"
+    assert decision.reasons == ("the recipe forces KTO, but there are no thumbs of both kinds at all",)
+
+
+def test_five_thumbs_are_trained_on_only_if_forced() -> None:
+    found = evidence([rated(f"r{n}", 0.25 + 0.5 * (n % 2)) for n in range(5)])
+    forced = choose(found, SETTINGS.model_copy(update={"method": "kto"}), 0.5)
+    assert forced.method == "kto" and forced.forced
+    assert forced.lacks["kto"] == ("thumbs: 5, needs >= 200",)
+    assert choose(found, SETTINGS, 0.5).method == "none"
+
+
+def test_many_thumbs_are_never_chosen_automatically() -> None:
+    rows = [rated(f"r{n}", 0.25 + 0.5 * (n % 2)) for n in range(400)]
+    decision = choose(evidence(rows), SETTINGS, 0.5)
+    assert decision.method == "none" and "kto" not in decision.lacks
+    assert not any("KTO" in reason for reason in decision.reasons)
+    assert "to KTO: it qualifies as well, and it is taken only where it is forced; selection.method: kto forces it" in (
+        decision.would_change
+    )
+
+
+def test_kto_needs_no_label_on_most_traces() -> None:
+    """Few people leave a thumb: what is not rated says nothing against what is."""
+    rows = [rated(f"r{n}", None if n % 3 else 0.25 + 0.5 * (n % 2)) for n in range(900)]
+    decision = choose(evidence(rows), SETTINGS.model_copy(update={"method": "kto"}), 0.5)
+    assert decision.method == "kto" and decision.evidence.coverage < 0.5
+
+
+def test_without_thumbs_the_evidence_says_nothing_of_them() -> None:
+    found = evidence([row("a", 1.0)])
+    held: tuple[EvidenceCheck, ...] = checks(found, SETTINGS, 0.5)
+    assert {"thumbs", "rarer_thumb", "winners"}.isdisjoint(check.key for check in held)
+    assert {check.key for check in checks(found, SETTINGS.model_copy(update={"method": "kto"}), 0.5)} >= set(KTO.needs)

@@ -1,0 +1,98 @@
+"""Winners: the best of k fresh samples, and that every gate of the preference dataset holds for them too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.selection.choose import choose
+from pipeline.selection.pairing import LabelledRow, by_prompt
+from pipeline.selection.winners import winners
+
+from .labelled import row
+from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read
+
+ROWS = [row(name, None, prompt=name, reference=None) for name in WORDS]
+
+
+def chat(prompt: str) -> str:
+    return json.dumps([{"role": "user", "content": prompt}])
+
+
+def sample(prompt: str, completion: str, score: float | None, ended: bool = True, trace: str = "") -> LabelledRow:
+    drawn = {"completion": completion, "reference": None, "profile": "fresh", "correct": None, "verifier": None}
+    return row(trace or prompt, score, prompt=prompt, fresh=True, finished=ended, **drawn)
+
+
+def best(*samples: LabelledRow) -> list[tuple[str, int]]:
+    return [(winner.completion, winner.k) for winner in winners(by_prompt([*ROWS, *samples]))]
+
+
+def test_the_best_of_k_wins() -> None:
+    assert best(sample("sun", "a", 0.1), sample("sun", "b", 0.9), sample("sun", "c", 0.5)) == [("b", 3)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        sample("sun", "cut off", 2.0, ended=False),
+        sample("sun", " ", 2.0),
+        sample("sun", "no score", None),
+    ],
+    ids=lambda each: each.completion.strip() or "empty",
+)
+def test_what_may_not_win_never_does(bad: LabelledRow) -> None:
+    assert best(bad, sample("sun", "a", 0.1), sample("sun", "b", 0.2)) == [("b", 3)]
+    assert best(bad, sample("sun", "a", 0.1)) == []
+
+
+@pytest.mark.parametrize("k", [1, 8])
+def test_answers_that_score_alike_have_no_winner(k: int) -> None:
+    assert best(*(sample("sun", f"a{n}", 0.5) for n in range(k))) == []
+
+
+def test_of_equal_scores_the_shorter_wins() -> None:
+    drawn = [sample("sun", text, score) for text, score in (("long", 1.0), ("b", 1.0), ("a", 1.0), ("c", 0.0))]
+    assert best(*drawn) == best(*reversed(drawn)) == [("a", 4)]
+
+
+def test_gates_hold_for_winners(tmp_path: Path) -> None:
+    item = "what is the old lighthouse keeper of the northern island called"
+    rows = [*ROWS, row("asked", None, prompt=FROZEN, reference=None)]
+    rows[0] = rows[0]._replace(consent=False)
+    scores = {"good": 1.0, "bad": 0.0}
+    fresh = [sample(name, text, score) for name in WORDS for text, score in scores.items()]
+    fresh += [sample(FROZEN, text, score, trace="asked") for text, score in scores.items()]
+    fresh += [
+        sample("snow", item, 1.0),
+        sample("nobody asked this", "good", 1.0),
+        sample("nobody asked this", "bad", 0.0),
+    ]
+    dataset = Place(tmp_path).build(
+        rows, {"suite": [item]}, gone=("rain",), frozen=(chat(FROZEN),), fresh=tuple(fresh), max_contamination=0.5
+    )
+    assert dataset.winners is not None
+    found = read(dataset.winners)
+    assert {each["trace_ids"][0] for each in found} == set(WORDS) - {"sun", "rain"}
+    assert {(each["completion"], each["score"], each["mean"], each["k"]) for each in found} == {("good", 1.0, 0.5, 2)}
+    assert dataset.evidence.winners == len(found)
+
+
+def test_without_samples_sft_has_nothing_to_train_on(tmp_path: Path) -> None:
+    dataset = Place(tmp_path).build(ROWS)
+    assert dataset.winners is not None and dataset.winners.rows == 0
+    decision = choose(dataset.evidence, SETTINGS.model_copy(update={"method": "sft"}), 0.5)
+    assert decision.method == "none"
+    assert decision.reasons == ("the recipe forces SFT, but there are no best answers of fresh samples at all",)
+
+
+def test_winners_are_never_chosen_automatically(tmp_path: Path) -> None:
+    rows = [row(f"r{n}", None, prompt=f"what is {n}", reference=None) for n in range(120)]
+    scores = (0.0, 1.0)
+    fresh = [sample(f"what is {n}", f"a{n}{score}", score, trace=f"r{n}") for n in range(120) for score in scores]
+    dataset = Place(tmp_path).build(rows, fresh=tuple(fresh))
+    assert choose(dataset.evidence, SETTINGS, 0.5).method == "none"
+    forced = choose(dataset.evidence, SETTINGS.model_copy(update={"method": "sft"}), 0.5)
+    assert forced.method == "sft" and "sft" not in forced.lacks
