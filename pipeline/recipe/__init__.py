@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from pipeline.locations import Uri
+from pipeline.recipe import custom
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
@@ -134,9 +135,21 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     for override in overrides or []:
         apply(tree, override)
     try:
-        return Recipe.model_validate(tree)
+        recipe = Recipe.model_validate(tree)
     except RecursionError as error:
         raise ValueError(f"{file} contains itself (an anchor within its own value). Write the value out.") from error
     except ValidationError as error:
         lines = [f"  {line}" for line in explain(Recipe, error, overrides or [])]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
+    return _with_function(recipe, file)
+
+
+def _with_function(recipe: Recipe, file: Path) -> Recipe:
+    """The recipe with the digest of the reward function that it names as it is now, where it names one."""
+    if recipe.rewards.custom is None:
+        return recipe
+    try:
+        located = custom.located(recipe.rewards.custom, file.parent)
+    except ValueError as error:
+        raise ValueError(f"{file} does not resolve: {error}") from error
+    return recipe.model_copy(update={"rewards": recipe.rewards.model_copy(update={"custom": located})})

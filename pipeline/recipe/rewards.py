@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.recipe.custom import CustomReward
 from pipeline.section import Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
@@ -44,6 +45,8 @@ class Weights(Section):
     """Useful contexts are ranked before useless ones, by `rag`."""
     context_recall: Weight = 0.0
     """Share of the reference's statements that the contexts support, by `rag`. It needs a reference answer."""
+    custom: Weight = Field(default=0.0, exclude_if=lambda weight: weight == 0)  # digests of before it stay
+    """The value of the function that `custom` names."""
 
 
 class Verifier(Section):
@@ -203,5 +206,19 @@ class Rewards(Section):
     """A model that scores completions; null: none is asked."""
     rag: Rag | None = None
     """Measures of answers to traces with retrieved contexts; null: none are taken."""
+    custom: CustomReward | None = Field(default=None, exclude_if=lambda section: section is None)
+    """A function of your own that scores completions; null: none is called."""
     review: Annotated[Review, Operational] = Review()
     """The weekly sample that people score."""
+
+    @model_validator(mode="after")
+    def _custom_is_weighed(self) -> Self:
+        weighed = any(weights.custom > 0 for weights in (self.verified, self.rated, self.judged))
+        if weighed and self.custom is None:
+            raise ValueError("a profile weighs `custom`, and no function is named. Set rewards.custom.function.")
+        if self.custom is not None and not weighed:
+            raise ValueError(
+                f"the function {self.custom.function} is named, and no profile weighs it. Give `custom` a weight in "
+                "rewards.verified, rewards.rated or rewards.judged, or leave rewards.custom out."
+            )
+        return self

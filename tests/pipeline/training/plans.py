@@ -26,7 +26,13 @@ DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
 
 
 def make_plan(
-    root: Path, method: str = "grpo", withdrawn: int = 0, processes: int = 1, answer: str = "", **changes: Any
+    root: Path,
+    method: str = "grpo",
+    withdrawn: int = 0,
+    processes: int = 1,
+    answer: str = "",
+    rewards: Rewards = Rewards(min_coverage=0),
+    **changes: Any,
 ) -> tuple[Store, TrainingPlan]:
     """A plan over a few problems of the demo task, as the selection stage would leave it.
 
@@ -72,7 +78,7 @@ def make_plan(
     training = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "checkpoints": Checkpoints(every_steps=2), **changes}
     settings = Training(**training)
     agreed = frozenset((p.prompt, "") for p in drawn[withdrawn:])
-    sections = {"rewards": Rewards(min_coverage=0), "compute": Compute(processes=processes)}
+    sections = {"rewards": rewards, "compute": Compute(processes=processes)}
     context = context_of(store, iteration, selection=selection, training=settings, **sections)
     return store, plan_training(context, dataset, {}, lambda: agreed)
 
