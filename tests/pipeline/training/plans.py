@@ -23,6 +23,7 @@ from tests.pipeline.selection.labelled import row
 
 GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
+REWARDS = Rewards(min_coverage=0)
 
 
 def make_plan(
@@ -31,7 +32,7 @@ def make_plan(
     withdrawn: int = 0,
     processes: int = 1,
     answer: str = "",
-    rewards: Rewards = Rewards(min_coverage=0),
+    rewards: Rewards = REWARDS,
     **changes: Any,
 ) -> tuple[Store, TrainingPlan]:
     """A plan over a few problems of the demo task, as the selection stage would leave it.
