@@ -24,6 +24,7 @@ from pipeline.traces.records import GovernedTraces
         dg.AssetCheckSpec("coverage", asset="reward_labels"),
         dg.AssetCheckSpec("agrees_with_people", asset="reward_labels"),
         dg.AssetCheckSpec("distribution_is_stable", asset="reward_labels"),
+        dg.AssetCheckSpec("custom_reward_varies", asset="reward_labels"),
     ],
 )
 def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, traces: GovernedTraces):
@@ -109,4 +110,16 @@ def _checks(labels: RewardLabels, settings: Rewards):
         if drift is None
         else f"Population stability index {drift.stability_index:.3f} against iteration {drift.against}, mean "
         f"{drift.mean_change:+.3f}; the recipe allows {settings.max_drift:.2f}",
+    )
+    custom = labels.custom
+    failed = "" if custom is None else ", ".join(f"{rows:,} {reason}" for reason, rows in sorted(custom.failed.items()))
+    yield dg.AssetCheckResult(
+        check_name="custom_reward_varies",
+        passed=custom is None or custom.distinct > 1 or custom.scored + sum(custom.failed.values()) == 0,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="The recipe names no function of its own."
+        if custom is None
+        else f"The recipe's own function gave {custom.scored:,} completions {custom.distinct:,} different values; one "
+        f"that scores everything alike teaches nothing. Without a value: {failed or 'none'}; the label table's column "
+        "custom_detail says why",
     )

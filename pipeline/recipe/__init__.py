@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from pipeline.locations import Uri
+from pipeline.recipe import custom
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
@@ -23,7 +24,7 @@ from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
-from pipeline.section import Operational, Section, Share, settings
+from pipeline.section import Added, Operational, Section, Share, settings
 from pipeline.storage import digest_json, shown_path
 
 __all__ = [
@@ -94,7 +95,7 @@ class Recipe(Section):
     """Where traces come from, which of them may be learned from, and how long they are kept."""
     rewards: Rewards = Rewards()
     """What a completion is worth, and what a check may cost."""
-    samples: Samples | None = None
+    samples: Annotated[Samples | None, Added] = None
     """Completions drawn anew for logged prompts, for signals without reference answers; null: none are drawn."""
     selection: Selection = Selection()
     """Which method is trained, and the evidence that it needs."""
@@ -138,9 +139,21 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     for override in overrides or []:
         apply(tree, override)
     try:
-        return Recipe.model_validate(tree)
+        recipe = Recipe.model_validate(tree)
     except RecursionError as error:
         raise ValueError(f"{file} contains itself (an anchor within its own value). Write the value out.") from error
     except ValidationError as error:
         lines = [f"  {line}" for line in explain(Recipe, error, overrides or [])]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
+    return _with_function(recipe, file)
+
+
+def _with_function(recipe: Recipe, file: Path) -> Recipe:
+    """The recipe with the digest of the reward function that it names as it is now, where it names one."""
+    if recipe.rewards.custom is None:
+        return recipe
+    try:
+        located = custom.located(recipe.rewards.custom, file.parent)
+    except ValueError as error:
+        raise ValueError(f"{file} does not resolve: {error}") from error
+    return recipe.model_copy(update={"rewards": recipe.rewards.model_copy(update={"custom": located})})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.section import Operational, Section, Share
+from pipeline.recipe.custom import CustomReward
+from pipeline.section import Added, Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
 
@@ -44,6 +45,8 @@ class Weights(Section):
     """Useful contexts are ranked before useless ones, by `rag`."""
     context_recall: Weight = 0.0
     """Share of the reference's statements that the contexts support, by `rag`. It needs a reference answer."""
+    custom: Annotated[Weight, Added] = 0.0
+    """The value of the function that `custom` names."""
 
 
 class Verifier(Section):
@@ -187,7 +190,7 @@ class Rewards(Section):
     """Without one, but with feedback of users (seed 000)."""
     judged: Weights = Weights(judge=0.4, faithfulness=0.3, answer_relevancy=0.18, context_precision=0.12)
     """With neither: 0.4 judge and 0.6 for the RAG measures (seed 000)."""
-    fresh: Weights = Weights(judge=0.5, faithfulness=0.3, answer_relevancy=0.2)
+    fresh: Annotated[Weights, Added] = Weights(judge=0.5, faithfulness=0.3, answer_relevancy=0.2)
     """Of a completion that was drawn just now and that no reference can check: nobody has rated it."""
     min_weight: Share = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
@@ -205,5 +208,19 @@ class Rewards(Section):
     """A model that scores completions; null: none is asked."""
     rag: Rag | None = None
     """Measures of answers to traces with retrieved contexts; null: none are taken."""
+    custom: Annotated[CustomReward | None, Added] = None
+    """A function of your own that scores completions; null: none is called."""
     review: Annotated[Review, Operational] = Review()
     """The weekly sample that people score."""
+
+    @model_validator(mode="after")
+    def _custom_is_weighed(self) -> Self:
+        weighed = any(weights.custom > 0 for weights in (self.verified, self.rated, self.judged, self.fresh))
+        if weighed and self.custom is None:
+            raise ValueError("a profile weighs `custom`, and no function is named. Set rewards.custom.function.")
+        if self.custom is not None and not weighed:
+            raise ValueError(
+                f"the function {self.custom.function} is named, and no profile weighs it. Give `custom` a weight in "
+                "rewards.verified, rewards.rated, rewards.judged or rewards.fresh, or leave rewards.custom out."
+            )
+        return self

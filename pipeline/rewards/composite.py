@@ -15,6 +15,7 @@ project's way to keep an opinion out of a reward that can be verified.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pipeline.recipe.rewards import Rewards, Weights
@@ -85,6 +86,11 @@ def verified(
     return {"correct": correct, **measure(check.completion, check.kind, latency_s, settings.rules)}
 
 
-def score_fresh(check: VerifierTask, grade: Grade, settings: Rewards) -> Reward:
-    """The reward of a completion that was sampled just now, from a prompt with a reference."""
-    return compose(verified(check, grade, settings), "verified", settings)
+def score_fresh(
+    check: VerifierTask, grade: Grade, settings: Rewards, others: Mapping[str, Finding] = MappingProxyType({})
+) -> Reward:
+    """The reward of a completion that was sampled just now, from a prompt with a reference.
+
+    `others`: findings of scorers beside verifier and rules, such as the user's own function.
+    """
+    return compose({**verified(check, grade, settings), **others}, "verified", settings)

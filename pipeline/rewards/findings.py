@@ -21,7 +21,7 @@ import msgspec
 from pipeline import layout
 from pipeline.storage import Store, write_atomically
 
-Source = Literal["verifier", "judge", "rag", "order", "admission"]
+Source = Literal["verifier", "judge", "rag", "order", "admission", "custom"]
 
 
 class JournalLine(msgspec.Struct, omit_defaults=True):
@@ -73,7 +73,7 @@ def settled(store: Store, day: str) -> dict[str, JournalLine]:
     lines: dict[str, JournalLine] = {}
     for path in _files(store, day):
         for line in _lines(path):
-            if line.source != "verifier" and (line.key not in lines or lines[line.key].again):
+            if line.source not in ("verifier", "custom") and (line.key not in lines or lines[line.key].again):
                 lines[line.key] = line
     return lines
 

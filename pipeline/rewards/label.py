@@ -23,6 +23,8 @@ from pipeline import layout
 from pipeline.engine import open_engine
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
+from pipeline.rewards.custom import check_function, custom_id
+from pipeline.rewards.custom_stage import custom_keys, score_rest
 from pipeline.rewards.feedback import count_set_aside, settle_window
 from pipeline.rewards.findings import JournalLine, journal, key_of, known
 from pipeline.rewards.judge_stage import (
@@ -68,6 +70,7 @@ class LabelTask(NamedTuple):
     iteration: str
     settings: Rewards
     panel: JudgeStageResult
+    custom_id: str
     opinions: Path
     target: Path
 
@@ -84,11 +87,13 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
     """Label every governed trace of the iteration once and publish the table.
 
     `lineage`: digests of the policy and what it came from; the judge must be none of them. Raises ValueError when the
-    dataset cannot be read, or a judge is wanted and has no endpoint, or is refused.
+    dataset cannot be read, or a judge is wanted and has no endpoint, or is refused, or the recipe's own function can't
+    be called.
     """
     store, iteration, settings = context.store, context.iteration, context.recipe.rewards
 
     def make() -> RewardLabels:
+        check_function(settings)
         folder = iteration.path(layout.LABEL_TABLE)
         # Of an attempt that was killed before its record.
         for name in (layout.LABEL_TABLE, layout.OPINIONS, layout.LABEL_EXAMPLES):
@@ -108,6 +113,7 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
                     iteration=iteration.id,
                     settings=settings,
                     panel=panel,
+                    custom_id=custom_id(settings),
                     opinions=opinions,
                     target=staging,
                 )
@@ -166,6 +172,8 @@ class LabelGrounds(Protocol):
     def settings(self) -> Rewards: ...
     @property
     def panel(self) -> JudgeStageResult: ...
+    @property
+    def custom_id(self) -> str: ...
 
 
 def label_samples(
@@ -175,10 +183,15 @@ def label_samples(
     paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
     checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
     verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
+    asked = custom_keys(dict(enumerate(held)), part.custom_id, part.settings)
+    for at, key in asked.items():
+        paid[at]["custom"] = key
     lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
     checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
+    wanted = {key: held[at] for at, key in asked.items()}
+    checked += score_rest(store, part.day, part.iteration, part.settings, wanted, lines)
     labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
-    return labels, LabelCounts(len(held), checked, len(verdicts) - checked)
+    return labels, LabelCounts(len(held), checked, len(verdicts) + len(asked) - checked)
 
 
 def _check_rest(
@@ -270,6 +283,8 @@ def _label(
         "verifier_version": VERSION if verdict is not None else None,
         "judge_id": part.panel.judge_id if "judge" in spoken else None,
         "rag_id": part.panel.rag_id if "rag" in spoken else None,
+        "custom_id": part.custom_id if "custom" in spoken else None,
+        "custom_detail": spoken["custom"].answer or None if "custom" in spoken else None,
         "tokens": sum(line.tokens for line in spoken.values()),
         "usd": sum(line.usd for line in spoken.values()),
     }

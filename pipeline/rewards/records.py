@@ -26,6 +26,7 @@ COMPONENTS = (
     "answer_relevancy",
     "context_precision",
     "context_recall",
+    "custom",
 )
 ABSENT = "absent"
 
@@ -65,6 +66,8 @@ LABELS = pa.schema(
         ("verifier_version", pa.string()),
         ("judge_id", pa.string()),  # digest of judge, rubric and prompt; null where it did not speak
         ("rag_id", pa.string()),  # the same of the RAG measures
+        ("custom_id", pa.string()),  # digest of the user's own function; null where it was not called
+        ("custom_detail", pa.string()),  # what it raised, or returned in place of a value; null without one
         ("tokens", pa.int64()),  # of all judges, over all that was asked for this label
         ("usd", pa.float64()),
     ]
@@ -127,6 +130,19 @@ class JudgeReport(Record):
     usd: float
 
 
+class CustomReport(Record):
+    """The user's own reward function on the rows of an iteration: how it answered, and whether it tells them apart."""
+
+    id: str
+    """Digest of its name and content."""
+    scored: int
+    """Rows with a value."""
+    failed: dict[str, int]
+    """Rows without one, by reason: timeouts, errors, values out of [0, 1], abstentions."""
+    distinct: int
+    """Different values."""
+
+
 class LabelSample(Record):
     """One label for a person to look at; texts are cut."""
 
@@ -158,6 +174,8 @@ class RewardLabels(Record):
     """Of components with a weight, or a value."""
     agreement: tuple[Agreement, ...]
     judge: JudgeReport | None
+    custom: CustomReport | None = None
+    """None where the recipe names no function."""
     humans: HumanAgreement
     drift: Drift | None
     """None for the first iteration."""

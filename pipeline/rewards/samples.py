@@ -66,6 +66,8 @@ class RewardSample(NamedTuple):
     """Nothing here can hold a call: the row gets no reward, and nobody is asked about it."""
     fresh: bool = False
     """Drawn now, and not what production answered."""
+    metadata: str = "{}"
+    """The trace's own, as a JSON object."""
 
     @property
     def profile(self) -> Profile:
@@ -110,6 +112,7 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
         contexts=contexts_of(row["metadata"], contexts_key) if contexts_key in metadata else [],
         calls_tools=calls_tools(row),
+        metadata=json.dumps(metadata, ensure_ascii=False, sort_keys=True) if settings.custom else "{}",
     )
 
 

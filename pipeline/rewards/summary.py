@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards import drift, reviews, trust
+from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import JudgeStageResult
-from pipeline.rewards.records import BINS, LABELS, ComponentSummary, JudgeReport, RewardLabels
+from pipeline.rewards.records import ABSENT, BINS, LABELS, ComponentSummary, CustomReport, JudgeReport, RewardLabels
 from pipeline.storage import DatasetRef
 from pipeline.traces.context import IterationContext
 
@@ -53,6 +54,7 @@ def summarise(
         components=components,
         agreement=trust.agreement(labels),
         judge=_judge(context.recipe.rewards, panel, components),
+        custom=_custom(context.recipe.rewards, labels, components["custom"]),
         humans=trust.human_agreement(labels, reviews.read(store)),
         drift=drift.against(store, distribution),
         set_aside=dict(set_aside),
@@ -81,6 +83,17 @@ def _judge(
         order=panel.order,
         tokens=panel.tokens,
         usd=panel.usd,
+    )
+
+
+def _custom(settings: Rewards, labels: pa.Table, summary: ComponentSummary) -> CustomReport | None:
+    if settings.custom is None:
+        return None
+    return CustomReport(
+        id=custom_id(settings),
+        scored=summary.count,
+        failed={reason: rows for reason, rows in summary.missing.items() if reason != ABSENT},
+        distinct=len(labels["custom"].drop_null().unique()),
     )
 
 

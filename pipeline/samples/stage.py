@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.recipe.rewards import Rewards
 from pipeline.recipe.samples import Samples
+from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, open_panel
 from pipeline.rewards.label import label_samples
 from pipeline.rewards.records import BINS
@@ -50,6 +51,7 @@ class ScoreTask(NamedTuple):
     iteration: str
     settings: Rewards
     panel: JudgeStageResult
+    custom_id: str
 
 
 class Scorers(NamedTuple):
@@ -125,7 +127,7 @@ def _scored(
         panel = opened.result()
     rows: list[dict[str, Any]] = []
     for day, drawn_then in by_day.items():
-        task = ScoreTask(day, context.iteration.id, context.recipe.rewards, panel)
+        task = ScoreTask(day, context.iteration.id, context.recipe.rewards, panel, custom_id(context.recipe.rewards))
         labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], task)
         for label, (each, answer, number) in zip(labels, drawn_then, strict=True):
             ended = {} if _is_scored(each, answer) else {"final_reward": 0.0, "reason": "", "outcome": UNENDED}

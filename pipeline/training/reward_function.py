@@ -6,44 +6,68 @@ failed has no reward: None leaves it out of its group.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.composite import Reward, score_fresh
-from pipeline.rewards.records import COMPONENTS
+from pipeline.rewards.custom import CustomScorer, CustomTask
+from pipeline.rewards.records import COMPONENTS, Finding
 from pipeline.rewards.verifiers import Grader, VerifierTask
 from pipeline.training.texts import completion_statistics
 
 Messages = list[dict[str, str]]
 
 
+class FreshCompletion(NamedTuple):
+    """A completion of the policy to a prompt with a reference. `prompt`: chat messages as JSON."""
+
+    check: VerifierTask
+    prompt: str
+
+
 class RewardFunction:
-    """Called by TRL with a batch's completions and the columns of its rows; returns a reward for each, or None."""
+    """Called by TRL with a batch's completions and the columns of its rows; returns a reward for each, or None.
+
+    `custom`: the user's own function, where the weights of `verified` name it.
+    """
 
     __name__ = "composite"  # TRL names a metric after it
 
-    def __init__(self, settings: Rewards, check: Grader) -> None:
-        self._settings, self._check = settings, check
-        self._known: dict[VerifierTask, Reward] = {}
+    def __init__(self, settings: Rewards, check: Grader, custom: CustomScorer | None = None) -> None:
+        self._settings, self._check, self._custom = settings, check, custom
+        self._known: dict[FreshCompletion, Reward] = {}
         self.last: list[float | None] = []
         """The rewards of the last batch that was asked for."""
 
     def rewards(self, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
         """Of one completion for each row of the plan; None where the check could not tell."""
-        tasks = [
-            VerifierTask(text, row["reference"], row["verifier"]) for text, row in zip(completions, rows, strict=True)
+        fresh = [
+            FreshCompletion(VerifierTask(text, row["reference"], row["verifier"]), _as_json(row["prompt"]))
+            for text, row in zip(completions, rows, strict=True)
         ]
-        return [reward.final_reward for reward in self.score(tasks)]
+        return [reward.final_reward for reward in self.score(fresh)]
 
-    def score(self, checks: Sequence[VerifierTask]) -> list[Reward]:
+    def score(self, completions: Sequence[FreshCompletion]) -> list[Reward]:
         """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
-        new = [check for check in dict.fromkeys(checks) if check not in self._known]
-        graded = zip(new, self._check(new), strict=True) if new else ()
-        self._known |= {check: score_fresh(check, grade, self._settings) for check, grade in graded}
-        return [self._known[check] for check in checks]
+        new = [fresh for fresh in dict.fromkeys(completions) if fresh not in self._known]
+        if new:
+            grades, others = self._check([fresh.check for fresh in new]), self._others(new)
+            self._known |= {
+                fresh: score_fresh(fresh.check, grade, self._settings, findings)
+                for fresh, grade, findings in zip(new, grades, others, strict=True)
+            }
+        return [self._known[fresh] for fresh in completions]
+
+    def _others(self, completions: Sequence[FreshCompletion]) -> list[dict[str, Finding]]:
+        """What scorers beside verifier and rules make of each completion."""
+        if self._custom is None:
+            return [{} for _ in completions]
+        tasks = [CustomTask(prompt, check.completion, check.reference) for check, prompt in completions]
+        return [{"custom": score.finding} for score in self._custom(tasks)]
 
     def __call__(
         self,
@@ -55,7 +79,9 @@ class RewardFunction:
         **_: Any,
     ) -> list[float | None]:
         texts = [messages[-1]["content"] for messages in completions]
-        rewards = self.score([VerifierTask(*each) for each in zip(texts, reference, verifier, strict=True)])
+        checks = [VerifierTask(*each) for each in zip(texts, reference, verifier, strict=True)]
+        asked_for = [_as_json(prompt) for prompt in prompts] or [""] * len(checks)
+        rewards = self.score([FreshCompletion(*each) for each in zip(checks, asked_for, strict=True)])
         self._known = {}
         if log_metric is not None:
             asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
@@ -63,6 +89,11 @@ class RewardFunction:
                 log_metric(name, value)
         self.last = [reward.final_reward for reward in rewards]
         return self.last
+
+
+def _as_json(prompt: Messages) -> str:
+    """As the label table holds prompts."""
+    return json.dumps(prompt, ensure_ascii=False)
 
 
 def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging as python_logging
 import os
 import warnings
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from pipeline import layout
 from pipeline.locations import record_of_iteration
+from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import grader_of
 from pipeline.storage import to_json, write_atomically
 from pipeline.training import fit
@@ -46,12 +47,16 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
     torch.set_num_threads(plan.training.threads)
     method = plan.trained_by()
     writer = only_writer(folder, turn) if os.environ.get("RANK", "0") == "0" else nullcontext()
-    with writer, closing(grader_of(plan.rewards.verifier)) as check:
+    with writer, closing(grader_of(plan.rewards.verifier)) as check, ExitStack() as scorers:
         try:
             check_world(plan, os.environ)
             os.environ.update(environment(plan.training.distribution, on_gpu=torch.cuda.is_available()))
             load_tokenizer(plan)
-            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check))
+            custom = custom_scorer("verified", plan.rewards) if method.table == "prompts" else None
+            if custom is not None:
+                custom.start()
+                scorers.callback(custom.close)
+            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check, custom))
             arguments = method.arguments(setup)
             setup.check_prompts()
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data

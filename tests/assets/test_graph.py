@@ -20,6 +20,7 @@ CHECKS = {
     ("reward_labels", "coverage"),
     ("reward_labels", "agrees_with_people"),
     ("reward_labels", "distribution_is_stable"),
+    ("reward_labels", "custom_reward_varies"),
     ("training_plan", "enough_signal"),
     ("training_plan", "launchable"),
     ("policy_checkpoint", "healthy"),

@@ -71,6 +71,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
             "verifier": {"workers": True},
             "judge": {"concurrency": True},
             "rag": {"concurrency": True},
+            "custom": {"workers": True, "folder": True},
             "review": True,
             "max_drift": True,
         },

@@ -32,6 +32,8 @@ RECYCLE_AFTER = 10_000
 START_S = 300.0
 FAILED_STARTS = 3
 READY = "ready"
+ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+"""Variables that code of others may read; keys, addresses and everything else are left out."""
 
 
 class WorkerFailure(StrEnum):
@@ -48,7 +50,13 @@ class Work(NamedTuple):
 
     function: Callable[[Any], Any]
     warm_up: Callable[[], None]
-    """Imports what `function` needs, before any deadline starts."""
+    """Imports what `function` needs, before any deadline starts. A ValueError of it is raised by the pool's `run`."""
+    of_others: bool = False
+    """Runs code that is not the pipeline's: its output is discarded, and of the environment it sees ENVIRONMENT."""
+    memory_field: str = "rewards.verifier.memory_mb"
+    """Field of the recipe to raise when workers end before they can work."""
+    start_s: float = START_S
+    """From a worker's start until it can work."""
 
 
 class Pool(Generic[T, R]):
@@ -59,10 +67,18 @@ class Pool(Generic[T, R]):
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
 
-    def run(self, items: Sequence[T], deadlines_s: Sequence[float]) -> list[R | WorkerFailure]:
-        """The results in the order of the items. Raises ValueError when workers cannot start."""
+    def run(
+        self,
+        items: Sequence[T],
+        deadlines_s: Sequence[float],
+        done: Callable[[int, R | WorkerFailure], None] = lambda number, result: None,
+    ) -> list[R | WorkerFailure]:
+        """The results in the order of the items; `done` gets each as soon as it is there, with the item's number.
+
+        Raises ValueError when workers cannot start.
+        """
         with self._lock:
-            run = _Run(items, deadlines_s)
+            run = _Run(items, deadlines_s, done)
             try:
                 while len(run.results) < len(items):
                     self._staff(run)
@@ -115,13 +131,15 @@ class Pool(Generic[T, R]):
             self._lose(worker, run, WorkerFailure.died)
             return
         if not worker.ready:
-            assert message == READY
+            if message != READY:
+                self._dismiss(worker)
+                raise ValueError(message)
             worker.ready, run.failed_starts = True, 0
         elif message is None:  # out of memory: what else it holds may be damaged
             run.lost[worker.held[0]] = RUNS
             self._lose(worker, run, WorkerFailure.died)
         else:
-            run.results[worker.held.popleft()] = message
+            run.finish(worker.held.popleft(), message)
             worker.next_deadline(run)
 
     def _lose(self, worker: _Worker, run: _Run, why: WorkerFailure) -> None:
@@ -132,13 +150,13 @@ class Pool(Generic[T, R]):
             if run.failed_starts >= FAILED_STARTS:
                 raise ValueError(
                     f"Checking workers ended {FAILED_STARTS} times before they could work (the last with code "
-                    f"{worker.process.exitcode}). Raise rewards.verifier.memory_mb ({self._memory_mb}), or give "
-                    "this machine more memory."
+                    f"{worker.process.exitcode}). Raise {self._work.memory_field} ({self._memory_mb}), or give this "
+                    f"machine more memory; a start has {self._work.start_s:g} s, imports included."
                 )
             return
         run.lost[worker.held[0]] += 1
         if why is WorkerFailure.timeout or run.lost[worker.held[0]] >= RUNS:
-            run.results[worker.held.popleft()] = why
+            run.finish(worker.held.popleft(), why)
         run.waiting.extendleft(reversed(worker.held))
 
     def _dismiss(self, worker: _Worker) -> None:
@@ -151,12 +169,16 @@ class Pool(Generic[T, R]):
 class _Run:
     """The state of one call."""
 
-    def __init__(self, items: Sequence[Any], deadlines_s: Sequence[float]) -> None:
-        self.items, self.deadlines_s = items, deadlines_s
+    def __init__(self, items: Sequence[Any], deadlines_s: Sequence[float], done: Callable[[int, Any], None]) -> None:
+        self.items, self.deadlines_s, self.done = items, deadlines_s, done
         self.waiting = deque(range(len(items)))
         self.results: dict[int, Any] = {}
         self.lost: Counter[int] = Counter()
         self.failed_starts = 0
+
+    def finish(self, number: int, result: Any) -> None:
+        self.results[number] = result
+        self.done(number, result)
 
 
 class _Worker:
@@ -167,7 +189,7 @@ class _Worker:
         self.process.start()
         theirs.close()  # so that its end is seen as the end of the pipe
         self.held: deque[int] = deque()
-        self.ready, self.done, self.due = False, 0, time.monotonic() + START_S
+        self.ready, self.done, self.due = False, 0, time.monotonic() + work.start_s
 
     def give(self, numbers: list[int], run: _Run) -> None:
         self.held.extend(numbers)
@@ -185,7 +207,15 @@ def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> N
     die_with_parent(parent=parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
-    work.warm_up()
+    if work.of_others:
+        _discard_output()
+        for name in os.environ.keys() - set(ENVIRONMENT):
+            del os.environ[name]
+    try:
+        work.warm_up()
+    except ValueError as error:  # what a person has to mend: the next worker would fail alike
+        connection.send(str(error))
+        return
     connection.send(READY)
     while True:
         try:
@@ -201,3 +231,11 @@ def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> N
             except Exception:  # the boundary to parsers that may raise anything: a failed check is data, not a crash
                 result = WorkerFailure.raised
             connection.send(result)
+
+
+def _discard_output() -> None:
+    """Of this process and of what it starts, whatever it is written with: standard output is read by others."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -3,6 +3,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from pytest import approx, mark, raises
 
+from pipeline.recipe.custom import CustomReward
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.composite import compose, profile_of, score_fresh, weights_of
 from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
@@ -80,7 +81,8 @@ def test_without_any_signal_the_reason_says_so() -> None:
     st.builds(Weights, *[], **dict.fromkeys(COMPONENTS, SHARES | st.floats(0, 1000))),
 )
 def test_a_reward_is_in_range_or_null_with_a_reason(findings: dict, profile: str, weights: Weights) -> None:
-    settings = Rewards(verified=weights, rated=weights, judged=weights)
+    custom = CustomReward(function="mine.py:reward") if weights.custom else None
+    settings = Rewards(verified=weights, rated=weights, judged=weights, custom=custom)
     reward = compose(findings, profile, settings)  # type: ignore[arg-type]
     assert (reward.final_reward is None) == bool(reward.reason) == (not reward.weights)
     if reward.final_reward is not None:

@@ -29,10 +29,17 @@ KTO_SETTINGS = KTO(steps=6, batch_size=8, learning_rate=1e-4, kl_stop=None)
 THUMBS_DOWN = 30
 """Problems whose mistaken answer has a thumb down; the right answer of each has one up."""
 SFT_SETTINGS = SFT(steps=6, batch_size=8, learning_rate=1e-3)
+REWARDS = Rewards(min_coverage=0)
 
 
 def make_plan(
-    root: Path, method: str = "grpo", withdrawn: int = 0, processes: int = 1, answer: str = "", **changes: Any
+    root: Path,
+    method: str = "grpo",
+    withdrawn: int = 0,
+    processes: int = 1,
+    answer: str = "",
+    rewards: Rewards = REWARDS,
+    **changes: Any,
 ) -> tuple[Store, TrainingPlan]:
     """A plan over a few problems of the demo task, as the selection stage would leave it.
 
@@ -90,7 +97,7 @@ def make_plan(
     training = {**methods, "checkpoints": Checkpoints(every_steps=2), **changes}
     settings = Training(**training)
     agreed = frozenset((p.prompt, "") for p in drawn[withdrawn:])
-    sections = {"rewards": Rewards(min_coverage=0), "compute": Compute(processes=processes)}
+    sections = {"rewards": rewards, "compute": Compute(processes=processes)}
     context = context_of(store, iteration, selection=selection, training=settings, **sections)
     return store, plan_training(context, dataset, {}, lambda: agreed)
 

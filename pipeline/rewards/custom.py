@@ -1,0 +1,200 @@
+"""The user's own reward function, called in processes that can be killed: a value in [0, 1], or none with the reason.
+
+Owns what a return value is worth, what a failure is called, and under which key a finding is remembered. The function
+never runs in this process. A hang, an exception or a value that is none is data of that completion, never a 0; a
+function that can't be imported or called stops the stage. Its author runs code with the pipeline's rights: workers see
+no secrets in their environment and their output is discarded, and nothing else is kept from them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import math
+import numbers
+import reprlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pipeline.recipe.custom import ARGUMENTS, EXAMPLE, CustomReward, Function, entry_point, function_of
+from pipeline.recipe.rewards import Rewards
+from pipeline.rewards.composite import Profile, weights_of
+from pipeline.rewards.findings import key_of
+from pipeline.rewards.records import Finding
+from pipeline.rewards.verifiers.code import printable
+from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
+
+TIMEOUT, DIED, RAISED = "custom_timeout", "custom_died", "custom_raised"
+INVALID, ABSTAINED = "custom_invalid", "custom_abstained"
+AGAIN = (TIMEOUT, DIED)
+"""Reasons that another attempt may do better at; the function's word on the same input is not asked for twice."""
+ROUNDING = 1e-9
+"""By which a sum of weights may pass 0 or 1."""
+START_S = 120.0
+"""For the imports of the function's file."""
+
+
+class CustomTask(NamedTuple):
+    """One completion as the function sees it. `prompt` (chat messages) and `metadata` are JSON."""
+
+    prompt: str
+    completion: str
+    reference: str | None
+    metadata: str = "{}"
+
+
+class CustomScore(NamedTuple):
+    """What the function made of one completion. `detail`: the exception's last line, or the value that is none."""
+
+    finding: Finding
+    detail: str = ""
+
+
+class CustomScorer:
+    """The function with workers that stay up between calls; close it when done.
+
+    Raises ValueError when the function is not there or not the one that the recipe was read with.
+    """
+
+    def __init__(self, custom: CustomReward) -> None:
+        self._function, self._timeout_s = function_of(custom), custom.timeout_s
+        load = functools.partial(_load, self._function)
+        work = Work(
+            functools.partial(_in_worker, self._function),
+            functools.partial(_check, load),
+            of_others=True,
+            memory_field="rewards.custom.memory_mb",
+            start_s=START_S,
+        )
+        self._pool: Pool[CustomTask | None, CustomScore] = Pool(work, custom.workers, custom.memory_mb)
+
+    def start(self) -> None:
+        """Import the function once. Raises ValueError when it can't be imported, or not be called."""
+        self._pool.run([None], [START_S])
+
+    def __call__(
+        self, tasks: Sequence[CustomTask], done: Callable[[CustomTask, CustomScore], None] = lambda task, score: None
+    ) -> list[CustomScore]:
+        """The scores in the order of the tasks; equal tasks are scored once. Raises ValueError as `start`.
+
+        `done` gets each task that was scored as soon as its score is there.
+        """
+        todo = list(dict.fromkeys(tasks))
+        results = self._pool.run(
+            todo, [self._timeout_s] * len(todo), lambda number, result: done(todo[number], _score(result))
+        )
+        scores = dict(zip(todo, map(_score, results), strict=True))
+        return [scores[task] for task in tasks]
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def check_function(settings: Rewards) -> None:
+    """Import the function that the recipe names, if any, in a process of its own. Raises ValueError as `start`."""
+    if settings.custom is not None:
+        scorer = CustomScorer(settings.custom)
+        try:
+            scorer.start()
+        finally:
+            scorer.close()
+
+
+def wants_custom(profile: Profile, settings: Rewards) -> bool:
+    """Whether the function has a say in what a completion is worth."""
+    return settings.custom is not None and weights_of(profile, settings).custom > 0
+
+
+def custom_scorer(profile: Profile, settings: Rewards) -> CustomScorer | None:
+    """The scorer of such completions, None where the function has no say. Raises ValueError as CustomScorer."""
+    return CustomScorer(settings.custom) if settings.custom and wants_custom(profile, settings) else None
+
+
+def custom_id(settings: Rewards) -> str:
+    """Digest of the function's name and content, '' without one: a changed function is another."""
+    if settings.custom is None:
+        return ""
+    function = function_of(settings.custom)
+    return key_of("file" if function.file else "entry point", function.name, function.digest)
+
+
+def custom_key(id: str, trace_id: str, observation_id: str, task: CustomTask) -> str:
+    """Key of the function's finding on a logged completion: of all that it is given, and of what it is."""
+    given = "" if task.reference is None else f"={task.reference}"
+    return key_of("custom", id, trace_id, observation_id, task.prompt, task.completion, given, task.metadata)
+
+
+def _score(result: CustomScore | WorkerFailure) -> CustomScore:
+    if isinstance(result, WorkerFailure):
+        return CustomScore(Finding(None, TIMEOUT if result is WorkerFailure.timeout else DIED))
+    return result
+
+
+def _in_worker(function: Function, task: CustomTask | None) -> CustomScore:
+    if task is None:
+        return CustomScore(Finding(None))
+    try:
+        prompt, metadata = json.loads(task.prompt), json.loads(task.metadata)
+        return _read(_load(function)(prompt, task.completion, task.reference, metadata))
+    except MemoryError:
+        raise  # the worker may be damaged: the pool replaces it
+    except BaseException as error:  # the boundary to code of others, which may also try to end the process
+        return CustomScore(Finding(None, RAISED), _last_line(error))
+
+
+def _read(value: Any) -> CustomScore:
+    """What a return value is worth: numbers of [0, 1] and None alone are answers."""
+    if value is None:
+        return CustomScore(Finding(None, ABSTAINED))
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        if math.isfinite(number) and -ROUNDING <= number <= 1 + ROUNDING:
+            return CustomScore(Finding(min(1.0, max(0.0, number))))
+    return CustomScore(Finding(None, INVALID), printable(f"{type(value).__name__}: {reprlib.repr(value)}"))
+
+
+def _last_line(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # of code of others as well
+        text = ""
+    lines = text.strip().splitlines()
+    return printable(f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__)
+
+
+@functools.cache
+def _load(function: Function) -> Callable[..., Any]:
+    """The function, imported once a worker: from the very bytes whose digest is that of the recipe."""
+    if function.file is None:
+        return entry_point(function.name).load()
+    source = Path(function.file).read_bytes()
+    if hashlib.sha256(source).hexdigest() != function.digest:
+        raise ValueError(f"{function.file} was changed meanwhile. Launch again: a changed function is asked anew.")
+    module = ModuleType("custom_reward")
+    module.__file__ = function.file
+    sys.modules[module.__name__] = module  # dataclasses and pickles look there
+    exec(compile(source, function.file, "exec"), module.__dict__)
+    return getattr(module, function.name)
+
+
+def _check(load: Callable[[], Callable[..., Any]]) -> None:
+    """Import the function, and see that it can be called. Raises ValueError when a person has to mend it."""
+    try:
+        function = load()
+    except MemoryError as error:
+        raise ValueError("rewards.custom: its imports need more memory. Raise rewards.custom.memory_mb.") from error
+    except BaseException as error:  # the boundary to code of others
+        raise ValueError(
+            f"rewards.custom.function cannot be imported ({_last_line(error)}). Mend it, or install what it imports."
+        ) from error
+    try:
+        inspect.signature(function).bind(*ARGUMENTS)
+    except TypeError as error:
+        raise ValueError(f"rewards.custom.function cannot be called ({error}). Write it {EXAMPLE}.") from error
+    except ValueError:  # written in C: it says nothing of its arguments
+        pass

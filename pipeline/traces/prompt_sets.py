@@ -1,0 +1,159 @@
+"""Prompt sets as they are published: a file or folder of problems with their answers, read one by one.
+
+Owns which fields hold what, and why a problem is left out. A reference stays as it is given, be it a bare answer or a
+whole solution with `####` or `\\boxed{}`: the verifiers read the answer in it. Refuses to answer or to govern anything.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from pipeline.section import Section
+
+LAYOUTS = (("problem", "expected_answer"), ("question", "answer"), ("problem", "answer"), ("problem", "solution"))
+"""Fields of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH. The first that a set has counts."""
+ROWS = 1_000
+LINES = (".jsonl", ".jsonl.gz")
+
+
+class PromptFields(Section):
+    """Which fields of a prompt set hold what. Without names, the first known layout that the set has."""
+
+    prompt: str | None = None
+    """Field of the problem, a text."""
+    reference: str | None = None
+    """Field of its answer or solution."""
+    metadata: tuple[str, ...] = ()
+    """Fields to keep beside it."""
+    system: str | None = None
+    """System message before each problem; null: none."""
+    split: str = "train"
+    """Split to read of a folder that has several."""
+
+
+class PromptRow(NamedTuple):
+    """One problem. `messages` are chat messages of role and content."""
+
+    messages: list[dict[str, str]]
+    reference: str
+    metadata: dict[str, Any]
+
+
+def read_prompts(path: Path, fields: PromptFields, rejected: Counter[str]) -> Iterator[PromptRow]:
+    """The problems of a JSONL file (gzipped or not), a Parquet file, or a folder of them or saved by `datasets`.
+
+    `rejected` counts what is left out: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate` and, where a
+    problem comes again with another reference, `contradictory` (the first is kept). Raises ValueError when there is
+    nothing to read, or the first row lacks a field.
+    """
+    rows = _rows(path, fields.split, rejected)
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(
+            f"{path} holds no problem that can be read. Give a JSONL or Parquet file, or a folder of them."
+        )
+    prompt, reference = _layout(first, fields, path)
+    return _prompts(chain([first], rows), prompt, reference, fields, rejected)
+
+
+def _prompts(
+    rows: Iterator[Mapping[str, Any]], prompt: str, reference: str, fields: PromptFields, rejected: Counter[str]
+) -> Iterator[PromptRow]:
+    references: dict[bytes, bytes] = {}
+    before = [{"role": "system", "content": fields.system}] if fields.system else []
+    for row in rows:
+        problem, answer = _text(row.get(prompt)), _text(row.get(reference))
+        if not problem or not answer:
+            rejected["empty_reference" if problem else "empty_prompt"] += 1
+            continue
+        key, value = _digest(" ".join(problem.split())), _digest(answer)
+        if key in references:
+            rejected["duplicate" if references[key] == value else "contradictory"] += 1
+            continue
+        references[key] = value
+        messages = [*before, {"role": "user", "content": problem}]
+        yield PromptRow(messages, answer, {name: row[name] for name in fields.metadata if name in row})
+
+
+def _layout(row: Mapping[str, Any], fields: PromptFields, path: Path) -> tuple[str, str]:
+    """The names of the two fields. Raises ValueError where the row has none of a known layout, or lacks a named one."""
+    candidates = [(fields.prompt or prompt, fields.reference or reference) for prompt, reference in LAYOUTS]
+    for prompt, reference in candidates:
+        if prompt in row and reference in row:
+            return prompt, reference
+    wanted = " or ".join(dict.fromkeys(f"{prompt} and {reference}" for prompt, reference in candidates))
+    raise ValueError(
+        f"{path} has the fields {', '.join(map(str, row)) or 'none'}, and a prompt set has {wanted}. "
+        "Name the fields of problem and answer: prompt and reference."
+    )
+
+
+def _rows(path: Path, split: str, rejected: Counter[str]) -> Iterator[Mapping[str, Any]]:
+    if not path.exists():
+        raise ValueError(f"There is no prompt set at {path}. Give the path of a file or folder.")
+    if path.is_dir() and any((path / name).exists() for name in ("dataset_dict.json", "state.json")):
+        return _saved(path, split)
+    return chain.from_iterable(
+        _parquet(file) if file.suffix == ".parquet" else _lines(file, rejected) for file in _files(path, split)
+    )
+
+
+def _files(path: Path, split: str) -> list[Path]:
+    """Of a folder with files of that split (`train-00000-of-00032.parquet`) only these."""
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.name.endswith((*LINES, ".parquet")))
+    return [file for file in files if split in file.name.split(".")[0].split("-")] or files
+
+
+def _saved(path: Path, split: str) -> Iterator[Mapping[str, Any]]:
+    from datasets import DatasetDict, load_from_disk
+
+    saved = load_from_disk(str(path))
+    if isinstance(saved, DatasetDict):
+        if split not in saved:
+            raise ValueError(f"{path} has the splits {', '.join(map(str, saved))} and no {split!r}. Name one: split.")
+        saved = saved[split]
+    rows: Any = saved
+    return iter(rows)
+
+
+def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+    with pq.ParquetFile(file) as table:
+        for batch in table.iter_batches(ROWS):
+            yield from batch.to_pylist()
+
+
+def _lines(file: Path, rejected: Counter[str]) -> Iterator[Mapping[str, Any]]:
+    with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream:
+        for line in stream:
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict):
+                yield row
+            else:
+                rejected["unreadable"] += 1
+
+
+def _text(value: Any) -> str:
+    """Numbers are answers too; anything else is none."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

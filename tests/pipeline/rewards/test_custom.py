@@ -1,0 +1,129 @@
+"""The user's own function in its workers: what each way of being broken comes to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.rewards import custom
+from pipeline.rewards.custom import CustomScore, CustomScorer, CustomTask, check_function
+from pipeline.rewards.records import Finding
+
+from .functions import BAD, QUALITY, write_function
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CustomScorer]:
+    os.environ["JUDGE_API_KEY"] = "a secret"
+    with closing(CustomScorer(write_function(tmp_path_factory.mktemp("bad"), BAD, timeout_s=2.0))) as scorer:
+        yield scorer
+    del os.environ["JUDGE_API_KEY"]
+
+
+def task(completion: str) -> CustomTask:
+    return CustomTask(json.dumps([{"role": "user", "content": "?"}]), completion, None)
+
+
+@pytest.mark.parametrize(
+    ("completion", "reason", "detail"),
+    [
+        ("hangs", "custom_timeout", ""),
+        ("hangs in C", "custom_timeout", ""),
+        ("raises", "custom_raised", "KeyError: 'first\\nthe last line'"),
+        ("exits", "custom_raised", "SystemExit: over"),
+        ("raises badly", "custom_raised", "Bad"),
+        ("dies", "custom_died", ""),
+        ("memory", "custom_died", ""),
+        ("NaN", "custom_invalid", "float: nan"),
+        ("inf", "custom_invalid", "float: inf"),
+        ("-inf", "custom_invalid", "float: -inf"),
+        ("1e9", "custom_invalid", "float: 1000000000.0"),
+        ("negative", "custom_invalid", "float: -0.5"),
+        ("str", "custom_invalid", "str: '0.5'"),
+        ("list", "custom_invalid", "list: [0.1, 0.2]"),
+        ("complex", "custom_invalid", "complex: 1j"),
+        ("none", "custom_abstained", ""),
+    ],
+)
+def test_a_bad_answer_is_an_error_of_its_row(broken: CustomScorer, completion: str, reason: str, detail: str) -> None:
+    before, bad, after = broken([task("int"), task(completion), task("true")])
+    assert bad == CustomScore(Finding(None, reason), detail)
+    assert before.finding == after.finding == Finding(1.0), "and of no other"
+
+
+def test_what_a_function_prints_goes_nowhere(broken: CustomScorer, capfd: pytest.CaptureFixture[str]) -> None:
+    broken.close()  # the next workers have this test's output
+    scores = broken([task("prints"), task("int"), task("prints")])
+    assert [score.finding.value for score in scores] == [0.75, 1.0, 0.75]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_function_sees_no_secrets_in_its_environment(broken: CustomScorer) -> None:
+    assert broken([task("environment")])[0].finding == Finding(0.0)
+
+
+def test_what_a_function_does_to_its_arguments_stays_there(broken: CustomScorer) -> None:
+    assert [s.finding.value for s in broken([task("changes the prompt"), task("rounding")])] == [0.5, 1.0]
+
+
+def test_equal_tasks_are_scored_once_and_told_at_once(tmp_path: Path) -> None:
+    source = f"""
+    def reward(prompt, completion, reference, metadata):
+        with open({str(tmp_path / "calls")!r}, "a") as stream:
+            stream.write(completion)
+        return 0.5
+    """
+    done: list[str] = []
+    with closing(CustomScorer(write_function(tmp_path, source))) as scorer:
+        scores = scorer([task("a"), task("b"), task("a")], lambda task, score: done.append(task.completion))
+    assert [score.finding.value for score in scores] == [0.5] * 3
+    assert sorted(done) == sorted((tmp_path / "calls").read_text()) == ["a", "b"]
+
+
+def test_a_function_is_given_what_the_trace_has(tmp_path: Path) -> None:
+    source = """
+    def reward(prompt, completion, reference, metadata):
+        assert prompt == [{"role": "user", "content": "é?"}], prompt
+        assert (completion, reference, metadata) == ("yes", "no", {"tier": 2})
+        return 1
+    """
+    asked = CustomTask(json.dumps([{"role": "user", "content": "é?"}]), "yes", "no", '{"tier": 2}')
+    with closing(CustomScorer(write_function(tmp_path, source))) as scorer:
+        assert scorer([asked]) == [CustomScore(Finding(1.0))]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import no_such_package\ndef reward(a, b, c, d): ...", r"cannot be imported \(ModuleNotFoundError: No module"),
+        ("import sys\nsys.exit(3)\ndef reward(a, b, c, d): ...", r"cannot be imported \(SystemExit: 3\)\. Mend it"),
+        ("reward = 3", r"cannot be called \(3 is not a callable object\)\. Write it def reward\("),
+        ("reward = lambda a, b: 1", r"cannot be called \(too many positional arguments\)"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused(tmp_path: Path, source: str, message: str) -> None:
+    section = write_function(tmp_path, source)
+    with pytest.raises(ValueError, match=message):
+        check_function(Rewards(custom=section, judged=Weights(custom=1.0)))
+
+
+def test_an_import_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom, "START_S", 2.0)
+    section = write_function(tmp_path, "import time\ntime.sleep(600)\ndef reward(a, b, c, d): ...")
+    with pytest.raises(ValueError, match=r"before they could work .*rewards\.custom\.memory_mb.* a start has 2 s"):
+        check_function(Rewards(custom=section, judged=Weights(custom=1.0)))
+
+
+def test_a_file_that_changes_under_its_workers_is_refused(tmp_path: Path) -> None:
+    with closing(CustomScorer(write_function(tmp_path, QUALITY, "quality"))) as scorer:
+        write_function(tmp_path, QUALITY + "\n")
+        with pytest.raises(ValueError, match=r"cannot be imported .*mine\.py was changed meanwhile\. Launch again"):
+            scorer.start()

@@ -1,0 +1,162 @@
+"""The user's own function over a governed table: composed, remembered, asked again only where it changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline import layout
+from pipeline.recipe.custom import CustomReward
+from pipeline.storage import Store
+
+from .conftest import Label, call, day_file, rows_of
+from .functions import BAD, QUALITY, write_function
+
+pytestmark = pytest.mark.slow
+
+ALONE = {"verified": {"custom": 1.0}, "judged": {"custom": 1.0}}
+GOLD = "region; failover; replica"
+ANSWERS = {
+    "Use a replica in another region, because failover then takes seconds.": 1.0,
+    "Use a replica in another region, because that is near": 0.5 * 2 / 3 + 0.25 + 0.15,
+    "A replica.": 0.5 / 3 + 0.15 + 0.1,
+    "It depends " + "on many things " * 20: 0.0,
+    "Region, failover, replica" + " and so on" * 20 + ".": 0.5 + 0.1,
+}
+"""What the composed reward of seed 000 makes of each, by hand."""
+COUNTING = """
+    def reward(prompt, completion, reference, metadata):
+        import time
+        time.sleep({seconds})
+        with open({path!r}, "a") as stream:
+            stream.write(completion + "\\n")
+        return 0.5
+"""
+
+
+def recipe(section: CustomReward) -> dict[str, object]:
+    return {**ALONE, "custom": section.model_dump()}
+
+
+def test_logged_completions_are_worth_the_seeds_sum(export: Path, tmp_path: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, answer, GOLD) for n, answer in enumerate(ANSWERS)])
+    labels = label(**recipe(write_function(tmp_path / "f", QUALITY, "quality")))
+    rows = rows_of(labels)
+    assert [rows[f"t{n}"]["final_reward"] for n in range(5)] == pytest.approx(list(ANSWERS.values()), abs=1e-12)
+    assert rows["t0"]["custom_id"] == (labels.custom and labels.custom.id) != ""
+    assert labels.custom is not None and (labels.custom.scored, labels.custom.distinct) == (5, 5)
+    assert labels.custom.failed == {}
+
+
+def test_the_function_has_its_weight_and_no_more(export: Path, tmp_path: Path, label: Label) -> None:
+    """Beside the verifier in one profile, and not asked in another."""
+    path = tmp_path / "calls"
+    section = write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0))
+    day_file(export, 5, [call(1, "#### 4", "4"), call(2, "#### 5", "4"), call(3, "Hello.")])
+    weights = {"verified": {"correct": 3.0, "custom": 1.0}, "judged": {"judge": 1.0}}
+    rows = rows_of(label(**weights, custom=section.model_dump()))
+    assert [rows[f"t{n}"]["final_reward"] for n in (1, 2, 3)] == [pytest.approx(0.875), pytest.approx(0.125), None]
+    assert json.loads(rows["t1"]["weights"]) == {"correct": 0.75, "custom": 0.25}
+    assert sorted(path.read_text().split("\n")) == ["", "#### 4", "#### 5"]
+    assert rows["t3"]["custom_id"] is None
+
+
+def test_bad_answers_are_nulls_with_a_reason(export: Path, tmp_path: Path, label: Label) -> None:
+    kinds = ["hangs", "raises", "NaN", "1e9", "list", "none", "prints"]
+    day_file(export, 5, [call(n, kind) for n, kind in enumerate(kinds)])
+    section = write_function(tmp_path / "f", BAD, timeout_s=1.0)
+    labels = label(**recipe(section))
+    rows = rows_of(labels)
+    reasons = ["custom_timeout", "custom_raised", *["custom_invalid"] * 3, "custom_abstained", ""]
+    assert [rows[f"t{n}"]["reason"] for n in range(7)] == reasons
+    assert [rows[f"t{n}"]["final_reward"] for n in range(7)] == [None] * 6 + [0.75]
+    assert rows["t3"]["custom_detail"] == "float: 1000000000.0"
+    assert json.loads(rows["t2"]["missing"]) == {"custom": "custom_invalid"}
+    assert labels.custom is not None
+    assert labels.custom.failed == {
+        "custom_timeout": 1, "custom_raised": 1, "custom_invalid": 3, "custom_abstained": 1,
+    }  # fmt: skip
+    again = label(digest="later", **recipe(section))
+    assert (again.checked, again.remembered) == (1, 6), "a hang may have been the machine's: only that is asked again"
+
+
+def test_only_a_changed_function_is_asked_anew(export: Path, tmp_path: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, f"answer {n}") for n in range(6)])
+    half = "def reward(prompt, completion, reference, metadata): return 0.5\n"
+    section = write_function(tmp_path / "f", half)
+    first = label(**recipe(section))
+    assert (first.checked, first.remembered) == (6, 0)
+    moved = write_function(tmp_path / "g", half)
+    assert (label(digest="b", **recipe(moved)).checked) == 0, "the same content elsewhere is the same function"
+    third = label(digest="c", **recipe(write_function(tmp_path / "f", half.replace("0.5", "0.25"))))
+    assert (first.mean_reward, third.checked, third.mean_reward) == (0.5, 6, 0.25)
+
+
+def test_a_function_that_scores_all_alike_is_counted(export: Path, tmp_path: Path, label: Label) -> None:
+    day_file(export, 5, [call(n, f"answer {n}") for n in range(4)])
+    section = write_function(tmp_path / "f", "def reward(prompt, completion, reference, metadata): return 1.0\n")
+    report = label(**recipe(section)).custom
+    assert report is not None and (report.scored, report.distinct) == (4, 1)
+
+
+def test_a_function_that_cannot_be_imported_stops_before_anything(
+    export: Path, store: Store, tmp_path: Path, label: Label
+) -> None:
+    day_file(export, 5, [call(1, "#### 3", "4")])
+    section = write_function(tmp_path / "f", "import no_such_package\ndef reward(a, b, c, d): return 1")
+    with pytest.raises(ValueError, match=r"cannot be imported .*no_such_package.* install what it imports\.$"):
+        label(**recipe(section))
+    assert not list(store.path(layout.FINDINGS).glob("*/*.jsonl")), "nothing was checked or paid for"
+
+
+def test_a_trace_with_tool_calls_is_not_scored(export: Path, tmp_path: Path, label: Label) -> None:
+    request = {"id": "c", "function": {"name": "refund", "arguments": "{}"}}
+    answer = json.dumps({"role": "assistant", "content": "done", "tool_calls": [request]})
+    day_file(export, 5, [call(1, answer), call(2, "Hello.")])
+    path = tmp_path / "calls"
+    labels = label(**recipe(write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0))))
+    assert path.read_text() == "Hello.\n" and labels.unlabelled == {"tool_calls": 1}
+
+
+KILLED = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from tests.pipeline.rewards import conftest
+if __name__ == "__main__":
+    conftest.labeller(conftest.Store({store!r}), Path({export!r}))(**{recipe!r})
+"""
+
+
+def test_a_kill_pays_for_no_finished_call_again(export: Path, store: Store, tmp_path: Path, label: Label) -> None:
+    """SIGKILL in the middle of a row group: what was in flight, at most a call a worker, is the only loss."""
+    day_file(export, 5, [call(n, f"answer {n}") for n in range(300)])
+    path = tmp_path / "calls"
+    section = write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0.02), workers=2)
+    code = KILLED.format(path=sys.path, store=str(store.root), export=str(export), recipe=recipe(section))
+    script = tmp_path / "label.py"
+    script.write_text(code)
+    child = subprocess.Popen([sys.executable, str(script)])
+    folder = store.path(layout.FINDINGS)
+
+    def noted() -> int:  # whole lines: the last one may be torn
+        return sum(file.read_bytes().count(b"\n") for file in folder.glob("*/*.jsonl"))
+
+    while child.poll() is None and noted() < 60:
+        time.sleep(0.01)
+    assert child.poll() is None, "it ended before it could be killed"
+    child.kill()
+    child.wait()
+    finished = noted()
+    labels = label(**recipe(section))
+    assert 60 <= finished < 300
+    assert (labels.checked, labels.remembered) == (300 - finished, finished)
+    calls = path.read_text().splitlines()
+    assert len(set(calls)) == 300 and len(calls) <= 300 + 4, (
+        "two workers: each may have been in a call or reporting one"
+    )

@@ -1,0 +1,119 @@
+"""Prompt sets in the fields that they are published with, and what is left out of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from pipeline.rewards.verifiers import grade
+from pipeline.traces.prompt_sets import PromptFields, PromptRow, read_prompts
+
+SUM = "What is 12 + 30?"
+SETS: dict[str, dict[str, Any]] = {
+    "GSM8K": {"question": SUM, "answer": "12 + 30 = <<12+30=42>>42 in all.\n#### 42"},
+    "OpenMathInstruct-2": {
+        "problem": SUM, "generated_solution": "It is 41 + 1.", "expected_answer": "42", "problem_source": "math",
+    },
+    "DeepScaleR": {"problem": SUM, "answer": "42", "solution": "Add them."},
+    "MATH": {"problem": SUM, "level": "Level 1", "type": "Algebra", "solution": r"It is $\boxed{42}$."},
+    "numbers": {"problem": SUM, "answer": 42},
+}  # fmt: skip
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def read(path: Path, **fields: Any) -> tuple[list[PromptRow], Counter[str]]:
+    rejected = Counter[str]()
+    return list(read_prompts(path, PromptFields(**fields), rejected)), rejected
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_prompt_sets_are_read_as_they_are_given(tmp_path: Path, name: str) -> None:
+    ((row,), rejected) = read(write(tmp_path / "set.jsonl", [SETS[name]]))
+    assert row.messages == [{"role": "user", "content": SUM}] and not rejected
+    right, wrong = grade([("So it is.\n#### 42", row.reference), ("#### 41", row.reference)])
+    assert (right.outcome, wrong.outcome) == ("correct", "wrong")
+
+
+def test_fields_can_be_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "set.jsonl", [{"ask": SUM, "gold": "42", "tier": 3, "answer": "no"}])
+    ((row,), _) = read(path, prompt="ask", reference="gold", metadata=("tier", "other"), system="Be brief.")
+    assert row == ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": SUM}], "42", {"tier": 3})
+    ((row,), _) = read(path, prompt="ask")
+    assert row.reference == "no"
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    rows = [
+        {"problem": SUM, "answer": "42"}, {"problem": f" {SUM}  ", "answer": "42 "}, {"problem": SUM, "answer": "43"},
+        {"problem": "a", "answer": " "}, {"problem": "b", "answer": None}, {"problem": "c"}, "{torn", "[1]", "",
+        {"problem": "", "answer": "1"}, {"problem": ["d"], "answer": "1"}, {"problem": "e", "answer": 0},
+    ]  # fmt: skip
+    prompts, rejected = read(write(tmp_path / "set.jsonl", rows))
+    assert [(row.messages[0]["content"], row.reference) for row in prompts] == [(SUM, "42"), ("e", "0")]
+    assert rejected == {"duplicate": 1, "contradictory": 1, "empty_reference": 3, "empty_prompt": 2, "unreadable": 2}
+
+
+def test_folders_of_files_are_read_by_split(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        pq.write_table(pa.Table.from_pylist([{"problem": name, "answer": "1"}]), tmp_path / "data" / f"{name}.parquet")
+    assert [row.messages[0]["content"][:11] for row in read(tmp_path)[0]] == ["train-00000", "train-00001"]
+    assert len(read(tmp_path, split="test")[0]) == 1
+    (tmp_path / "more.jsonl.gz").write_bytes(gzip.compress(b'{"question": "q", "answer": "2"}\n'))
+    assert read(tmp_path / "more.jsonl.gz")[0][0].reference == "2"
+
+
+def test_folders_saved_by_datasets_are_read(tmp_path: Path) -> None:
+    saved = Dataset.from_list([SETS["MATH"]])
+    saved.save_to_disk(tmp_path / "one")
+    DatasetDict({"train": saved}).save_to_disk(tmp_path / "several")
+    assert read(tmp_path / "one") == read(tmp_path / "several")
+    with pytest.raises(ValueError, match=r"has the splits train and no 'test'\. Name one"):
+        read(tmp_path / "several", split="test")
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields", "message"),
+    [
+        (
+            [{"text": "x"}],
+            {},
+            r"has the fields text, and a prompt set has problem and expected_answer or question and answer or .*Name",
+        ),
+        ([{"question": "x"}], {"reference": "gold"}, r"a prompt set has problem and gold or question and gold\. Name"),
+        (
+            [{"question": "x", "answer": "1"}],
+            {"prompt": "ask", "reference": "answer"},
+            r"has the fields question, answer, and a prompt set has ask and answer\. Name",
+        ),
+        ([], {}, r"holds no problem that can be read"),
+        (["torn"], {}, r"holds no problem that can be read"),
+    ],
+)
+def test_a_set_without_its_fields_is_refused(tmp_path: Path, rows: list[Any], fields: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(write(tmp_path / "set.jsonl", rows), **fields)
+
+
+def test_a_set_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"There is no prompt set at .*/none\. Give the path"):
+        read(tmp_path / "none")
+
+
+@pytest.mark.shared
+def test_gsm8k_is_read_whole(shared_data: Path) -> None:
+    prompts, rejected = read(shared_data / "gsm8k" / "test.jsonl")
+    assert len(prompts) + rejected.total() == 1319 and len(prompts) > 1300
+    assert all("####" in row.reference for row in prompts)

@@ -1,0 +1,98 @@
+"""GRPO rewarded by the user's own function: the same sums as for logged completions, in a training of its own."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pytest import approx
+
+from pipeline.methods import GRPO, DynamicSampling
+from pipeline.recipe.custom import located
+from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.rewards.custom import CustomScorer
+from pipeline.rewards.verifiers import grader_of
+from pipeline.training.result import InvalidPlan
+from pipeline.training.reward_function import RewardFunction
+from pipeline.training.worker import work
+from tests.fork_server import ForkServer, result_of
+from tests.pipeline.rewards.functions import BAD, QUALITY, write_function
+from tests.pipeline.rewards.test_custom_stage import ANSWERS, GOLD
+from tests.pipeline.training.plans import folder, make_plan
+
+pytestmark = pytest.mark.slow
+
+SHORTER = """
+    def reward(prompt, completion, reference, metadata):
+        assert prompt[-1]["role"] == "user" and reference and metadata == {}
+        print("nobody may read this as progress")
+        return 1 / (1 + len(completion))
+"""
+
+
+def test_fresh_completions_are_worth_the_seeds_sum(tmp_path: Path) -> None:
+    section = write_function(tmp_path, QUALITY, "quality")
+    settings = Rewards(verified=Weights(custom=1.0), custom=section)
+    question = [{"role": "user", "content": "How do I survive the loss of a zone?"}]
+    metrics: dict[str, float] = {}
+    with closing(grader_of(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
+        reward = RewardFunction(settings, check, scorer)
+        rewards = reward(
+            completions=[[{"role": "assistant", "content": text}] for text in ANSWERS],
+            reference=[GOLD] * len(ANSWERS),
+            verifier=["normalised"] * len(ANSWERS),
+            prompts=[question] * len(ANSWERS),
+            log_metric=metrics.__setitem__,
+        )
+        rows = [{"prompt": question, "reference": GOLD, "verifier": "normalised"}] * len(ANSWERS)
+        assert reward.rewards(list(ANSWERS), rows) == rewards
+    assert rewards == approx(list(ANSWERS.values()), abs=1e-12)
+    assert metrics["component/custom"] == approx(1.0)
+
+
+def test_a_failure_of_the_function_leaves_a_completion_out(tmp_path: Path) -> None:
+    section = write_function(tmp_path, BAD, timeout_s=1.0)
+    settings = Rewards(verified=Weights(correct=1.0, custom=2.0), custom=section)
+    texts = ["hangs", "NaN", "1e9", "int"]
+    with closing(grader_of(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
+        rows = [{"prompt": [], "reference": "4", "verifier": "math"}] * len(texts)
+        assert RewardFunction(settings, check, scorer).rewards(texts, rows) == [None, None, None, approx(2 / 3)]
+
+
+@pytest.mark.parametrize("dynamic", [None, DynamicSampling(max_batches=2)], ids=["plain", "dynamic"])
+def test_grpo_trains_on_the_users_own_reward(
+    tmp_path: Path, fork_server: ForkServer, dynamic: DynamicSampling | None
+) -> None:
+    section = located(write_function(tmp_path / "f", SHORTER), tmp_path)
+    rewards = Rewards(min_coverage=0, verified=Weights(correct=1.0, custom=1.0), custom=section)
+    grpo = GRPO(steps=2, prompts_per_step=4, num_generations=4, max_completion_tokens=32, dynamic_sampling=dynamic)
+    store, plan = make_plan(tmp_path / "root", rewards=rewards, grpo=grpo)
+    path = folder(store, plan) / "plan.json"
+    assert json.loads(path.read_text())["rewards"]["custom"]["digest"] == section.digest
+    assert fork_server.attempt(path).code == 0, fork_server.said()
+    assert "nobody may read this" not in fork_server.said()
+    steps = result_of(path).metrics
+    assert len(steps) == 2
+    assert all(step["abstained"] == 0 for step in steps)
+    for step in steps:  # no two lengths of these are alike by chance: the function has its part in what is learned
+        assert step["component/custom"] and step["component/custom"] + step.get("component/correct", 0) == approx(1.0)
+
+
+def test_a_function_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    section = located(write_function(tmp_path / "f", SHORTER), tmp_path)
+    rewards = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)
+    store, plan = make_plan(tmp_path / "root", rewards=rewards)
+    write_function(tmp_path / "f", SHORTER + "\n    # shorter still\n")
+    with pytest.raises(InvalidPlan, match=r"rewards\.custom\.digest is .*begin a new iteration"):
+        work(plan, folder(store, plan), 0.0)
+
+
+def test_a_changed_function_is_another_training(tmp_path: Path) -> None:
+    digests = set[str]()
+    for name, source in {"a": SHORTER, "b": SHORTER.replace("1 /", "2 /"), "c": SHORTER}.items():
+        section = located(write_function(tmp_path / name, source), tmp_path)
+        rewards = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)
+        digests.add(make_plan(tmp_path / f"root {name}", rewards=rewards)[1].digest())
+    assert len(digests) == 2, "where the file lies decides nothing"
