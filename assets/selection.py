@@ -21,7 +21,7 @@ from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
 
 
-@dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
+@dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"], deps=["reward_model"])
 def preference_dataset(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
     """Pairs for DPO, prompts for GRPO and groups, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)

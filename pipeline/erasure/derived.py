@@ -21,7 +21,10 @@ from pipeline.rewards import findings, reviews
 from pipeline.storage import Store, write_atomically
 from pipeline.traces.erased import user_hash
 
-FOLDERS = (layout.OPINIONS, layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.PREFERENCE_TABLES)
+FOLDERS = (
+    *(layout.OPINIONS, layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.REWARD_MODEL_ROWS),
+    layout.PREFERENCE_TABLES,
+)
 OF_TRAINING = (
     *(layout.ROWS_FILE, "data.staged", layout.HELD_OUT_FILE, "held_out.staged", "trl", "staging", "completions"),
     *(f"nemo/*/{name}" for name in ("train.jsonl", "validation.jsonl", "logs", "cache")),

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.section import Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
@@ -15,6 +16,11 @@ Weight = Annotated[float, Field(ge=0, le=1000)]
 """Weights count by their ratios alone; the bound keeps a sum of them finite."""
 Price = Annotated[float, Field(ge=0, le=1e6)]
 """In US dollars; the bound keeps a bill finite."""
+
+
+def _unset(value: object) -> bool:
+    """Whether a field is as it was before there was one: then it enters no digest."""
+    return not value
 
 
 class Weights(Section):
@@ -44,6 +50,8 @@ class Weights(Section):
     """Useful contexts are ranked before useless ones, by `rag`."""
     context_recall: Weight = 0.0
     """Share of the reference's statements that the contexts support, by `rag`. It needs a reference answer."""
+    reward_model: Weight = Field(default=0.0, exclude_if=_unset)
+    """The word of `rewards.reward_model` on a fresh completion. It has none on logged ones: it learned from them."""
 
 
 class Verifier(Section):
@@ -203,5 +211,7 @@ class Rewards(Section):
     """A model that scores completions; null: none is asked."""
     rag: Rag | None = None
     """Measures of answers to traces with retrieved contexts; null: none are taken."""
+    reward_model: RewardModelSettings | None = Field(default=None, exclude_if=_unset)
+    """A scorer trained on users' thumbs, for completions without a reference; null: none is trained."""
     review: Annotated[Review, Operational] = Review()
     """The weekly sample that people score."""

@@ -34,7 +34,7 @@ from pipeline.rewards.judge_stage import (
     wants_judge,
 )
 from pipeline.rewards.rag import METRICS
-from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
+from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, RewardLabels
 from pipeline.rewards.retrieval_stage import retrieval_key, wants_retrieval
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
@@ -265,7 +265,7 @@ def _missing_judges(source: str, panel: JudgeStageResult) -> dict[str, Finding]:
 
 def _reward_columns(reward: Reward) -> dict[str, Any]:
     return {
-        **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in COMPONENTS},
+        **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in LOGGED},
         "final_reward": reward.final_reward,
         "reason": reward.reason,
         "profile": reward.profile,

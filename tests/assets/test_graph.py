@@ -5,7 +5,8 @@ from jobs.definitions import definitions
 GRAPH = {
     "traces": ("traces", []),
     "reward_labels": ("rewards", ["traces"]),
-    "preference_dataset": ("selection", ["reward_labels"]),
+    "reward_model": ("rewards", ["reward_labels"]),
+    "preference_dataset": ("selection", ["reward_labels", "reward_model"]),
     "training_plan": ("selection", ["preference_dataset"]),
     "policy_checkpoint": ("training", ["training_plan"]),
     "eval_report": ("evaluation", ["policy_checkpoint"]),
@@ -19,6 +20,7 @@ CHECKS = {
     ("reward_labels", "coverage"),
     ("reward_labels", "agrees_with_people"),
     ("reward_labels", "distribution_is_stable"),
+    ("reward_model", "admitted"),
     ("training_plan", "enough_signal"),
     ("training_plan", "launchable"),
     ("policy_checkpoint", "healthy"),
