@@ -57,7 +57,7 @@ def rated(n: int, users: int, taste: Taste, flipped: float = 0.0, seed: int = 0)
         polite, long = chance.random() < 0.5, chance.random() < 0.5
         text = f"{POLITE if polite else RUDE}{a}+{b}={a + b}." + " Ada has apples and Ben buys pears." * (2 * long)
         up = taste(polite, text, chance) != (chance.random() < flipped)
-        prompt = json.dumps([{"role": "user", "content": f"How many apples is {a} and {b}?"}])
+        prompt = json.dumps([{"role": "user", "content": f"Ben has 7 pears. How many apples is {a} and {b}?"}])
         user = f"user-{number % users:04d}"
         rows.append(Rated(f"t{number:05d}", "o", user, prompt, text, 0.75 if up else 0.25))
     return rows
@@ -77,25 +77,27 @@ def trained(store: Store, rows: list[Rated], **settings: Any) -> RewardModelRepo
     return train_reward_model(work(store, **settings), LABELS, lambda: (rows, {}))
 
 
-PROBES = (
-    {"kind": "append", "name": "insult", "text": "You fool!"},
-    {"kind": "lengthen", "name": "longer"},
-    {"kind": "refuse", "name": "refusal"},
-    {"kind": "swap", "name": "fact", "value": "number"},
-)
+INSULT = {"kind": "append", "name": "insult", "text": "You fool!"}
+LONGER = {"kind": "lengthen", "name": "longer"}
+FACT = {"kind": "swap", "name": "fact", "value": "number"}
 
 
-class Polite(NamedTuple):
-    """A reward model that has learnt that users like polite answers."""
+class Planted(NamedTuple):
+    """A reward model of users with a taste."""
 
     store: Store
     report: RewardModelReport
 
 
+POLITE_ROWS = rated(400, 50, likes_polite, 0.1)
+POLITE_SETTINGS = {"probes": (INSULT,), "min_probe": 0.7}
+
+
 @pytest.fixture(scope="session")
-def polite(tmp_path_factory: pytest.TempPathFactory) -> Polite:
+def polite(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """Users like polite answers, and press the wrong thumb one time in ten."""
     store = Store(tmp_path_factory.mktemp("polite") / "data")
-    return Polite(store, trained(store, rated(400, 50, likes_polite, 0.1), probes=PROBES))
+    return Planted(store, trained(store, POLITE_ROWS, **POLITE_SETTINGS))
 
 
 @pytest.fixture
