@@ -64,7 +64,8 @@ def test_a_reward_model_of_their_thumbs_is_affected(world: World) -> None:
         (folder / "head.safetensors").write_text(f"weights of {iteration.id}")
         rows = store.path(iteration.path("reward_model_rows"))
         rows.mkdir()
-        (rows / "rows.parquet").write_text(secret(ANN if iteration is world.first else CYD))  # of a killed training
+        text = secret(ANN if iteration is world.first else CYD)
+        pq.write_table(pa.table({"completion": [text]}), rows / "rows.parquet")  # of a training that was killed
         models[iteration.id] = ModelRef(uri=str(folder), digest=digest_dir(folder))
         report = RewardModelReport(iteration=iteration.id, model=models[iteration.id])
         store.write(iteration.path("reward_model.json"), report)

@@ -50,7 +50,7 @@ def test_without_the_section_nothing_is_done(store: Store) -> None:
         (rated(5, 5, likes_polite), "not trained: 5 thumbs, and at least 40 are needed: 35 are missing"),
         (
             [row._replace(feedback=0.9) for row in rated(200, 40, likes_polite)],
-            "not trained: 150 thumbs up and 0 thumbs",
+            "0 thumbs down of the users to train on, and",
         ),
         ([row._replace(user_id="one") for row in rated(200, 1, likes_polite)], "not trained: 200 thumbs of 1 users"),
         ([row._replace(feedback=0.5) for row in rated(200, 40, likes_polite)], "not trained: 0 thumbs"),
