@@ -177,7 +177,10 @@ def _train(
     if code == NEVER_RETRY:
         raise ValueError(f"No reward model can be trained from this base: {tail}")
     if code != 0 or not result_file(path).is_file():
-        raise RuntimeError(f"The reward model's training ended with exit code {code}. Run it again. Its end:\n{tail}")
+        raise RuntimeError(
+            f"The reward model's training ended with exit code {code} (-9: killed, perhaps after "
+            f"rewards.reward_model.timeout_s, {settings.timeout_s:.0f} s). Run it again. Its last lines:\n{tail}"
+        )
     return RewardModelOutcome.model_validate_json(result_file(path).read_bytes())
 
 
