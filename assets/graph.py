@@ -2,8 +2,9 @@
 
     traces                    production traces that may be learned from        assets/traces.py      pipeline/traces
     reward_labels             <- traces                                         assets/rewards.py     pipeline/rewards
-    samples                   <- reward_labels                                  assets/samples.py     pipeline/samples
-    preference_dataset        <- reward_labels, samples                         assets/selection.py   pipeline/selection
+    reward_model              <- reward_labels                                  assets/reward_model.py  pipeline/rewards
+    samples                   <- reward_labels, reward_model                    assets/samples.py     pipeline/samples
+    preference_dataset        <- reward_labels, reward_model, samples           assets/selection.py   pipeline/selection
     training_plan             <- preference_dataset                             assets/selection.py   pipeline/training
     policy_checkpoint         <- training_plan                                  assets/training.py    pipeline/training
     eval_report               <- policy_checkpoint                              assets/evaluation.py  evals
@@ -17,11 +18,12 @@ it. The job `canary_rollout` takes the rollout that `canary` opens to its end.
 
 import dagster as dg
 
-from assets import evaluation, registry, rewards, samples, selection, traces, training
+from assets import evaluation, registry, reward_model, rewards, samples, selection, traces, training
 
 ASSETS: list[dg.AssetsDefinition] = [
     traces.traces,
     rewards.reward_labels,
+    reward_model.reward_model,
     samples.samples,
     selection.preference_dataset,
     selection.training_plan,

@@ -17,6 +17,7 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.registry.record import ModelVersion
 from pipeline.rewards.records import RewardLabels
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.samples.records import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store
@@ -49,6 +50,7 @@ class StageRecord(Generic[R]):
 
 TRACES = StageRecord("traces", layout.GOVERNED, GovernedTraces)
 LABELS = StageRecord("reward_labels", layout.LABELS, RewardLabels)
+REWARD_MODEL = StageRecord("reward_model", layout.REWARD_MODEL, RewardModelReport)
 SAMPLES = StageRecord("samples", layout.FRESH, FreshSamples)
 PREFERENCES = StageRecord("preference_dataset", layout.PREFERENCES, PreferenceDataset)
 PLAN = StageRecord("training_plan", layout.PLAN, TrainingPlan)
@@ -58,7 +60,8 @@ VERDICT = StageRecord("gate_verdict", layout.GATE_VERDICT, GateVerdict)
 VERSION = StageRecord("model_version", layout.MODEL_VERSION, ModelVersion)
 
 RECORDS: dict[str, StageRecord[Any]] = {
-    each.asset: each for each in (TRACES, LABELS, SAMPLES, PREFERENCES, PLAN, CHECKPOINT, REPORT, VERDICT, VERSION)
+    each.asset: each
+    for each in (TRACES, LABELS, REWARD_MODEL, SAMPLES, PREFERENCES, PLAN, CHECKPOINT, REPORT, VERDICT, VERSION)
 }
 """In the order of a run. The last asset, `canary`, leaves the rollout's events instead."""
 

@@ -10,6 +10,7 @@ from evals.freezing import held_apart
 from pipeline import layout
 from pipeline.plots import rewards as reward_plots
 from pipeline.rewards.records import RewardLabels
+from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.samples.records import FreshSamples
 from pipeline.samples.stage import Scorers, sample
 from pipeline.selection.consent import consented
@@ -17,10 +18,15 @@ from pipeline.serving.engines import open_engine
 
 
 @dg.asset(group_name="rewards", kinds={"python", "parquet"}, owners=["team:post-training"])
-def samples(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
+def samples(
+    context: dg.AssetExecutionContext,
+    deployment: Deployment,
+    reward_labels: RewardLabels,
+    reward_model: RewardModelReport,
+):
     """Fresh completions of the champion to logged prompts, each scored; none where the recipe has no such section."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
-    store, iteration = work.store, work.iteration
+    store, iteration, configured = work.store, work.iteration, work.recipe.rewards.reward_model is not None
     fresh: FreshSamples = sample(
         work,
         reward_labels.dataset,
@@ -29,7 +35,7 @@ def samples(context: dg.AssetExecutionContext, deployment: Deployment, reward_la
         lambda section: open_engine(
             section.serving, deployment.serving(), work.log, store.path(layout.SAMPLE_SERVING), where="samples.serving"
         ),
-        Scorers(deployment.endpoints(), deployment.lineage(iteration)),
+        Scorers(deployment.endpoints(), deployment.lineage(iteration), reward_model if configured else None),
     )
     if fresh.dataset is None:
         yield dg.Output(fresh, metadata={"samples": "none: the recipe has no section `samples`"})

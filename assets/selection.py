@@ -12,6 +12,7 @@ from evals.suites import suites
 from pipeline import layout
 from pipeline.plots import selection as selection_plots
 from pipeline.rewards.records import RewardLabels
+from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.samples.records import FreshSamples
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
@@ -24,7 +25,11 @@ from pipeline.training.step_times import measured_step_s
 
 @dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
 def preference_dataset(
-    context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels, samples: FreshSamples
+    context: dg.AssetExecutionContext,
+    deployment: Deployment,
+    reward_labels: RewardLabels,
+    reward_model: RewardModelReport,
+    samples: FreshSamples,
 ):
     """Pairs, prompts, thumbs and winners, from consented labels, without anything that an evaluation asks."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)

@@ -62,6 +62,16 @@ def _labels(record: Any) -> Iterator[str]:
     yield field("", f"{record.checked:,} checked now, {record.remembered:,} known before; {record.usd:.2f} USD")
 
 
+def _reward_model(record: Any) -> Iterator[str]:
+    if record.model is None:
+        if record.counts.thumbs or record.counts.left_out:
+            yield field("reward model", record.reason)
+        return
+    yield field("reward model", f"{'admitted' if record.admitted else 'not admitted'}, AUC {record.auc}")
+    for reason in record.reasons:
+        yield field("", reason)
+
+
 def _plan(record: Any) -> Iterator[str]:
     forced = " (forced by the recipe)" if record.decision.forced else ""
     yield field("method", f"{record.decision.method.upper()}{forced}")
@@ -128,6 +138,7 @@ def _version(record: Any) -> Iterator[str]:
 TELLERS: dict[str, Callable[[Any], Iterator[str]]] = {
     "traces": _traces,
     "reward_labels": _labels,
+    "reward_model": _reward_model,
     "training_plan": _plan,
     "policy_checkpoint": _training,
     "eval_report": _evaluation,

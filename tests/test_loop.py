@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 STAGES = [
     "traces",
     "reward_labels",
+    "reward_model",
     "preference_dataset",
     "training_plan",
     "policy_checkpoint",

@@ -23,6 +23,7 @@ from pipeline.iteration import Iteration
 from pipeline.locations import Document
 from pipeline.registry import versions
 from pipeline.registry.record import ModelVersion
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.storage import Store
 from pipeline.traces.dataset_users import dataset_users, windows
 from pipeline.traces.lake import Lake, LakeConfig
@@ -58,15 +59,18 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_
     seen = {digest for digest, verdict in touched.items() if verdict is not False}
     ours = [each for each in all_iterations if each.dataset.digest in seen]
     trained = {each.id: result for each in all_iterations if (result := _result(store, each))}
+    scorers = {each.id: digest for each in ours if (digest := _reward_model(store, each))}
     models = {trained[each.id].checkpoint.model.digest for each in ours if each.id in trained}
     heirs = _heirs(all_iterations, trained, models, {each.id for each in ours})
     named = _versions(store, [*ours, *heirs], tracking_uri)
+    checkpoints = [c for each in ours for c in _checkpoints(store, each, trained.get(each.id))]
+    digests = {d for each in ours if each.id in trained for d in _digests(trained[each.id])}
     return Affected(
         datasets=tuple(sorted(seen)),
         iterations=tuple(sorted(each.id for each in ours)),
-        checkpoints=tuple(sorted(c for each in ours for c in _checkpoints(store, each, trained.get(each.id)))),
+        checkpoints=tuple(sorted([*checkpoints, *(f"{id}/reward model {digest}" for id, digest in scorers.items())])),
         versions=tuple(sorted({name for each in ours for name in named[each.id]})),
-        digests=tuple(sorted({d for each in ours if each.id in trained for d in _digests(trained[each.id])})),
+        digests=tuple(sorted({*digests, *scorers.values()})),
         inherited=tuple(sorted({n for each in heirs for n in named[each.id] or [f"iteration {each.id}"]})),
         undetermined=tuple(sorted(digest for digest, verdict in touched.items() if verdict is None)),
     )
@@ -121,6 +125,12 @@ def _labels(store: Store, iteration: Iteration) -> tuple[Path, Path]:
 
 def _result(store: Store, iteration: Iteration) -> TrainingResult | None:
     return store.read(iteration.path(layout.RESULT), TrainingResult)
+
+
+def _reward_model(store: Store, iteration: Iteration) -> str:
+    """The digest of the reward model that learned from the iteration's thumbs; "" where there is none."""
+    report = store.read(iteration.path(layout.REWARD_MODEL), RewardModelReport)
+    return report.model.digest if report is not None and report.model is not None else ""
 
 
 def _digests(result: TrainingResult) -> tuple[str, str]:

@@ -23,10 +23,7 @@ from pipeline.storage import Store, write_atomically
 from pipeline.traces.erased import user_hash
 
 FOLDERS = (
-    layout.OPINIONS,
-    layout.LABEL_TABLE,
-    layout.LABEL_EXAMPLES,
-    layout.SAMPLE_TABLE,
+    *(layout.OPINIONS, layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.REWARD_MODEL_ROWS, layout.SAMPLE_TABLE),
     layout.PREFERENCE_TABLES,
 )
 OF_TRAINING = (

@@ -21,11 +21,12 @@ class Affected(Record):
     """Digests."""
     iterations: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
-    """`<iteration>/<what>`: each resumable checkpoint, and the final adapter and model with their digests."""
+    """`<iteration>/<what>`: each resumable checkpoint, the final adapter and model and the reward model with their
+    digests."""
     versions: tuple[str, ...] = ()
     """`<model name> version <n>`, as MLflow or the iteration has it."""
     digests: tuple[str, ...] = ()
-    """Of the affected adapters and models: what is blocked."""
+    """Of the affected adapters, models and reward models: what is blocked."""
     inherited: tuple[str, ...] = ()
     """Versions (else iterations) trained on top of an affected model: they did not see the data themselves."""
     undetermined: tuple[str, ...] = ()

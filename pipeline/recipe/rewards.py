@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.custom import CustomReward
+from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.section import Added, Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
@@ -47,6 +48,8 @@ class Weights(Section):
     """Share of the reference's statements that the contexts support, by `rag`. It needs a reference answer."""
     custom: Annotated[Weight, Added] = 0.0
     """The value of the function that `custom` names."""
+    reward_model: Annotated[Weight, Added] = 0.0
+    """The word of `rewards.reward_model` on a fresh completion. It has none on logged ones: it learned from them."""
 
 
 class Verifier(Section):
@@ -210,6 +213,8 @@ class Rewards(Section):
     """Measures of answers to traces with retrieved contexts; null: none are taken."""
     custom: Annotated[CustomReward | None, Added] = None
     """A function of your own that scores completions; null: none is called."""
+    reward_model: Annotated[RewardModelSettings | None, Added] = None
+    """A scorer trained on users' thumbs, for completions without a reference; null: none is trained."""
     review: Annotated[Review, Operational] = Review()
     """The weekly sample that people score."""
 

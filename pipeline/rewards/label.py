@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, Protocol
@@ -36,7 +36,7 @@ from pipeline.rewards.judge_stage import (
     wants_judge,
 )
 from pipeline.rewards.rag import METRICS
-from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, LABELS, Finding, RewardLabels
+from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, RewardLabels
 from pipeline.rewards.retrieval_stage import retrieval_key, wants_retrieval
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
@@ -177,9 +177,12 @@ class LabelGrounds(Protocol):
 
 
 def label_samples(
-    store: Store, held: Sequence[RewardSample], part: LabelGrounds
+    store: Store, held: Sequence[RewardSample], part: LabelGrounds, others: Sequence[Mapping[str, Finding]] = ()
 ) -> tuple[list[dict[str, Any]], LabelCounts]:
-    """A row of LABELS for each sample of a day; what the journal has no verdict on is checked here."""
+    """A row of LABELS for each sample of a day; what the journal has no verdict on is checked here.
+
+    `others`: for each sample what scorers that keep no journal say of it.
+    """
     paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
     checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
     verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
@@ -190,7 +193,10 @@ def label_samples(
     checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
     wanted = {key: held[at] for at, key in asked.items()}
     checked += score_rest(store, part.day, part.iteration, part.settings, wanted, lines)
-    labels = [_label(sample, lines, verdicts.get(at), paid[at], part) for at, sample in enumerate(held)]
+    labels = [
+        _label(sample, lines, verdicts.get(at), paid[at], part, others[at] if others else {})
+        for at, sample in enumerate(held)
+    ]
     return labels, LabelCounts(len(held), checked, len(verdicts) + len(asked) - checked)
 
 
@@ -255,8 +261,9 @@ def _label(
     verdict_key: str | None,
     paid: dict[str, str],
     part: LabelGrounds,
+    others: Mapping[str, Finding],
 ) -> dict[str, Any]:
-    findings = {"feedback": sample.feedback}
+    findings = {"feedback": sample.feedback, **others}
     verdict = lines[verdict_key] if verdict_key is not None else None
     if verdict is not None:
         grade = Grade(Outcome(verdict.outcome), verdict.answer)
@@ -306,7 +313,7 @@ def _missing_judges(source: str, panel: JudgeStageResult) -> dict[str, Finding]:
 
 def _reward_columns(reward: Reward) -> dict[str, Any]:
     return {
-        **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in COMPONENTS},
+        **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in LOGGED},
         "final_reward": reward.final_reward,
         "reason": reward.reason,
         "profile": reward.profile,

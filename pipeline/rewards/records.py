@@ -27,7 +27,10 @@ COMPONENTS = (
     "context_precision",
     "context_recall",
     "custom",
+    "reward_model",
 )
+LOGGED = tuple(name for name in COMPONENTS if name != "reward_model")
+"""Components that may speak on a logged trace: the reward model learns from these labels, so it comes after them."""
 ABSENT = "absent"
 
 
@@ -57,7 +60,7 @@ LABELS = pa.schema(
         ("verifier", pa.string()),  # the kind of check; null without a reference
         ("outcome", pa.string()),  # verifiers.Outcome, "no_reference" or "tool_calls"
         ("answer", pa.string()),
-        *((name, pa.float64()) for name in COMPONENTS),
+        *((name, pa.float64()) for name in LOGGED),
         ("final_reward", pa.float64()),
         ("reason", pa.string()),  # why there is no final_reward; "" for a label
         ("profile", pa.string()),  # verified, rated or judged: which weights

@@ -28,8 +28,8 @@ from pipeline.iteration import Iteration
 from pipeline.rewards.records import (
     ABSENT,
     BINS,
-    COMPONENTS,
     LABELS,
+    LOGGED,
     Agreement,
     ComponentSummary,
     HumanAgreement,
@@ -63,14 +63,14 @@ class ReviewedLabel(NamedTuple):
 
 def components(labels: pa.Table) -> dict[str, ComponentSummary]:
     """Every component, those that never spoke included. A null without a reason is `absent`."""
-    return {name: _summary(labels, name) for name in COMPONENTS}
+    return {name: _summary(labels, name) for name in LOGGED}
 
 
 def agreement(labels: pa.Table) -> tuple[Agreement, ...]:
     """Each pair of components that both speak on MIN_SHARED rows or more."""
-    columns = {name: _floats(labels[name]) for name in COMPONENTS}
+    columns = {name: _floats(labels[name]) for name in LOGGED}
     agreements: list[Agreement] = []
-    for first, second in combinations(COMPONENTS, 2):
+    for first, second in combinations(LOGGED, 2):
         both = np.flatnonzero(~np.isnan(columns[first]) & ~np.isnan(columns[second]))
         if len(both) >= MIN_SHARED:
             a, b = columns[first][both], columns[second][both]

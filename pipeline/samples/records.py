@@ -11,6 +11,7 @@ from pipeline.storage import DatasetRef, ModelRef, Record
 SAMPLES = pa.schema(
     [
         *LABELS,  # of the row that the prompt is from; completion, components and reward are the sample's
+        ("reward_model", pa.float64()),  # its word, whether or not it counts in the reward
         ("sample", pa.int64()),  # its number among those of its prompt, from 0
         ("finished", pa.bool_()),  # whether it ended by itself
         ("completion_tokens", pa.int64()),
@@ -52,5 +53,7 @@ class FreshSamples(Record):
     """Rewards in 20 equal bins of [0, 1]."""
     judge_id: str = ""
     rag_id: str = ""
+    reward_model: str = ""
+    """Digest of the reward model that scored; "" without one."""
     judge_tokens: int = 0
     usd: float = 0.0

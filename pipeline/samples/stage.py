@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -25,7 +25,8 @@ from pipeline.recipe.samples import Samples
 from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, open_panel
 from pipeline.rewards.label import label_samples
-from pipeline.rewards.records import BINS
+from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
+from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples
 from pipeline.samples.draw import AskedModel, Draw, draw
 from pipeline.samples.prompts import sampled_prompts
@@ -42,6 +43,8 @@ from pipeline.traces.materialize import window_of
 from pipeline.traces.scope import where
 
 TABLE = "part-0.parquet"
+UNTRAINED, NOT_ADMITTED = "reward_model_untrained", "reward_model_not_admitted"
+"""Why the reward model says nothing of a completion."""
 
 
 class ScoreTask(NamedTuple):
@@ -60,6 +63,8 @@ class Scorers(NamedTuple):
     endpoints: Endpoints
     lineage: Collection[str]
     """Digests of the policy and what it came from; no judge may have one of them."""
+    reward_model: RewardModelReport | None = None
+    """The iteration's own; None where nobody trained one."""
 
 
 def sample(
@@ -91,7 +96,7 @@ def sample(
         with store.staged(iteration.path(layout.SAMPLE_TABLE)) as staging:
             pq.write_table(table, staging / TABLE)
         dataset = DatasetRef(uri=str(path), rows=table.num_rows, digest=digest_file(path / TABLE))
-        return _record(context, dataset, drawn, panel)
+        return _record(context, dataset, drawn, panel, scorers.reward_model)
 
     with shared_lock(store):
         return store.once(iteration.path(layout.FRESH), FreshSamples, make)
@@ -126,14 +131,32 @@ def _scored(
                 ask([each for each, answer, _ in drawn_then if _is_scored(each, answer)])
         panel = opened.result()
     rows: list[dict[str, Any]] = []
+    opinions = _opinions(scorers.reward_model, [each for drawn_then in by_day.values() for each in drawn_then])
     for day, drawn_then in by_day.items():
         task = ScoreTask(day, context.iteration.id, context.recipe.rewards, panel, custom_id(context.recipe.rewards))
-        labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], task)
-        for label, (each, answer, number) in zip(labels, drawn_then, strict=True):
+        said = [next(opinions) for _ in drawn_then]
+        counting = [{"reward_model": _counting(finding, scorers.reward_model)} for finding in said]
+        labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], task, counting)
+        for label, finding, (each, answer, number) in zip(labels, said, drawn_then, strict=True):
             ended = {} if _is_scored(each, answer) else {"final_reward": 0.0, "reason": "", "outcome": UNENDED}
             of_sample = {"sample": number, "finished": answer.finished, "completion_tokens": answer.tokens}
-            rows.append({**label, **ended, **of_sample})
+            rows.append({**label, **ended, **of_sample, "reward_model": finding.value})
     return pa.Table.from_pylist(rows, SAMPLES), panel
+
+
+def _opinions(report: RewardModelReport | None, drawn: Sequence[tuple[RewardSample, Answer, int]]) -> Iterator[Finding]:
+    """The reward model's word on each completion, in their order."""
+    if report is None or report.model is None:
+        yield from (DOES_NOT_APPLY if report is None else Finding(None, UNTRAINED) for _ in drawn)
+        return
+    with open_scorer(report.model) as scorer:
+        yield from scorer.score([AnsweredChat(s.messages, a.text, a.finished) for s, a, _ in drawn])
+
+
+def _counting(finding: Finding, report: RewardModelReport | None) -> Finding:
+    """The word as far as it enters a reward: that of a model that is not admitted does not."""
+    refused = finding.value is not None and report is not None and not report.admitted
+    return Finding(None, NOT_ADMITTED) if refused else finding
 
 
 def _of_day(day: str, prompts: Sequence[RewardSample], drawn: Draw) -> list[tuple[RewardSample, Answer, int]]:
@@ -149,7 +172,13 @@ def _is_scored(sample: RewardSample, answer: Answer) -> bool:
     return answer.finished or sample.profile == "verified"
 
 
-def _record(context: IterationContext, dataset: DatasetRef, drawn: Draw, panel: JudgeStageResult) -> FreshSamples:
+def _record(
+    context: IterationContext,
+    dataset: DatasetRef,
+    drawn: Draw,
+    panel: JudgeStageResult,
+    reward_model: RewardModelReport | None,
+) -> FreshSamples:
     table = pq.read_table(dataset.uri)
     rewards: Any = table["final_reward"].drop_null().to_numpy()
     bins, _ = np.histogram(rewards, bins=BINS, range=(0.0, 1.0))
@@ -176,6 +205,7 @@ def _record(context: IterationContext, dataset: DatasetRef, drawn: Draw, panel: 
         histogram=tuple(int(n) for n in bins),
         judge_id=panel.judge_id,
         rag_id=panel.rag_id,
+        reward_model=reward_model.model.digest if reward_model and reward_model.model else "",
         judge_tokens=panel.tokens,
         usd=panel.usd,
     )

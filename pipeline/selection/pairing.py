@@ -25,7 +25,7 @@ from pipeline.traces.tools import TOOL_CALLS
 
 
 class LabelledRow(NamedTuple):
-    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last two.
+    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last three.
 
     A fresh one has the ids, the user and the consent of the trace whose prompt it answers.
     """
@@ -45,13 +45,16 @@ class LabelledRow(NamedTuple):
     correct: float | None
     feedback: float | None
     judge: float | None
+    custom: float | None = None
+    reward_model: float | None = None
+    """Of fresh completions alone."""
     fresh: bool = False
     """Drawn for a logged prompt by the stage `samples`."""
     finished: bool = True
     """It ended by itself, and not at its limit; of a logged one that is not known."""
 
 
-_COLUMNS = LabelledRow._fields[:-2]
+_COLUMNS = LabelledRow._fields[:-3]
 
 
 class Pair(NamedTuple):
@@ -87,7 +90,7 @@ def read_labels(labels: DatasetRef) -> list[LabelledRow]:
 
 def read_samples(samples: DatasetRef) -> list[LabelledRow]:
     """The fresh completions of a table of the stage `samples`."""
-    rows = pq.read_table(samples.uri, columns=[*_COLUMNS, "finished"]).to_pylist()
+    rows = pq.read_table(samples.uri, columns=[*_COLUMNS, "reward_model", "finished"]).to_pylist()
     return [LabelledRow(**row, fresh=True) for row in rows]
 
 

@@ -17,7 +17,8 @@ from pipeline.registry import versions
 from pipeline.registry.blocks import blocks
 from pipeline.registry.propose import champion
 from pipeline.registry.record import Phase, RolloutStep, append, read_state, step_event
-from pipeline.storage import Store, digest_json
+from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.storage import ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.erased import erased_users, user_hash
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import write_files
@@ -53,6 +54,30 @@ def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
     assert any(name.startswith(world.second.path("reward_labels")) for name in kept)
     left = [json.loads(line) for path in root.glob("rewards/findings/*/*.jsonl") for line in path.open()]
     assert {line["user_id"] for line in left} == {BOB, CYD}
+
+
+def test_a_reward_model_of_their_thumbs_is_affected(world: World) -> None:
+    store, models = world.place.store, {}
+    for iteration in (world.first, world.second):
+        folder = store.path(iteration.path("reward_model", "model"))
+        folder.mkdir(parents=True)
+        (folder / "head.safetensors").write_text(f"weights of {iteration.id}")
+        rows = store.path(iteration.path("reward_model_rows"))
+        rows.mkdir()
+        text = secret(ANN if iteration is world.first else CYD)
+        pq.write_table(pa.table({"completion": [text]}), rows / "rows.parquet")  # of a training that was killed
+        models[iteration.id] = ModelRef(uri=str(folder), digest=digest_dir(folder))
+        report = RewardModelReport(iteration=iteration.id, model=models[iteration.id])
+        store.write(iteration.path("reward_model.json"), report)
+    proof = erase(world.place)
+    hers, others = models[world.first.id], models[world.second.id]
+    assert f"{world.first.id}/reward model {hers.digest}" in proof.affected.checkpoints
+    assert hers.digest in proof.affected.digests
+    assert others.digest not in str(proof.affected)
+    assert digest_dir(store.path(hers.uri)) == hers.digest, "weights are blocked, not deleted"
+    assert not store.path(world.first.path("reward_model_rows")).exists()
+    assert store.path(world.second.path("reward_model_rows")).exists()
+    assert any(hers.digest in block.digests for block in blocks(store))
 
 
 def test_what_is_affected_is_listed_exactly(world: World) -> None:

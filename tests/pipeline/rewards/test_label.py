@@ -16,7 +16,7 @@ from pipeline.erasure.derived import FOLDERS
 from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
-from pipeline.rewards.records import COMPONENTS, LABELS
+from pipeline.rewards.records import LABELS, LOGGED
 from pipeline.rewards.trust import examples, page
 from pipeline.selection.pairing import read_labels
 from pipeline.storage import ModelRef, Store
@@ -190,7 +190,7 @@ def test_the_table_can_be_read_with_its_schema(export: Path, label: Label) -> No
     day_file(export, 5, [call(1, "#### 3", "4")])
     table = pq.read_table(label().dataset.uri)
     assert table.schema.equals(LABELS)
-    assert set(COMPONENTS) <= set(table.column_names)
+    assert set(LOGGED) <= set(table.column_names)
 
 
 def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, label: Label) -> None:

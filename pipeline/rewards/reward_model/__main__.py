@@ -1,0 +1,68 @@
+"""The reward model's own process: `train JOB PARENT`, or `score FOLDER BATCH_SIZE THREADS PARENT`.
+
+Ends with PARENT (a pid). `train` exits with 0 once `result.json` is beside the job, with 64 where no retry can help,
+and with anything else after a crash. `score` answers each line of its input, a list of completions, by a line of
+findings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pipeline.processes import die_with_parent
+from pipeline.rewards.reward_model.job import NEVER_RETRY, PREFIX, RewardModelJob, result_file
+from pipeline.rewards.reward_model.scorer import ENVIRONMENT, AnsweredChat
+
+
+def train(path: Path) -> int:
+    import pyarrow.parquet as pq
+
+    from pipeline.rewards.reward_model.network import InvalidBase
+    from pipeline.rewards.reward_model.network import train as train_network
+    from pipeline.storage import write_atomically
+
+    job = RewardModelJob.model_validate_json(path.read_bytes())
+
+    def emit(line: str) -> None:
+        print(f"{PREFIX}{line}", flush=True)
+
+    try:
+        rows = pq.read_table(job.rows).to_pylist()
+        outcome = train_network(job.base, rows, job.settings, Path(job.target), emit)
+    except InvalidBase as error:
+        print(error, file=sys.stderr)
+        return NEVER_RETRY
+    write_atomically(result_file(path), outcome.model_dump_json() + "\n")
+    return 0
+
+
+def score(folder: Path, batch_size: int, threads: int) -> int:
+    # What libraries print goes to the errors: the output is for the findings alone.
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    from pipeline.rewards.reward_model.network import InvalidBase, RewardModel, make_deterministic
+
+    make_deterministic(0, threads)
+    try:
+        model = RewardModel.load(folder)
+    except InvalidBase as error:
+        print(error, file=sys.stderr)
+        return NEVER_RETRY
+    sys.stdin.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    for line in sys.stdin:
+        completions = [AnsweredChat(*each) for each in json.loads(line)]
+        out.write(json.dumps(model.score(completions, batch_size)) + "\n")
+        out.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    what, *given, parent = sys.argv[1:]
+    die_with_parent(parent=int(parent))
+    os.environ.update(ENVIRONMENT)
+    if what == "train":
+        sys.exit(train(Path(given[0])))
+    sys.exit(score(Path(given[0]), int(given[1]), int(given[2])))

@@ -1,0 +1,50 @@
+"""Whether a reward model's word counts: the rule, with what was measured beside every bound that does not hold.
+
+Rule. A model is admitted when it had `min_thumbs` thumbs of `min_users` users, the lower 95% bound of its AUC on
+held-out users' thumbs is `min_auc` or more, and that of every probe's share of pairs ordered right `min_probe` or more.
+The count is a bound of its own: AUC alone does not part a model that helps from one that harms. An AUC under one half
+is a finding, and never a reason to read the scores the other way round. Owns no decision of what an admitted model may
+drive: a rubric may cover a probe that fails (`failed_probes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.estimate import Estimate
+from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.rewards.reward_model.records import ProbeResult, ThumbCounts
+
+
+def objections(
+    settings: RewardModelSettings, counts: ThumbCounts, auc: Estimate, probes: Sequence[ProbeResult]
+) -> tuple[str, ...]:
+    """The figures of the rule that do not hold, in words; none for a model to admit."""
+    against: list[str] = []
+    if counts.thumbs < settings.min_thumbs:
+        missing = settings.min_thumbs - counts.thumbs
+        against.append(f"{counts.thumbs:,} thumbs, {settings.min_thumbs:,} are needed: {missing:,} are missing")
+    if counts.users < settings.min_users:
+        missing = settings.min_users - counts.users
+        against.append(f"{counts.users:,} users, {settings.min_users:,} are needed: {missing:,} are missing")
+    if auc.low is None or auc.low < settings.min_auc:
+        against.append(f"AUC on held-out users' thumbs {auc}; its lower bound has to reach {settings.min_auc:.2f}")
+    if auc.value is not None and auc.value < 0.5:
+        against.append(
+            f"AUC {auc.value:.2f} is below one half: it orders thumbs the wrong way round, as flipped or random thumbs "
+            "do. Look at the thumbs; the scores are not inverted"
+        )
+    if not probes:
+        against.append("no probe was asked: write the policy as rewards.reward_model.probes")
+    against += [
+        f"probe {probe.name}: {probe.ordered_right} of the pairs are ordered right; the lower bound has to reach "
+        f"{settings.min_probe:.2f}"
+        for probe in probes
+        if not probe.passes
+    ]
+    return tuple(against)
+
+
+def probe_result(settings: RewardModelSettings, name: str, kind: str, ordered_right: Estimate) -> ProbeResult:
+    passes = ordered_right.low is not None and ordered_right.low >= settings.min_probe
+    return ProbeResult(name=name, kind=kind, ordered_right=ordered_right, passes=passes)

@@ -1,0 +1,100 @@
+"""What held-out users' thumbs say of a scorer: AUC, calibration, the order within a prompt.
+
+Intervals are percentiles of a cluster bootstrap: users (for the order within a prompt: prompts) are drawn with
+replacement, for one user's thumbs are not independent. With under MIN_CLUSTERS of them there is no interval, and so no
+figure: a bootstrap over few clusters is too narrow. An interval without width (every pair ordered right) is opened
+by the rule of three: up to three of the clusters could have gone the other way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from pipeline.estimate import Array, Estimate
+from pipeline.rewards.reward_model.records import CalibrationBin
+
+DRAWS = 1000
+MIN_CLUSTERS = 10
+BINS = 10
+
+
+def auc(scores: Sequence[float], ups: Sequence[bool], users: Sequence[str], seed: int = 0) -> Estimate:
+    """Chance that a thumb up scores over a thumb down (ties by half), with a 95% interval over users. `n`: thumbs."""
+    if not any(ups) or all(ups):
+        return Estimate(value=None, low=None, high=None, n=len(scores))
+    order = np.argsort(np.asarray(scores, np.float64), kind="stable")
+    ranked, up = np.asarray(scores, np.float64)[order], np.asarray(ups, bool)[order]
+    _, tie = np.unique(ranked, return_inverse=True)
+    names, cluster = np.unique(np.asarray(users, object).astype(str)[order], return_inverse=True)
+
+    def statistic(weights: Array) -> float | None:
+        row = weights[cluster]
+        ups_at = np.bincount(tie, np.where(up, row, 0.0))
+        downs_at = np.bincount(tie, np.where(up, 0.0, row))
+        total = ups_at.sum() * downs_at.sum()
+        below = np.cumsum(downs_at) - downs_at / 2
+        return float(ups_at @ below) / float(total) if total else None
+
+    return _bootstrap(statistic, len(names), len(scores), seed)
+
+
+def ordered_within(prompts: Sequence[str], scores: Sequence[float], truths: Sequence[float], seed: int = 0) -> Estimate:
+    """Share of pairs of one prompt's answers of unequal truth that the scores order as the truth does; ties by half.
+
+    What GRPO, DPO and best-of-k live on: the AUC over all prompts overstates it. `n`: pairs.
+    """
+    by_prompt: defaultdict[str, list[int]] = defaultdict(list)
+    for at, prompt in enumerate(prompts):
+        by_prompt[prompt].append(at)
+    right: list[float] = []
+    pairs: list[int] = []
+    for members in by_prompt.values():
+        unequal = [(a, b) if truths[a] > truths[b] else (b, a) for a, b in combinations(members, 2)]
+        unequal = [(a, b) for a, b in unequal if truths[a] != truths[b]]
+        if unequal:
+            right.append(sum((scores[a] > scores[b]) + 0.5 * (scores[a] == scores[b]) for a, b in unequal))
+            pairs.append(len(unequal))
+    rights, counts = np.asarray(right, np.float64), np.asarray(pairs, np.float64)
+
+    def statistic(weights: Array) -> float | None:
+        total = float(weights @ counts)
+        return float(weights @ rights) / total if total else None
+
+    return _bootstrap(statistic, len(pairs), sum(pairs), seed)
+
+
+def calibration(scores: Sequence[float], ups: Sequence[bool]) -> tuple[float | None, tuple[CalibrationBin, ...]]:
+    """Expected calibration error (mean distance of score and share of thumbs up, weighted by thumbs) and the bins."""
+    if not scores:
+        return None, ()
+    values, up = np.asarray(scores, np.float64), np.asarray(ups, np.float64)
+    place = np.minimum((values * BINS).astype(int), BINS - 1)
+    bins = tuple(
+        CalibrationBin(
+            low=at / BINS,
+            high=(at + 1) / BINS,
+            n=int(inside.sum()),
+            mean_score=float(values[inside].mean()),
+            up=float(up[inside].mean()),
+        )
+        for at in range(BINS)
+        if (inside := place == at).any()
+    )
+    return sum(each.n * abs(each.mean_score - each.up) for each in bins) / len(scores), bins
+
+
+def _bootstrap(statistic: Callable[[Array], float | None], clusters: int, n: int, seed: int) -> Estimate:
+    value = statistic(np.ones(clusters)) if clusters else None
+    if value is None or clusters < MIN_CLUSTERS:
+        return Estimate(value=None, low=None, high=None, n=n)
+    random = np.random.default_rng(seed)
+    draws = [statistic(each) for each in random.multinomial(clusters, np.full(clusters, 1 / clusters), DRAWS)]
+    low, high = np.quantile([draw for draw in draws if draw is not None], [0.025, 0.975])
+    margin = 3 / clusters
+    low = min(float(low), value, 1 - margin) if value == 1 else min(float(low), value)
+    high = max(float(high), value, margin) if value == 0 else max(float(high), value)
+    return Estimate(value=value, low=low, high=high, n=n)

@@ -1,0 +1,243 @@
+"""The reward model itself: an encoder, a linear head on the last token, and its training. Imports torch: for the
+processes that train and score.
+
+Owns what a conversation is as token ids, and the bits: float32, seeded, one order of rows, deterministic kernels.
+Refuses to measure: it hands out scores.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.rewards.records import Finding
+from pipeline.rewards.reward_model.job import PROBE, RewardModelOutcome
+from pipeline.rewards.reward_model.scorer import AnsweredChat
+from pipeline.rewards.reward_model.thumbs import Thumb, UserPart, too_little
+
+SETTINGS_FILE, HEAD_FILE = "reward_model.json", "head.safetensors"
+UNENDED = Finding(0.0)
+"""An answer without its end token is worth nothing: no model here has ever seen a user rate one."""
+
+
+class InvalidBase(ValueError):
+    """A model directory that no reward model can be trained from; a retry cannot help."""
+
+
+class RewardModel:
+    """Encoder, head and tokenizer of one folder. `max_tokens`: of a prompt with its answer."""
+
+    def __init__(self, folder: str, max_tokens: int, head: torch.Tensor | None = None) -> None:
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+            config: Any = AutoConfig.from_pretrained(folder)
+            self.encoder: Any = AutoModel.from_pretrained(folder, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's word, not the loader's
+                raise
+            raise InvalidBase(f"The model in {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+        for what, there in {
+            "chat template": self.tokenizer.chat_template,
+            "end-of-text token": self.tokenizer.eos_token_id is not None,
+        }.items():
+            if not there:
+                raise InvalidBase(f"The tokenizer in {folder} has no {what}. Set one and save it beside the weights.")
+        text_config = config.get_text_config()
+        context = getattr(text_config, "max_position_embeddings", None) or max_tokens
+        self.max_tokens, self.context = max_tokens, min(max_tokens, context)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.encoder.to(self.device)
+        # Zeros: before the first step every answer is worth one half.
+        start = torch.zeros(text_config.hidden_size + 1) if head is None else head
+        self.head = torch.nn.Parameter(start.to(self.device, torch.float32))
+
+    @classmethod
+    def load(cls, folder: Path) -> RewardModel:
+        """The model that `save` wrote. Raises InvalidBase when the folder is none."""
+        try:
+            settings = json.loads((folder / SETTINGS_FILE).read_text())
+            head = load_file(folder / HEAD_FILE)["head"]
+        except FileNotFoundError as error:
+            raise InvalidBase(
+                f"{folder} holds no reward model: {error.filename} is missing. Train it again."
+            ) from error
+        model = cls(str(folder), settings["max_tokens"], head)
+        model.encoder.eval()
+        return model
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.encoder.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        save_file({"head": self.head.detach().cpu().contiguous()}, folder / HEAD_FILE)
+        (folder / SETTINGS_FILE).write_text(json.dumps({"max_tokens": self.max_tokens}) + "\n")
+
+    def ids(self, messages: Sequence[dict[str, Any]], completion: str) -> list[int] | Finding:
+        """Token ids of the conversation with the end token after the answer; or a finding that says why not."""
+        try:
+            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except (TemplateError, ValueError, TypeError, KeyError):
+            return Finding(None, "template")
+        prompt: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        answer: list[int] = self.tokenizer(completion, add_special_tokens=False)["input_ids"]
+        ids = [*prompt, *answer, int(self.tokenizer.eos_token_id)]
+        return ids if len(ids) <= self.context else Finding(None, "too_long")
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        """One logit a row, from the hidden state of its last token. Padding is on the right, where no token sees it."""
+        lengths = torch.tensor([len(row) for row in rows], device=self.device)
+        width = int(lengths.max())
+        ids = torch.zeros((len(rows), width), dtype=torch.long)
+        for at, row in enumerate(rows):
+            ids[at, : len(row)] = torch.tensor(row)
+        mask = torch.arange(width, device=self.device)[None] < lengths[:, None]
+        output = self.encoder(input_ids=ids.to(self.device), attention_mask=mask.long(), use_cache=False)
+        last = output.last_hidden_state[torch.arange(len(rows), device=self.device), lengths - 1].float()
+        return last @ self.head[:-1] + self.head[-1]
+
+    @torch.no_grad()
+    def score(self, completions: Sequence[AnsweredChat], batch_size: int) -> list[Finding]:
+        """A value in [0, 1] for each, or none with the reason: too_long, template, not_finite."""
+        findings = [UNENDED] * len(completions)
+        rows: dict[int, list[int]] = {}
+        for at, each in enumerate(completions):
+            if not each.finished:
+                continue
+            ids = self.ids(each.messages, each.completion)
+            if isinstance(ids, Finding):
+                findings[at] = ids
+            else:
+                rows[at] = ids
+        was_training = self.encoder.training
+        self.encoder.eval()
+        for batch in _batches(sorted(rows, key=lambda at: len(rows[at])), batch_size):
+            values = torch.sigmoid(self.logits([rows[at] for at in batch])).tolist()
+            for at, value in zip(batch, values, strict=True):
+                findings[at] = Finding(value) if math.isfinite(value) else Finding(None, "not_finite")
+        self.encoder.train(was_training)
+        return findings
+
+
+def make_deterministic(seed: int, threads: int) -> None:
+    """The same bits for the same rows on the same machine."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def train(
+    base: str,
+    rows: Sequence[dict[str, Any]],
+    settings: RewardModelSettings,
+    target: Path,
+    emit: Callable[[str], None],
+) -> RewardModelOutcome:
+    """Train on `rows` (of job.ROWS), save to `target`, and score the held-out thumbs and the probes.
+
+    Raises InvalidBase. The outcome says why nothing was trained where the thumbs that the model can read are too few.
+    """
+    make_deterministic(settings.seed, settings.threads)
+    model = RewardModel(base, settings.max_tokens)
+    usable: dict[int, list[int]] = {}
+    unusable: Counter[str] = Counter()
+    for at, row in enumerate(rows):
+        if row["part"] != PROBE:
+            ids = model.ids(json.loads(row["prompt"]), row["completion"])
+            if isinstance(ids, Finding):
+                unusable[ids.reason] += 1
+            else:
+                usable[at] = ids
+    thumbs = [Thumb("", *(rows[at][name] for name in ("user", "prompt", "completion", "up"))) for at in usable]
+    parts: dict[str, UserPart] = {rows[at]["user"]: rows[at]["part"] for at in usable}
+    if lacks := too_little(thumbs, parts):
+        return RewardModelOutcome(not_trained=lacks, unusable=dict(unusable))
+    of_part = {part: [at for at in usable if rows[at]["part"] == part] for part in ("train", "validation", "held_out")}
+    up = {at: float(rows[at]["up"]) for at in usable}
+    losses, states = _fit(model, of_part["train"], of_part["validation"], usable, up, settings, emit)
+    best = min(range(len(losses)), key=lambda epoch: losses[epoch])
+    _restore(model, states[best])
+    model.save(target)
+    scored = [at for at, row in enumerate(rows) if row["part"] in ("held_out", PROBE)]
+    texts = [AnsweredChat(json.loads(rows[at]["prompt"]), rows[at]["completion"]) for at in scored]
+    findings = model.score(texts, settings.scoring_batch_size)
+    return RewardModelOutcome(
+        epoch=best + 1,
+        validation_losses=tuple(losses),
+        scores=tuple((at, each.value, each.reason) for at, each in zip(scored, findings, strict=True)),
+        unusable=dict(unusable),
+        parts={name: (len(held), len({rows[at]["user"] for at in held})) for name, held in of_part.items()},
+    )
+
+
+State = tuple[dict[str, torch.Tensor], torch.Tensor]
+
+
+def _fit(
+    model: RewardModel,
+    trained: Sequence[int],
+    validation: Sequence[int],
+    ids: dict[int, list[int]],
+    up: dict[int, float],
+    settings: RewardModelSettings,
+    emit: Callable[[str], None],
+) -> tuple[list[float], dict[int, State]]:
+    """The validation loss after each epoch, and the weights of the best one by its place."""
+    optimiser = torch.optim.AdamW(
+        [
+            {"params": list(model.encoder.parameters()), "lr": settings.learning_rate},
+            {"params": [model.head], "lr": settings.learning_rate * settings.head_rate},
+        ],
+        weight_decay=0.0,
+    )
+    shuffle = torch.Generator().manual_seed(settings.seed)
+    losses: list[float] = []
+    states: dict[int, State] = {}
+    for epoch in range(settings.epochs):
+        model.encoder.train()
+        order = [trained[at] for at in torch.randperm(len(trained), generator=shuffle).tolist()]
+        for batch in _batches(order, settings.batch_size):
+            loss = _loss(model, batch, ids, up)
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_([*model.encoder.parameters(), model.head], 1.0)
+            optimiser.step()
+        model.encoder.eval()
+        with torch.no_grad():
+            batches = list(_batches(validation, settings.scoring_batch_size))
+            total = sum(float(_loss(model, batch, ids, up)) * len(batch) for batch in batches)
+        loss_here = total / len(validation)
+        losses.append(loss_here if math.isfinite(loss_here) else math.inf)
+        if losses[-1] == min(losses) and losses.count(losses[-1]) == 1:
+            states = {
+                epoch: ({n: t.clone() for n, t in model.encoder.state_dict().items()}, model.head.detach().clone())
+            }
+        emit(f"epoch {epoch + 1} of {settings.epochs}: validation loss {loss_here:.4f}")
+    return losses, states
+
+
+def _restore(model: RewardModel, state: State) -> None:
+    model.encoder.load_state_dict(state[0])
+    with torch.no_grad():
+        model.head.copy_(state[1])
+    model.encoder.eval()
+
+
+def _loss(model: RewardModel, batch: Sequence[int], ids: dict[int, list[int]], up: dict[int, float]) -> torch.Tensor:
+    logits = model.logits([ids[at] for at in batch])
+    targets = torch.tensor([up[at] for at in batch], device=logits.device)
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
+
+
+def _batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for first in range(0, len(order), size):
+        yield order[first : first + size]

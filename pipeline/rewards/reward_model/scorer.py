@@ -1,0 +1,99 @@
+"""Scoring by a trained reward model, in a process of its own: the caller imports no torch.
+
+Owns the process and the lines between; `pipeline.rewards.reward_model.__main__` is the other end. A trainer that has
+torch already takes `network.RewardModel.load(folder).score(...)`: the same values.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from pipeline.rewards.records import Finding
+from pipeline.storage import ModelRef, digest_dir
+
+MODULE = "pipeline.rewards.reward_model"
+ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may sum in another order each time
+}
+TAIL_LINES = 20
+
+
+class AnsweredChat(NamedTuple):
+    """An answer to score. `finished`: it ended with its end token; one that was cut at a limit is worth 0."""
+
+    messages: Sequence[dict[str, Any]]
+    completion: str
+    finished: bool = True
+
+
+class RewardScorer:
+    """A reward model, opened."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str], folder: str) -> None:
+        self._process, self._errors, self._folder = process, errors, folder
+
+    def score(self, completions: Sequence[AnsweredChat]) -> list[Finding]:
+        """For each the probability of a thumb up, in [0, 1]; or none with the reason: too_long (for the model, or its
+        `max_tokens`), template (which refuses the messages), not_finite.
+
+        The values do not depend on what is scored beside them, up to 1e-6. Raises RuntimeError when the process ends.
+        """
+        if not completions:
+            return []
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(completions) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed() from None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failed()
+        return [Finding(value, reason) for value, reason in json.loads(line)]
+
+    def _failed(self) -> RuntimeError:
+        code = self._process.wait()
+        self._errors.seek(0)
+        tail = "\n".join(self._errors.read().splitlines()[-TAIL_LINES:])
+        return RuntimeError(f"The reward model at {self._folder} ended with exit code {code}. Its last lines:\n{tail}")
+
+
+@contextmanager
+def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Generator[RewardScorer]:
+    """The scorer of `RewardModelReport.model`, until the block ends.
+
+    Raises ValueError when the folder is not the one that was trained, to the bit.
+    """
+    folder = Path(model.uri)
+    if not folder.is_dir() or digest_dir(folder) != model.digest:
+        raise ValueError(
+            f"{folder} is missing or changed since the reward model was trained. Make it anew: "
+            "python -m jobs.retry reward_model"
+        )
+    command = [sys.executable, "-m", MODULE, "score", model.uri, str(batch_size), str(threads), str(os.getpid())]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(threads)},
+        ) as process,
+    ):
+        try:
+            yield RewardScorer(process, errors, model.uri)
+        finally:  # an interrupted step must not leave its scorer behind
+            process.kill()

@@ -1,0 +1,268 @@
+"""The stage: thumbs in, a reward model with its report out, once for each iteration.
+
+Owns the order of things: rows that may be trained on, the cap and the split by user, the twins, one training process,
+the measures and the rule. Thumbs that do not suffice are a result with its reason, never a failure. Killed at any
+moment and run again, it ends with the same bits on CPU. Rows lie beside the model only while it is trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.estimate import share
+from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.rewards.reward_model.admission import objections, probe_result
+from pipeline.rewards.reward_model.card import card
+from pipeline.rewards.reward_model.job import (
+    CARD_FILE,
+    JOB_FILE,
+    MODEL_FOLDER,
+    NEVER_RETRY,
+    PREFIX,
+    PROBE,
+    ROWS,
+    ROWS_FILE,
+    RewardModelJob,
+    RewardModelOutcome,
+    result_file,
+)
+from pipeline.rewards.reward_model.measures import auc, calibration, ordered_within
+from pipeline.rewards.reward_model.probes import twin
+from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport, UserSplit
+from pipeline.rewards.reward_model.scorer import ENVIRONMENT, MODULE
+from pipeline.rewards.reward_model.thumbs import (
+    RatedRow,
+    Thumb,
+    UserPart,
+    digest_of,
+    split_by_user,
+    thumbs_of,
+    too_little,
+)
+from pipeline.storage import DatasetRef, ModelRef, digest_dir, model_ref
+from pipeline.traces.context import IterationContext
+from pipeline.traces.erased import shared_lock, user_hash
+
+NOT_ASKED = "none: the recipe has no rewards.reward_model"
+TAIL_LINES = 30
+Trainable = Callable[[], tuple[Sequence[RatedRow], Mapping[str, int]]]
+"""The rated rows that may be trained on now, and how many others there are, by reason."""
+
+
+class TrainingSet(NamedTuple):
+    """The rows of a training, thumbs first, and which rows are the two sides of a probe's pairs."""
+
+    thumbs: Sequence[Thumb]
+    parts: Mapping[str, UserPart]
+    pairs: Mapping[str, Sequence[tuple[str, str, str]]]
+    """Probe to prompt, answer and twin."""
+
+
+def train_reward_model(context: IterationContext, labels: DatasetRef, trainable: Trainable) -> RewardModelReport:
+    """Train and publish the iteration's reward model once, or the reason why there is none.
+
+    `trainable` is called inside the lock that keeps users from being forgotten meanwhile, and not at all where the
+    recipe asks for no reward model. Raises ValueError for a base model that none can be trained from, RuntimeError when
+    the process ends otherwise: run it again.
+    """
+    store, iteration, settings = context.store, context.iteration, context.recipe.rewards.reward_model
+    name = iteration.path(layout.REWARD_MODEL)
+    if settings is None:
+        absent = RewardModelReport(iteration=iteration.id, reason=NOT_ASKED)
+        return store.once(name, RewardModelReport, lambda: absent)
+    with store.alone(iteration.path(layout.REWARD_MODEL_LOCK)), shared_lock(store):
+        return store.once(name, RewardModelReport, lambda: _make(context, settings, labels, trainable))
+
+
+def _make(
+    context: IterationContext, settings: RewardModelSettings, labels: DatasetRef, trainable: Trainable
+) -> RewardModelReport:
+    started, iteration = time.monotonic(), context.iteration
+    rows, left_out = trainable()
+    thumbs, counts = thumbs_of(rows, settings, left_out)
+    parts = split_by_user(thumbs, settings)
+    report = RewardModelReport(iteration=iteration.id, counts=counts, labels_digest=labels.digest)
+    if lacks := too_little(thumbs, parts):
+        return report.model_copy(update={"reason": f"not trained: {lacks}"})
+    base = iteration.champion if settings.base is None else model_ref(Path(settings.base).absolute())
+    made = TrainingSet(thumbs, parts, _pairs(thumbs, parts, settings))
+    folder = iteration.path(layout.REWARD_MODEL_FOLDER)
+    _remove_leftovers(context)
+    try:
+        with context.store.staged(folder) as staging:
+            outcome = _train(context, settings, base, made, staging)
+            if outcome.not_trained:
+                left_out = {**counts.left_out, **_named(outcome.unusable)}
+                update = {
+                    "reason": f"not trained: {outcome.not_trained}",
+                    "counts": counts.model_copy(update={"left_out": left_out}),
+                }
+                (staging / CARD_FILE).write_text(card(report.model_copy(update=update)))
+                return report.model_copy(update=update)
+            model = ModelRef(
+                uri=str(context.store.path(folder, MODEL_FOLDER)), digest=digest_dir(staging / MODEL_FOLDER)
+            )
+            trained = {thumb.user for thumb in thumbs if parts[thumb.user] == "train"}
+            marks = sorted(user_hash(user) for user in trained)
+            report = report.model_copy(
+                update={
+                    "model": model,
+                    "base": base,
+                    "rows_digest": digest_of(thumbs),
+                    "users_hash": hashlib.sha256("\n".join(marks).encode()).hexdigest(),
+                    **_measured(settings, made, outcome, report),
+                }
+            )
+            (staging / CARD_FILE).write_text(card(report))
+    finally:
+        _remove_rows(context)
+    return report.model_copy(update={"seconds": time.monotonic() - started})
+
+
+def _pairs(
+    thumbs: Sequence[Thumb], parts: Mapping[str, UserPart], settings: RewardModelSettings
+) -> dict[str, list[tuple[str, str, str]]]:
+    """Of answers that held-out users liked, one a prompt: nobody trained on them, and few of them are bad."""
+    liked: dict[str, Thumb] = {}
+    for thumb in thumbs:
+        if thumb.up and parts[thumb.user] == "held_out":
+            liked.setdefault(thumb.prompt, thumb)
+    answers = list(liked.values())
+    pairs: dict[str, list[tuple[str, str, str]]] = {}
+    for probe in settings.probes:
+        twins = ((each, twin(probe, each.prompt, each.completion)) for each in answers)
+        pairs[probe.name] = [(each.prompt, each.completion, other) for each, other in twins if other is not None]
+        pairs[probe.name] = pairs[probe.name][: settings.probe_answers]
+    return pairs
+
+
+def _train(
+    context: IterationContext, settings: RewardModelSettings, base: ModelRef, made: TrainingSet, staging: Path
+) -> RewardModelOutcome:
+    folder = context.store.path(context.iteration.path(layout.REWARD_MODEL_ROWS))
+    folder.mkdir(parents=True)
+    rows = [
+        {"user": t.user, "prompt": t.prompt, "completion": t.completion, "up": t.up, "part": made.parts[t.user]}
+        for t in made.thumbs
+    ]
+    rows += [
+        {"user": None, "prompt": prompt, "completion": text, "up": None, "part": PROBE}
+        for pairs in made.pairs.values()
+        for prompt, *texts in pairs
+        for text in texts
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, ROWS), folder / ROWS_FILE)
+    job = RewardModelJob(
+        base=base.uri, rows=str(folder / ROWS_FILE), target=str(staging / MODEL_FOLDER), settings=settings
+    )
+    path = folder / JOB_FILE
+    path.write_text(job.model_dump_json())
+    context.log(
+        f"reward model: {len(made.thumbs):,} thumbs of {len(made.parts):,} users, trained from {base.digest[:12]}"
+    )
+    code, tail = _run([sys.executable, "-m", MODULE, "train", str(path), str(os.getpid())], settings, context.log)
+    if code == NEVER_RETRY:
+        raise ValueError(f"No reward model can be trained from this base: {tail}")
+    if code != 0 or not result_file(path).is_file():
+        raise RuntimeError(
+            f"The reward model's training ended with exit code {code} (-9: killed, perhaps after "
+            f"rewards.reward_model.timeout_s, {settings.timeout_s:.0f} s). Run it again. Its last lines:\n{tail}"
+        )
+    return RewardModelOutcome.model_validate_json(result_file(path).read_bytes())
+
+
+def _run(command: list[str], settings: RewardModelSettings, log: Callable[[str], None]) -> tuple[int, str]:
+    """Exit code and last lines of a process that is killed after `timeout_s`, and whenever this one is interrupted."""
+    environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(settings.threads)}
+    tail: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        deadline = Timer(settings.timeout_s, process.kill)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            for line in process.stdout:
+                tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
+                if line.startswith(PREFIX):
+                    log(line.rstrip())
+            return process.wait(), "\n".join(tail)
+        except BaseException:  # a cancelled step ends its training
+            process.kill()
+            raise
+        finally:
+            deadline.cancel()
+
+
+def _measured(
+    settings: RewardModelSettings, made: TrainingSet, outcome: RewardModelOutcome, report: RewardModelReport
+) -> dict[str, object]:
+    """The report's figures, from the scores of held-out thumbs and of probes."""
+    values = {at: value for at, value, _ in outcome.scores if value is not None}
+    held_out = [(thumb, values[at]) for at, thumb in enumerate(made.thumbs) if at in values]
+    scores, ups = [value for _, value in held_out], [thumb.up for thumb, _ in held_out]
+    area = auc(scores, ups, [thumb.user for thumb, _ in held_out], settings.seed)
+    error, bins = calibration(scores, ups)
+    probes = _probe_results(settings, made, values)
+    left_out = {**report.counts.left_out, **_named(outcome.unusable)}
+    against = objections(settings, report.counts, area, probes)
+    return {
+        "counts": report.counts.model_copy(update={"left_out": left_out}),
+        "split": UserSplit(
+            trained=outcome.parts["train"], validation=outcome.parts["validation"], held_out=outcome.parts["held_out"]
+        ),
+        "auc": area,
+        "within": ordered_within([thumb.prompt for thumb, _ in held_out], scores, ups, settings.seed),
+        "calibration_error": error,
+        "calibration": bins,
+        "probes": probes,
+        "epoch": outcome.epoch,
+        "validation_losses": outcome.validation_losses,
+        "admitted": not against,
+        "reasons": against,
+    }
+
+
+def _probe_results(
+    settings: RewardModelSettings, made: TrainingSet, values: Mapping[int, float]
+) -> tuple[ProbeResult, ...]:
+    results: list[ProbeResult] = []
+    at = len(made.thumbs)
+    for probe in settings.probes:
+        places = [(at + 2 * pair, at + 2 * pair + 1) for pair in range(len(made.pairs[probe.name]))]
+        at += 2 * len(places)
+        scored = [(values[a], values[b]) for a, b in places if a in values and b in values]
+        ordered = share(sum(answer > other for answer, other in scored), len(scored))
+        results.append(probe_result(settings, probe.name, probe.kind, ordered))
+    return tuple(results)
+
+
+def _named(unusable: Mapping[str, int]) -> dict[str, int]:
+    words = {"too_long": "longer than the model reads", "template": "refused by the chat template"}
+    return {words.get(reason, reason): n for reason, n in sorted(unusable.items())}
+
+
+def _remove_leftovers(context: IterationContext) -> None:
+    """Of an attempt that was killed before its record."""
+    folder = context.store.path(context.iteration.path(layout.REWARD_MODEL_FOLDER))
+    for path in (folder, *folder.parent.glob(f".{folder.name}.*")):
+        shutil.rmtree(path, ignore_errors=True)
+    _remove_rows(context)
+
+
+def _remove_rows(context: IterationContext) -> None:
+    shutil.rmtree(context.store.path(context.iteration.path(layout.REWARD_MODEL_ROWS)), ignore_errors=True)

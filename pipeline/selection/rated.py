@@ -1,0 +1,41 @@
+"""Rated rows that a reward model may learn from: the same consent and decontamination as for preference data.
+
+Owns the order: rows that call tools, rows without consent of now, rows that a frozen suite asks, rows that hold an item
+of an evaluation; each is counted. Refuses to read a thumb: pipeline/rewards/reward_model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import pyarrow.parquet as pq
+
+from pipeline.selection.contamination import Index
+from pipeline.selection.pairing import LabelledRow, read_labels
+from pipeline.selection.trainable import HeldApart, without_frozen
+from pipeline.storage import DatasetRef
+from pipeline.traces.arrow import pc
+
+
+def rated_rows(
+    labels: DatasetRef,
+    apart: HeldApart,
+    governed: Callable[[], Collection[tuple[str, str]]],
+) -> tuple[list[LabelledRow], dict[str, int]]:
+    """The rows with feedback that may be trained on, and how many others have some, by reason.
+
+    `governed`: (trace_id, observation_id) of the rows that may be trained on now. Call it inside `shared_lock`.
+    """
+    column = pq.read_table(labels.uri, columns=["feedback"])["feedback"]
+    all_rated = int(pc.sum(pc.is_valid(column)).as_py() or 0)
+    rated = [row for row in read_labels(labels) if row.feedback is not None]
+    allowed = governed()
+    agreed = [row for row in rated if row.consent is True and row[:2] in allowed]
+    unfrozen = without_frozen(agreed, apart.frozen)
+    clean = Index(apart.texts).check(unfrozen)[0]
+    return clean, {
+        "calls tools": all_rated - len(rated),
+        "without consent": len(rated) - len(agreed),
+        "kept for suites": len(agreed) - len(unfrozen),
+        "holds an evaluation's item": len(unfrozen) - len(clean),
+    }

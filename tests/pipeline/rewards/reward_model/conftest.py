@@ -1,0 +1,105 @@
+"""Planted thumbs: what users like is known, so a reward model has to find it, or to admit that it did not."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pipeline.demo import MODEL_DIR
+from pipeline.iteration import Iteration, identify
+from pipeline.recipe import Rewards
+from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
+from pipeline.storage import DatasetRef, Store, model_ref
+from pipeline.traces.context import IterationContext
+from tests.contexts import context_of
+
+LABELS = DatasetRef(uri="labels", rows=0, digest="labels")
+RUDE, POLITE = "You fool! ", "Thanks. "
+
+
+class Rated(NamedTuple):
+    trace_id: str
+    observation_id: str
+    user_id: str
+    prompt: str
+    completion: str
+    feedback: float | None
+
+
+Taste = Callable[[bool, str, random.Random], bool]
+"""Whether a user likes an answer: is it polite, its text, a source of chance."""
+
+
+def likes_polite(polite: bool, text: str, chance: random.Random) -> bool:
+    return polite
+
+
+def likes_nothing_in_particular(polite: bool, text: str, chance: random.Random) -> bool:
+    return chance.random() < 0.5
+
+
+def likes_long(polite: bool, text: str, chance: random.Random) -> bool:
+    return len(text) > 60
+
+
+def rated(n: int, users: int, taste: Taste, flipped: float = 0.0, seed: int = 0) -> list[Rated]:
+    """Thumbs on answers to sums, polite or rude and short or long by chance; a prompt is asked twice."""
+    chance = random.Random(seed)
+    rows: list[Rated] = []
+    for number in range(n):
+        a, b = 10 + number // 2 % 80, 10 + number // 160 % 80
+        polite, long = chance.random() < 0.5, chance.random() < 0.5
+        text = f"{POLITE if polite else RUDE}{a}+{b}={a + b}." + " Ada has apples and Ben buys pears." * (2 * long)
+        up = taste(polite, text, chance) != (chance.random() < flipped)
+        prompt = json.dumps([{"role": "user", "content": f"Ben has 7 pears. How many apples is {a} and {b}?"}])
+        user = f"user-{number % users:04d}"
+        rows.append(Rated(f"t{number:05d}", "o", user, prompt, text, 0.75 if up else 0.25))
+    return rows
+
+
+def iteration_of(store: Store) -> Iteration:
+    return identify(0, "tiny", model_ref(MODEL_DIR), DatasetRef(uri="d", rows=1, digest="d"), "r")
+
+
+def work(store: Store, **settings: Any) -> IterationContext:
+    section = RewardModelSettings.model_validate({"min_thumbs": 300, "min_users": 30, **settings})
+    return context_of(store, iteration_of(store), rewards=Rewards(reward_model=section))
+
+
+def trained(store: Store, rows: list[Rated], **settings: Any) -> RewardModelReport:
+    """By the stage, in a process of its own."""
+    return train_reward_model(work(store, **settings), LABELS, lambda: (rows, {}))
+
+
+INSULT = {"kind": "append", "name": "insult", "text": "You fool!"}
+LONGER = {"kind": "lengthen", "name": "longer"}
+FACT = {"kind": "swap", "name": "fact", "value": "number"}
+
+
+class Planted(NamedTuple):
+    """A reward model of users with a taste."""
+
+    store: Store
+    report: RewardModelReport
+
+
+POLITE_ROWS = rated(400, 50, likes_polite, 0.1)
+POLITE_SETTINGS = {"probes": (INSULT,), "min_probe": 0.7}
+
+
+@pytest.fixture(scope="session")
+def polite(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """Users like polite answers, and press the wrong thumb one time in ten."""
+    store = Store(tmp_path_factory.mktemp("polite") / "data")
+    return Planted(store, trained(store, POLITE_ROWS, **POLITE_SETTINGS))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")

@@ -1,0 +1,107 @@
+"""Scores of a trained reward model, by its own process and in this one."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.rewards.records import Finding
+from pipeline.rewards.reward_model import AnsweredChat, open_scorer
+from pipeline.storage import ModelRef
+from tests.pipeline.rewards.reward_model.conftest import POLITE, RUDE, Planted
+
+pytestmark = pytest.mark.slow
+
+ASKED = [{"role": "user", "content": "Ben has 7 pears. How many apples is 12 and 30?"}]
+TEXTS = [
+    *(f"{manner}12+30=42.{' Ada has apples.' * more}" for manner in (POLITE, RUDE) for more in (0, 1, 5)),
+    "x",
+]
+
+
+def model_of(planted: Planted) -> ModelRef:
+    assert planted.report.model is not None
+    return planted.report.model
+
+
+def values(findings: list[Finding]) -> list[float]:
+    assert all(finding.value is not None for finding in findings), findings
+    return [finding.value for finding in findings if finding.value is not None]
+
+
+def test_a_score_does_not_depend_on_its_company(polite: Planted) -> None:
+    completions = [AnsweredChat(ASKED, text) for text in TEXTS]
+    with open_scorer(model_of(polite), batch_size=4) as scorer:
+        together = values(scorer.score(completions))
+        backwards = values(scorer.score(completions[::-1]))[::-1]
+        alone = [values(scorer.score([each]))[0] for each in completions]
+        assert together == values(scorer.score(completions)), "to the bit"
+    assert max(abs(a - b) for a, b in zip(together, alone, strict=True)) <= 1e-6
+    assert max(abs(a - b) for a, b in zip(together, backwards, strict=True)) <= 1e-6
+    assert all(0 <= value <= 1 for value in together)
+    assert together[0] > 0.5 > together[3]
+
+
+def test_what_cannot_be_scored_has_a_reason(polite: Planted) -> None:
+    refused = [{"role": "user", "content": None}]
+    with open_scorer(model_of(polite)) as scorer:
+        assert scorer.score([]) == []
+        findings = scorer.score(
+            [
+                AnsweredChat(ASKED, "Thanks. 12+30=42.", finished=False),
+                AnsweredChat(ASKED, "a" * 5000),
+                AnsweredChat(refused, "Thanks."),
+                AnsweredChat(ASKED, 'Größe 東京 \u2028 "quoted"\nand a line'),
+            ]
+        )
+    assert findings[:3] == [Finding(0.0), Finding(None, "too_long"), Finding(None, "template")]
+    assert findings[3].value is not None
+
+
+def test_in_process_the_values_are_the_same(polite: Planted) -> None:
+    from pipeline.rewards.reward_model.network import RewardModel
+
+    completions = [AnsweredChat(ASKED, text) for text in TEXTS]
+    here = values(RewardModel.load(Path(model_of(polite).uri)).score(completions, batch_size=4))
+    with open_scorer(model_of(polite)) as scorer:
+        there = values(scorer.score(completions))
+    assert max(abs(a - b) for a, b in zip(here, there, strict=True)) <= 1e-6
+
+
+def test_a_weight_that_is_no_number_is_a_null(polite: Planted) -> None:
+    from pipeline.rewards.reward_model.network import RewardModel
+
+    model = RewardModel.load(Path(model_of(polite).uri))
+    model.head.data[0] = math.nan
+    assert model.score([AnsweredChat(ASKED, "42")], batch_size=4) == [Finding(None, "not_finite")]
+
+
+def test_another_folder_than_the_trained_one_is_refused(polite: Planted) -> None:
+    changed = model_of(polite).model_copy(update={"digest": "0" * 64})
+    with pytest.raises(ValueError, match="changed since the reward model was trained"), open_scorer(changed):
+        pass
+
+
+def test_a_scorer_that_dies_is_an_error(polite: Planted) -> None:
+    with open_scorer(model_of(polite)) as scorer:
+        os.kill(scorer._process.pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="ended with exit code -9"):
+            scorer.score([AnsweredChat(ASKED, "42")])
+
+
+def test_the_caller_imports_no_torch(polite: Planted) -> None:
+    code = f"""
+import json, sys
+from pipeline.rewards.reward_model import AnsweredChat, open_scorer
+from pipeline.storage import ModelRef
+with open_scorer(ModelRef.model_validate_json({model_of(polite).model_dump_json()!r})) as scorer:
+    findings = scorer.score([AnsweredChat({ASKED!r}, "Thanks. 42.")])
+print(json.dumps([findings[0].value is not None, "torch" in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, False]

@@ -1,0 +1,101 @@
+"""Which thumbs count, and who of the users trains and who measures."""
+
+from collections import Counter
+
+import pytest
+
+from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.rewards.reward_model.thumbs import split_by_user, thumbs_of, too_little
+from tests.pipeline.rewards.reward_model.conftest import Rated, likes_polite, rated
+
+SETTINGS = RewardModelSettings()
+
+
+def lacks(rows: list[Rated]) -> str:
+    thumbs, _ = thumbs_of(rows, SETTINGS, {})
+    return too_little(thumbs, split_by_user(thumbs, SETTINGS))
+
+
+def test_feedback_over_one_half_is_a_thumb_up() -> None:
+    values = (0.51, 0.49, None)
+    rows = [row._replace(feedback=value) for row, value in zip(rated(3, 3, likes_polite), values, strict=True)]
+    thumbs, counts = thumbs_of(rows, SETTINGS, {})
+    assert [thumb.up for thumb in thumbs] == [True, False]
+    assert (counts.thumbs, counts.users, counts.left_out) == (2, 2, {})
+
+
+def test_contradictory_thumbs_on_one_row_are_no_thumb() -> None:
+    rows = [row._replace(feedback=0.5) for row in rated(4, 4, likes_polite)]
+    thumbs, counts = thumbs_of(rows, SETTINGS, {})
+    assert thumbs == []
+    assert counts.left_out == {"contradictory feedback": 4}
+
+
+def test_a_thumb_on_an_empty_answer_does_not_count() -> None:
+    rows = rated(60, 20, likes_polite)
+    thumbs, counts = thumbs_of([rows[0]._replace(completion=" \n"), *rows[1:]], SETTINGS, {"calls tools": 2})
+    assert len(thumbs) == 59
+    assert counts.left_out == {"calls tools": 2, "empty answer": 1}
+
+
+def test_one_user_with_half_of_the_thumbs_is_capped() -> None:
+    rows = rated(600, 100, likes_polite)
+    rows = [row._replace(user_id="loud") if number < 300 else row for number, row in enumerate(rows)]
+    thumbs, counts = thumbs_of(rows, SETTINGS, {})
+    loud = Counter(thumb.user for thumb in thumbs)["loud"]
+    assert loud <= 2 / counts.users * len(thumbs)
+    assert counts.left_out == {"over a user's share": 300 - loud}
+    assert counts.largest_user_share <= 2 / counts.users
+
+
+def test_the_cap_is_one_per_cent_of_many_users() -> None:
+    rows = rated(2000, 400, likes_polite)
+    rows = [row._replace(user_id="loud") if number < 200 else row for number, row in enumerate(rows)]
+    thumbs, counts = thumbs_of(rows, SETTINGS, {})
+    assert 0 < Counter(thumb.user for thumb in thumbs)["loud"] <= 0.01 * len(thumbs)
+    assert counts.users == 401
+
+
+def test_the_order_of_rows_decides_nothing() -> None:
+    rows = [row._replace(user_id="loud") if n % 3 == 0 else row for n, row in enumerate(rated(300, 40, likes_polite))]
+    assert thumbs_of(rows, SETTINGS, {}) == thumbs_of(rows[::-1], SETTINGS, {})
+
+
+def test_users_are_split_and_never_rows() -> None:
+    thumbs, _ = thumbs_of(rated(400, 40, likes_polite), SETTINGS, {})
+    parts = split_by_user(thumbs, SETTINGS)
+    assert set(parts) == {thumb.user for thumb in thumbs}
+    assert Counter(parts.values()) == {"train": 27, "held_out": 10, "validation": 3}
+    assert split_by_user(thumbs, SETTINGS.model_copy(update={"seed": 1})) != parts
+
+
+def test_another_share_of_validation_moves_no_held_out_user() -> None:
+    thumbs, _ = thumbs_of(rated(400, 40, likes_polite), SETTINGS, {})
+    more = split_by_user(thumbs, SETTINGS.model_copy(update={"validation_users": 0.4}))
+    held_out = {user for user, part in split_by_user(thumbs, SETTINGS).items() if part == "held_out"}
+    assert held_out == {user for user, part in more.items() if part == "held_out"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (rated(5, 5, likes_polite), "5 thumbs, and at least 40 are needed: 35 are missing"),
+        ([], "0 thumbs, and at least 40 are needed: 40 are missing"),
+        (
+            [row._replace(user_id="one") for row in rated(100, 1, likes_polite)],
+            "100 thumbs of 1 users, and at least 10",
+        ),
+        (
+            [row._replace(feedback=0.9) for row in rated(200, 40, likes_polite)],
+            "0 thumbs down of the users to train on",
+        ),
+        ([row._replace(feedback=0.1) for row in rated(200, 40, likes_polite)], "thumbs up are missing"),
+    ],
+    ids=["five", "none", "one user", "all up", "all down"],
+)
+def test_too_little_to_learn_from_is_said(rows: list[Rated], reason: str) -> None:
+    assert reason in lacks(rows)
+
+
+def test_enough_lacks_nothing() -> None:
+    assert lacks(rated(200, 40, likes_polite)) == ""
