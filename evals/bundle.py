@@ -19,8 +19,19 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
-from evals import erasable, gate, judged_evidence
-from evals.comparison import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement, compare
+from pydantic import Field
+
+from evals import comparable, erasable, gate, judged_evidence
+from evals.comparison import (
+    BundleRef,
+    EvalReport,
+    FutilityStop,
+    JudgedMeasurement,
+    SuiteMeasurement,
+    compare,
+    missing,
+)
+from evals.futility import stopped
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
 from evals.results import EvalArm, Protocol
@@ -64,6 +75,7 @@ class Provenance(Record):
 
 class Measurements(Record):
     suites: tuple[SuiteMeasurement, ...]
+    stop: FutilityStop | None = Field(default=None, exclude_if=missing)
 
 
 class BundleManifest(Record):
@@ -120,12 +132,19 @@ def evidence(
 
 
 def measure(eval_evidence: EvalEvidence) -> Measurements:
-    """For each suite the comparison that this evidence carries, or why it carries none."""
+    """For each suite the comparison that this evidence carries, or why it carries none.
+
+    Of an evaluation that was stopped there is none: what was answered until then shows that alone.
+    """
     section = eval_evidence.provenance.section
+    if stop := stopped([(each.suite, each.arms) for each in eval_evidence.suites], section):
+        targets = (each.suite.name for each in eval_evidence.suites)
+        empty = (SuiteMeasurement(suite=name, problems=(), comparison=None) for name in targets)
+        return Measurements(suites=tuple(empty), stop=stop)
     measured: list[SuiteMeasurement] = []
     for each in eval_evidence.suites:
         settings = section.suite(each.suite.name)
-        problems = gate.problems(each.suite, each.arms, section, settings)
+        problems = comparable.problems(each.suite, each.arms, section, settings)
         comparison = None if problems else compare(each.suite, each.arms, section, settings)
         measured.append(
             SuiteMeasurement(
@@ -142,7 +161,7 @@ def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]
     """For each judged suite its win rates, or why there are none."""
     section = eval_evidence.provenance.section
     asked = {each.suite.name: each for each in eval_evidence.suites}
-    over = [asked[each.over] for each in section.judged if asked]
+    over = [asked[each.over] for each in section.judged if _has_judged(section, asked)]
     return tuple(
         judged_evidence.measure(each, answers.suite, answers.arms, section)
         for each, answers in zip(eval_evidence.judged, over, strict=True)
@@ -162,6 +181,7 @@ def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) 
         measurements=measured.suites,
         bundle=ref,
         judged=measure_judged(eval_evidence),
+        stop=measured.stop,
     )
 
 
@@ -204,7 +224,8 @@ def read(path: Path) -> EvalEvidence:
             for (model, protocol), file in zip(models, results, strict=True)
         )
         suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
-    judged = judged_evidence.read(path, provenance.section) if suites else ()
+    has_judged = _has_judged(provenance.section, [each.suite.name for each in suites])
+    judged = judged_evidence.read(path, provenance.section) if has_judged else ()
     return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
 
 
@@ -260,13 +281,19 @@ def verify(path: str | Path, digest: str = "") -> GateVerdict:
 
 def _files(provenance: Provenance) -> list[str]:
     """Names of every file of a bundle but the manifest."""
+    has_judged = _has_judged(provenance.section, [each.name for each in provenance.suites])
     of_suites = (f"{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
     return [
         MEASUREMENT,
         PROVENANCE,
         *of_suites,
-        *(judged_evidence.files(provenance.section) if provenance.suites else ()),
+        *(judged_evidence.files(provenance.section) if has_judged else ()),
     ]
+
+
+def _has_judged(section: Evaluation, asked: Collection[str]) -> bool:
+    """Whether the suites that are judged were asked: nothing is where nobody was asked, or asking ended early."""
+    return {each.over for each in section.judged} <= {*asked}
 
 
 def _check_files(path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from evals import statistics
 from evals.results import EvalArm, ItemCounts
@@ -21,6 +22,11 @@ from pipeline.locations import Uri
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.storage import ModelRef, Record, digest_json
+
+
+def missing(value: object) -> bool:
+    """Of a field that came later than the first bundles: it is written only where it is set."""
+    return value is None
 
 
 class ConfidenceInterval(Record):
@@ -137,6 +143,33 @@ class JudgedMeasurement(Record):
     loss: Guard | None
 
 
+class FutilityLook(Record):
+    """A target when asking ended: `power` is the chance that the final test over all `planned` clusters would have
+    passed, given the answers to `clusters` of them. No estimate of the score: it is only there because it is low."""
+
+    suite: str
+    clusters: int
+    planned: int
+    power: float
+
+
+class FutilityStop(Record):
+    """Asking ended at a look (1 is the first) because an improvement had become unlikely to be shown."""
+
+    look: int
+    of: int
+    targets: tuple[FutilityLook, ...]
+
+    def reason(self) -> str:
+        """For the verdict and the reader."""
+        chances = "; ".join(
+            f"{each.suite}: {each.clusters:,} of {each.planned:,} clusters asked, {each.power:.1%} chance that all of "
+            "them would show it"
+            for each in self.targets
+        )
+        return f"improvement not shown: stopped for futility at look {self.look} of {self.of} ({chances})"
+
+
 class BundleRef(Record):
     uri: Uri
     digest: str
@@ -158,6 +191,8 @@ class EvalReport(Record):
     bundle: BundleRef
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
+    stop: FutilityStop | None = Field(default=None, exclude_if=missing)
+    """Why asking ended early: nothing is compared then."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""
@@ -189,8 +224,17 @@ SHARES: dict[str, Counter] = {
 """Defects that a candidate may not add, as counts of an item's samples."""
 
 
+def paired_gains(items: Sequence[Item], arms: tuple[EvalArm, EvalArm]) -> tuple[Array, Array]:
+    """The target's test as numbers: (C,) candidate minus champion in right samples, and (C,) samples, by cluster."""
+    before, after = (_counts(arm, items) for arm in arms)
+    clusters = [item.cluster for item in items]
+    gains = _numbers(after, _right, False) - _numbers(before, _right, True)
+    sizes = np.array([each.samples for each in before], dtype=np.float64)
+    return statistics.cluster_sums(gains, clusters), statistics.cluster_sums(sizes, clusters)
+
+
 def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
-    """Compare two complete runs, champion first, over the same items (gate.problems says whether they are).
+    """Compare two complete runs, champion first, over the same items (comparable.problems says whether they are).
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """

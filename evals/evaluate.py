@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from evals import bundle, gate
+from evals.asking import Asking
 from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.gate import GateVerdict
@@ -18,17 +19,14 @@ from evals.judged import generation, judge_suites
 from evals.judged_evidence import JudgedEvidence
 from evals.ledger import enter
 from evals.libraries.environment import LibraryEnvironments, library_environments
-from evals.libraries.runs import LibraryRun
 from evals.plan import EvalPlan
-from evals.results import EvalArm
-from evals.runner import Grader, Respondent, sampling
+from evals.runner import Grader
 from evals.suites import Suite, pin, suites
 from pipeline import layout
-from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import LibrarySuite, TracesSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import InferenceEngine
-from pipeline.storage import ModelRef, Store
+from pipeline.storage import Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
@@ -52,27 +50,18 @@ def evaluate(
     served.
     """
     section, name = plan.section, plan.path(layout.EVIDENCE)
-
-    def run(arm: str, served: ModelRef, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
-        with engine.open(arm, served) as session:
-            respondent = Respondent(served, session, grader, store, log)
-            library = LibraryRun(served, session, section.serving, libraries or library_environments(), store, log)
-            arms = [_arm(respondent, library, section, each) for each in asked]
-        return [each.model_copy(update={"model": model}) for each in arms]
+    asking = Asking(store, plan, engine, grader, libraries or library_environments(), log)
 
     def gather() -> None:
         asked = suites(store, section)
-        champion, candidate = models = plan.iteration.champion, plan.candidate.model
+        models = plan.iteration.champion, plan.candidate.model
         gathered: tuple[SuiteEvidence, ...] = ()
         judged: tuple[JudgedEvidence, ...] = ()
         problems = unpinned(store, plan, asked) or _over_budget(store, plan, asked)
         if not problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            before = run("champion", champion, champion, asked)
-            after = run("candidate", plan.served(), candidate, asked)
-            pairs = zip(asked, before, after, strict=True)
-            gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
-            judged = judge_suites(store, plan, judge, gathered, log)
+            gathered, stop = asking.gather(asked)
+            judged = () if stop else judge_suites(store, plan, judge, gathered, log)
         evidence = bundle.evidence(plan.iteration.id, section, gathered, problems, models, judged)
         bundle.publish(store, name, evidence)
 
@@ -87,15 +76,6 @@ def evaluate(
         return report
 
     return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
-
-
-def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite: Suite) -> EvalArm:
-    """Our runner asks the items of a suite, or a library asks its task's."""
-    settings = section.suite(suite.name)
-    plan = sampling(section, settings)
-    if isinstance(settings, LibrarySuite):
-        return library.arm(settings, suite, plan)
-    return respondent.run(suite, plan)
 
 
 def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
@@ -141,7 +121,9 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
 
 
 def summary(report: EvalReport) -> list[str]:
-    """A line for each suite, for the log."""
+    """A line for each suite, for the log; of an evaluation that was stopped its reason alone."""
+    if report.stop is not None:
+        return [report.stop.reason()]
     return [*map(_line, report.measurements), *map(_judged_line, report.judged)]
 
 

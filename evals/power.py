@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evals.gate import GUARD_POWER, MIN_CLUSTERS, MIN_ITEMS
+from evals.comparable import MIN_CLUSTERS, MIN_ITEMS
+from evals.gate import GUARD_POWER
 from evals.judged_evidence import guards_rate
 from evals.results import EvalArm
 from evals.runner import sampling

@@ -13,6 +13,7 @@ from evals.comparison import (
     ConfidenceInterval,
     Difference,
     EvalReport,
+    FutilityStop,
     Guard,
     JudgedMeasurement,
     Slice,
@@ -34,12 +35,26 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     lines = [f"**{verdict.verdict}**", "", *(f"- {reason}" for reason in verdict.reasons), ""] if verdict else []
     if report.problems:
         lines += ["No comparison:", "", *(f"- {problem}" for problem in report.problems), ""]
+    if report.stop is not None:
+        return "\n".join([*lines, *_stopped(report.stop)]).rstrip()
     for measured in report.measurements:
         lines += _suite(measured, report.section.suite(measured.suite), report.section)
     for judged in report.judged:
         settings = next(each for each in report.section.judged if each.name == judged.suite)
         lines += _judged_suite(judged, settings, report.section)
     return "\n".join(lines).rstrip()
+
+
+def _stopped(stop: FutilityStop) -> list[str]:
+    """No score: what was answered until then was enough to stop, and is no estimate of either model."""
+    return [
+        f"Stopped for futility at look {stop.look} of {stop.of}: the improvement had become unlikely to be shown. No "
+        "score is reported, because answers that stop an evaluation are low by selection.",
+        "",
+        "| target | clusters asked | planned | chance that all of them would show it |",
+        "|---|---|---|---|",
+        *(f"| {each.suite} | {each.clusters:,} | {each.planned:,} | {each.power:.1%} |" for each in stop.targets),
+    ]
 
 
 def _judged_suite(measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation) -> list[str]:
@@ -146,7 +161,8 @@ def _draw(figure: Any, report: EvalReport) -> None:
             *report.problems,
             *(f"{each.suite}: {why}" for each in report.measurements for why in each.problems),
         ]
-        text = "No comparison\n" + "\n".join(problems)
+        stop = [report.stop.reason().replace("(", "\n").replace("; ", "\n").rstrip(")")] if report.stop else []
+        text = "\n".join(stop or ["No comparison", *problems])
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
         return
     heights = [1 + len(each.comparison.guards) for each in compared if each.comparison]

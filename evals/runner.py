@@ -49,8 +49,9 @@ class Respondent(NamedTuple):
     store: Store
     log: Log
 
-    def run(self, suite: Suite, plan: Sampling) -> EvalArm:
-        """`plan.samples` graded answers of every item. What is in the journal is not asked again.
+    def run(self, suite: Suite, plan: Sampling, part: Sequence[Item] | None = None) -> EvalArm:
+        """`plan.samples` graded answers of every item, or of those of a `part`. What is in the journal is not asked
+        again.
 
         Raises what the session does, and ValueError when the grader answers with another number of grades than it was
         asked for: then nothing says which completion belongs to which item.
@@ -61,7 +62,8 @@ class Respondent(NamedTuple):
             max_completion_tokens=plan.max_completion_tokens,
             seed=plan.seed,
         )
-        asked = self._asked(suite, plan, protocol.digest())
+        items = suite.items if part is None else part
+        asked = self._asked(suite, items, plan, protocol.digest())
         answers = self._answers(suite.name, asked, plan, protocol)
         return EvalArm(
             model=self.model,
@@ -72,13 +74,13 @@ class Respondent(NamedTuple):
                 verifier=VERSION,
                 answers=protocol,
             ),
-            results=self._graded(suite, plan.samples, answers),
+            results=self._graded(suite, items, plan.samples, answers),
         )
 
-    def _asked(self, suite: Suite, plan: Sampling, protocol: str) -> list[Asked]:
+    def _asked(self, suite: Suite, items: Sequence[Item], plan: Sampling, protocol: str) -> list[Asked]:
         """By item, then by sample."""
         asked: list[Asked] = []
-        for item in suite.items:
+        for item in items:
             messages = suite.messages(item)
             for sample in range(plan.samples):
                 key = answer_key(self.model.digest, protocol, item.id, messages, sample)
@@ -102,8 +104,8 @@ class Respondent(NamedTuple):
             raise ValueError(f"The engine left {lost} of {len(todo)} questions without an answer. Evaluate again.")
         return [answers[each.request.key] for each in asked]
 
-    def _graded(self, suite: Suite, k: int, answers: list[Answer]) -> tuple[ItemResult, ...]:
-        by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]
+    def _graded(self, suite: Suite, items: Sequence[Item], k: int, answers: list[Answer]) -> tuple[ItemResult, ...]:
+        by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(items)]
         tasks = [VerifierTask(a.text, item.reference, item.check) for item, drawn in by_item for a in drawn]
         grades = self.grader(tasks)
         if len(grades) != len(tasks):

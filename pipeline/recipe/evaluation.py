@@ -42,6 +42,9 @@ class Evaluation(Section):
     gates_per_year: PositiveInt = 20
     """Candidates that a year may bring to the gate. The ledger (evals/ledger.py) adds up the levels of their tests;
     beyond `luck_per_year` the verdict is INCONCLUSIVE until the oldest is a year ago."""
+    futility: bool = Field(default=True, exclude_if=bool)
+    """Stop asking the candidate, with FAIL, once the whole evaluation has become unlikely (under 10%) to show the
+    improvement. false: every answer is asked."""
     guard_margin: Share = 0.03
     """Non-inferiority margin of the guards that are shares of answers: without an answer, truncated, refused."""
     longer_by: PositiveFloat = 0.3
