@@ -36,6 +36,8 @@ class Asking(NamedTuple):
     grader: Grader
     libraries: LibraryEnvironments
     log: Callable[[str], None]
+    confirming: Sequence[str] = ()
+    """Names of the suites of the second step, on which the levels of the first depend."""
 
     def gather(self, asked: Sequence[Suite]) -> tuple[tuple[SuiteEvidence, ...], FutilityStop | None]:
         """Both models' answers to these suites; where asking was stopped, to the targets as far as they were asked."""
@@ -65,7 +67,7 @@ class Asking(NamedTuple):
                     arms = _only(before[suite.name], items), _rest(ask, suite, earlier, items)
                     current.append(SuiteEvidence(suite=suite, arms=arms))
             so_far |= {each.suite.name: each for each in current}
-            if stop := stopped([(each.suite, each.arms) for each in current], section):
+            if stop := stopped([(each.suite, each.arms) for each in current], section, self.confirming):
                 return tuple(current), stop
         return tuple(so_far.values()), None
 

@@ -24,9 +24,9 @@ from pipeline.recipe.suites import SuiteSection
 from pipeline.storage import ModelRef, Record, digest_json
 
 
-def missing(value: object) -> bool:
+def unset(value: object) -> bool:
     """Of a field that came later than the first bundles: it is written only where it is set."""
-    return value is None
+    return value is None or value == ()
 
 
 class ConfidenceInterval(Record):
@@ -110,6 +110,10 @@ class SuiteMeasurement(Record):
     comparison: Comparison | None
     advisory: str = ""
     """Why the suite decides nothing, whatever its role."""
+    best: str | None = Field(default=None, exclude_if=unset)
+    """Digest of the best ever on these items, where it is neither of the two; the guard `best_ever` is against it."""
+    alpha: float | None = Field(default=None, exclude_if=unset)
+    """Level of its test of improvement, where that is done in two steps."""
 
 
 class WinRate(Record):
@@ -191,8 +195,10 @@ class EvalReport(Record):
     bundle: BundleRef
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
-    stop: FutilityStop | None = Field(default=None, exclude_if=missing)
+    stop: FutilityStop | None = Field(default=None, exclude_if=unset)
     """Why asking ended early: nothing is compared then."""
+    confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
+    """Suites that are asked in a second step, which decides with the first."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""
@@ -233,13 +239,22 @@ def paired_gains(items: Sequence[Item], arms: tuple[EvalArm, EvalArm]) -> tuple[
     return statistics.cluster_sums(gains, clusters), statistics.cluster_sums(sizes, clusters)
 
 
-def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
-    """Compare two complete runs, champion first, over the same items (comparable.problems says whether they are).
+def compare(
+    suite: Suite,
+    arms: tuple[EvalArm, EvalArm],
+    section: Evaluation,
+    settings: SuiteSection,
+    best: EvalArm | None = None,
+    alpha: float | None = None,
+) -> Comparison:
+    """Compare two complete runs, champion first, over the same items (comparable.problems says whether they are), and
+    the candidate with the `best` ever. `alpha`: level of the improvement, where it is not the recipe's.
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """
     items = suite.items
     clusters = [item.cluster for item in items]
+    alpha = section.improvement_alpha() if alpha is None else alpha
     before, after = (_counts(arm, items) for arm in arms)
     k = before[0].samples
     sizes = statistics.cluster_sums(np.full(len(items), float(k)), clusters)
@@ -252,9 +267,9 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
         samples_per_item=k,
         champion=_interval(scores[0], sizes, clusters),
         candidate=_interval(scores[1], sizes, clusters),
-        difference=difference(statistics.paired(sums, sizes, section.improvement_alpha(), section.seed), 0),
+        difference=difference(statistics.paired(sums, sizes, alpha, section.seed), 0),
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
-        guards=_guards(before, after, clusters, section, settings),
+        guards=_guards(before, after, _counts(best, items) if best else None, clusters, section, settings),
         slices=_slices(items, *scores, k),
         pass_at=tuple(
             PassAt(k=n, champion=_pass_at(before, n), candidate=_pass_at(after, n)) for n in settings.pass_at if n <= k
@@ -270,7 +285,12 @@ def difference(estimates: Paired, row: int) -> Difference:
 
 
 def _guards(
-    before: list[ItemCounts], after: list[ItemCounts], clusters: list[str], section: Evaluation, settings: SuiteSection
+    before: list[ItemCounts],
+    after: list[ItemCounts],
+    best: list[ItemCounts] | None,
+    clusters: list[str],
+    section: Evaluation,
+    settings: SuiteSection,
 ) -> tuple[Guard, ...]:
     """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all."""
     k = float(before[0].samples)
@@ -280,6 +300,9 @@ def _guards(
     if settings.role == "guard" or section.improve != "all":
         pairs["score"] = k - _numbers(before, _right, True), k - _numbers(after, _right, False)
         margins["score"] = settings.margin
+    if best is not None:
+        pairs["best_ever"] = k - _numbers(best, _right, True), k - _numbers(after, _right, False)
+        margins["best_ever"] = settings.margin
     sums = statistics.cluster_sums(np.stack([after - before for before, after in pairs.values()]), clusters)
     estimates = statistics.paired(sums, sizes, section.alpha, section.seed)
     total = float(sizes.sum())

@@ -6,12 +6,13 @@ Owns their order and what they publish below a prefix: `eval_report.json`, `gate
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
-from evals import bundle, gate
+from evals import bundle, gate, ledger
 from evals.asking import Asking
+from evals.best_ever import with_best_ever
 from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.gate import GateVerdict
@@ -50,19 +51,30 @@ def evaluate(
     served.
     """
     section, name = plan.section, plan.path(layout.EVIDENCE)
-    asking = Asking(store, plan, engine, grader, libraries or library_environments(), log)
 
     def gather() -> None:
         asked = suites(store, section)
         models = plan.iteration.champion, plan.candidate.model
         gathered: tuple[SuiteEvidence, ...] = ()
         judged: tuple[JudgedEvidence, ...] = ()
-        problems = unpinned(store, plan, asked) or _over_budget(store, plan, asked)
+        first = tuple(each for each in asked if section.suite(each.name).role != "confirm")
+        second = tuple(each for each in asked if each not in first and _is_unseen(store, plan, each, log))
+        confirming = tuple(each.name for each in second)
+        asking = Asking(store, plan, engine, grader, libraries or library_environments(), log, confirming)
+        problems = unpinned(store, plan, asked) or _over_budget(store, plan, first)
         if not problems:  # else no answer could be of use, and none is paid for
-            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            gathered, stop = asking.gather(asked)
+            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in first)}")
+            gathered, stop = asking.gather(first)
+            if stop is None:
+                gathered = tuple(with_best_ever(store, plan, each, grader, log) for each in gathered)
             judged = () if stop else judge_suites(store, plan, judge, gathered, log)
-        evidence = bundle.evidence(plan.iteration.id, section, gathered, problems, models, judged)
+        id = plan.iteration.id
+        evidence = bundle.evidence(id, section, gathered, problems, models, judged, confirming)
+        if second and gate.unconfirmed(bundle.supported(evidence), section):
+            problems = _entered(store, plan, second, confirms=True)
+            log(f"evaluation: it would pass: {', '.join(confirming)} must confirm it")
+            gathered += () if problems else asking.gather(second)[0]
+            evidence = bundle.evidence(id, section, gathered, problems, models, judged, confirming)
         bundle.publish(store, name, evidence)
 
     def make() -> EvalReport:
@@ -84,9 +96,22 @@ def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tupl
     by_name = {each.name: each for each in asked}
     judged = [each for each in plan.section.judged if each.role == "target"]
     targets += [generation(each, by_name[each.over], plan.judge) for each in judged]
-    models = plan.iteration.champion, plan.candidate.model
+    return _entered(store, plan, targets)
+
+
+def _entered(store: Store, plan: EvalPlan, targets: Sequence[Suite], confirms: bool = False) -> tuple[str, ...]:
+    iteration, models = plan.iteration, (plan.iteration.champion, plan.candidate.model)
     now = datetime.now(UTC)
-    return tuple(enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, now))
+    return tuple(enter(store, iteration.model_name, iteration.id, models, targets, plan.section, now, confirms))
+
+
+def _is_unseen(store: Store, plan: EvalPlan, suite: Suite, log: Log) -> bool:
+    """Whether the suite can confirm: else its target is tested in one step, at the gate's own level."""
+    lines = ledger.lines(store, plan.iteration.model_name)
+    if ledger.unseen(lines, suite.identity(), plan.candidate.model.digest):
+        return True
+    log(f"evaluation: {suite.name} confirms nothing: a gate has asked its items before. Give it others")
+    return False
 
 
 def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:

@@ -72,10 +72,13 @@ def part(suite: Suite, look: int, seed: int) -> tuple[Item, ...]:
     return tuple(item for item in suite.items if item.cluster in first)
 
 
-def stopped(evidence: Sequence[TargetSoFar], section: Evaluation) -> FutilityStop | None:
+def stopped(
+    evidence: Sequence[TargetSoFar], section: Evaluation, confirming: Collection[str] = ()
+) -> FutilityStop | None:
     """Whether these answers, and no others, end the evaluation: they are those of one look, and leave no hope.
 
-    The same function stops the asking and proves, of the evidence that is left, that it was right to.
+    `confirming`: names of the suites that would be asked in a second step. The same function stops the asking and
+    proves, of the evidence that is left, that it was right to.
     """
     if not evidence or len(stoppable(section, [suite for suite, _ in evidence])) < len(evidence):
         return None
@@ -83,7 +86,7 @@ def stopped(evidence: Sequence[TargetSoFar], section: Evaluation) -> FutilitySto
     for look in range(1, len(SHARES) + 1):
         parts = [part(suite, look, section.seed) for suite, _ in evidence]
         if [{item.id for item in each} for each in parts] == asked:
-            chances = [_look(*each, items, section) for each, items in zip(evidence, parts, strict=True)]
+            chances = [_look(*each, items, section, confirming) for each, items in zip(evidence, parts, strict=True)]
             found = [each for each in chances if each is not None]
             if len(found) == len(chances) and futile([each.power for each in found], section.improve):
                 return FutilityStop(look=look, of=len(SHARES), targets=tuple(found))
@@ -91,7 +94,11 @@ def stopped(evidence: Sequence[TargetSoFar], section: Evaluation) -> FutilitySto
 
 
 def _look(
-    suite: Suite, arms: tuple[EvalArm, EvalArm], items: tuple[Item, ...], section: Evaluation
+    suite: Suite,
+    arms: tuple[EvalArm, EvalArm],
+    items: tuple[Item, ...],
+    section: Evaluation,
+    confirming: Collection[str],
 ) -> FutilityLook | None:
     """None where these answers could not carry a FAIL: the whole evaluation would be INCONCLUSIVE."""
     settings = section.suite(suite.name)
@@ -101,7 +108,7 @@ def _look(
     error = float(mean_and_standard_error(sums, sizes)[1])
     if error * math.sqrt(len(sizes) / suite.clusters) > section.max_standard_error:
         return None
-    alpha = section.improvement_alpha()
+    alpha = section.target_alpha(settings, confirming)
     effect = design_effect(sums, sizes, suite.clusters, alpha)
     power = float(conditional_power(sums, sizes, suite.clusters, effect, alpha)) if error > 0 or sums.any() else 1.0
     return FutilityLook(suite=suite.name, clusters=len(sizes), planned=suite.clusters, power=power)

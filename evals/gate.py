@@ -33,6 +33,13 @@ The rule
    role is report decides nothing, whatever is wrong with it; nor does one whose own items speak against it
    (`advisory`), such as references on which people do not agree.
 
+9. No target may be worse than the best ever on its items by more than its margin (evals/best_ever.py): a guard like
+   the others, against a third run.
+
+10. A suite that confirms a target (role confirm) is asked after all of the above speaks for a PASS, where no gate has
+   asked its items before. Both are tested at the square root of the gate's level: who is no better passes both by luck
+   as often as one test at that level. Otherwise it decides nothing, and the target is tested in one step.
+
 Deliberate departures
 ---------------------
 - Samples that the checker could not grade count against the candidate in both arms, instead of being dropped: a
@@ -47,7 +54,7 @@ Deliberate departures
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from evals import preference
@@ -87,6 +94,10 @@ class Findings:
     def __init__(self, inconclusive: list[str]) -> None:
         self.inconclusive, self.failures, self.passes = inconclusive, list[str](), list[str]()
 
+    def add(self, kind: Verdict, reason: str) -> None:
+        lists = {Verdict.PASS: self.passes, Verdict.FAIL: self.failures}
+        lists.get(kind, self.inconclusive).append(reason)
+
     def verdict(self) -> tuple[Verdict, list[str]]:
         if self.inconclusive:
             return Verdict.INCONCLUSIVE, [*self.inconclusive, *self.failures]
@@ -95,13 +106,9 @@ class Findings:
 
 def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     """The verdict on a report under the recipe's thresholds. Total: whatever the numbers, it answers."""
-    findings = Findings([*report.problems, *level_problems(section)])
-    if section != report.section:
-        findings.inconclusive.append("the thresholds are not those that the evidence was gathered under")
-    elif report.stop is not None and not findings.inconclusive:
-        findings.failures.append(report.stop.reason())
-    elif not findings.inconclusive:
-        _judge_suites(report, section, findings)
+    findings = _findings(report, section)
+    if not findings.inconclusive and not findings.failures:
+        _confirm(report, section, findings)
     verdict, reasons = findings.verdict()
     return GateVerdict(
         iteration=report.iteration,
@@ -115,11 +122,45 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     )
 
 
+def unconfirmed(report: EvalReport, section: Evaluation) -> bool:
+    """Whether all that was asked speaks for a PASS, and the suites that confirm it are still to be asked."""
+    measured = {each.suite for each in report.measurements}
+    findings = _findings(report, section)
+    return not findings.inconclusive and not findings.failures and not {*report.confirming} <= measured
+
+
+def _findings(report: EvalReport, section: Evaluation) -> Findings:
+    """Of the first step, which is the only one where nothing confirms."""
+    findings = Findings([*report.problems, *level_problems(section)])
+    if section != report.section:
+        findings.inconclusive.append("the thresholds are not those that the evidence was gathered under")
+    elif report.stop is not None and not findings.inconclusive:
+        findings.failures.append(report.stop.reason())
+    elif not findings.inconclusive:
+        _judge_suites(report, section, findings)
+    return findings
+
+
+def _confirm(report: EvalReport, section: Evaluation, findings: Findings) -> None:
+    """The second step: the improvement once more, on items that no gate had asked. It decides that alone."""
+    measured = {each.suite: each for each in report.measurements}
+    for name in report.confirming:
+        each = measured.get(name)
+        if each is None or each.comparison is None:
+            reasons = each.problems if each else ("the first step was passed, and this one was not asked",)
+            findings.inconclusive += [f"{name}: {why}" for why in reasons or ("nothing was measured",)]
+            continue
+        settings = section.suite(name)
+        findings.inconclusive += [f"{name}: {why}" for why in _inadequacies(each.comparison, section, settings)]
+        kind, text = _improvement(name, each.comparison, section.target_alpha(settings, report.confirming))
+        findings.add(kind, f"{text} (confirming {settings.confirms})")
+
+
 def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -> None:
     gating: list[tuple[SuiteSection, Comparison]] = []
     for each in report.measurements:
         settings = section.suite(each.suite)
-        if settings.role == "report" or each.advisory:
+        if settings.role in ("report", "confirm") or each.advisory:
             continue
         if each.comparison is None:
             findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
@@ -141,7 +182,8 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     guards = sum(guard.rule == "safe" for _, each in gating for guard in each.guards) + len(losses)
     power = GUARD_POWER ** (1 / max(guards, 1))
     targets = [(s, c) for s, c in gating if s.role == "target"]
-    _improvements(targets, [each for s, each in judged if s.role == "target"], section, findings)
+    judged_targets = [each for s, each in judged if s.role == "target"]
+    _improvements(targets, judged_targets, section, report.confirming, findings)
     for name, loss in losses:
         _non_inferiority(name, loss, section, power, findings)
     for settings, comparison in gating:
@@ -161,7 +203,10 @@ def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSe
         reasons.append("a number is not finite")
     if comparison.items < MIN_ITEMS or comparison.clusters < MIN_CLUSTERS:
         reasons.append(f"{comparison.items} items in {comparison.clusters} clusters are too few")
-    if settings.role == "target" and not comparison.difference.standard_error <= section.max_standard_error:
+    if (
+        settings.role in ("target", "confirm")
+        and not comparison.difference.standard_error <= section.max_standard_error
+    ):
         reasons.append(
             f"the standard error of the difference is {comparison.difference.standard_error:.4f}, "
             f"above {section.max_standard_error}: evaluate more items"
@@ -173,27 +218,28 @@ def _improvements(
     targets: list[tuple[SuiteSection, Comparison]],
     judged: list[JudgedMeasurement],
     section: Evaluation,
+    confirming: Collection[str],
     findings: Findings,
 ) -> None:
     if section.improve == "cost":
         for settings, comparison in targets:
             _shorter(settings.name, comparison, section, findings)
         return
-    outcomes = [_improvement(settings.name, comparison, section) for settings, comparison in targets]
+    levels = [section.target_alpha(settings, confirming) for settings, _ in targets]
+    outcomes = [_improvement(s.name, compared, level) for (s, compared), level in zip(targets, levels, strict=True)]
     outcomes += map(_preferred, judged)
     if section.improve == "any" and (shown := [text for kind, text in outcomes if kind is Verdict.PASS]):
         findings.passes += shown
         return
     for kind, text in outcomes:
-        lists = {Verdict.PASS: findings.passes, Verdict.FAIL: findings.failures}
-        lists.get(kind, findings.inconclusive).append(text)
+        findings.add(kind, text)
 
 
-def _improvement(name: str, comparison: Comparison, section: Evaluation) -> tuple[Verdict, str]:
+def _improvement(name: str, comparison: Comparison, alpha: float) -> tuple[Verdict, str]:
     gain = comparison.difference
     shown = [gain.lower > 0, gain.bootstrap_lower > 0]
     if comparison.mcnemar_p is not None:
-        shown.append(comparison.mcnemar_p < section.improvement_alpha())
+        shown.append(comparison.mcnemar_p < alpha)
     bounds = f"accuracy {gain.value:+.4f}, {_bounds(gain, lambda d: (d.lower, d.bootstrap_lower), 'at least')}"
     if all(shown):
         return Verdict.PASS, f"{name}: improvement shown: {bounds}"

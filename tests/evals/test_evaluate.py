@@ -268,7 +268,7 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
 
 
 def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) -> None:
-    store, _, report = launch(tmp_path, skill=0.1)
+    store, _, report = launch(tmp_path, skill=0.43)
     (measured,) = report.measurements
     better = measured.comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})
     comparison = measured.comparison.model_copy(update={"difference": better})
