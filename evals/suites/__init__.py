@@ -66,7 +66,7 @@ def _others(confirming: Suite, target: Suite) -> Suite:
             f"The suite {confirming.name} asks what {target.name} asks, and cannot confirm it. Give it another file or "
             "seed."
         )
-    return confirming.model_copy(update={"items": items})
+    return confirming.model_copy(update={"items": items, "whole": confirming.digest()})
 
 
 def suite(store: Store, section: SuiteSection, seed: int) -> Suite:
