@@ -2,8 +2,8 @@
 
 After a rollback, or where losses within a margin add up, a champion may be worse than a model before it. So the answers
 that the journals have of earlier models are graded again, which asks nobody, and the candidate is compared with the
-best of them too, paired. Those count that were champion at a gate over the same items, or passed one (the ledger and the
-verdicts say so), and whose answers under the candidate's protocol are all there. The best of several is lucky-high,
+best of them too, paired. Those count that were champion at a gate over the same items, or passed one (the ledger and
+the verdicts say so), and whose answers under the candidate's protocol are all there. The best of several is lucky-high,
 which makes the comparison strict; the margin is the suite's.
 """
 
