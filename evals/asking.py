@@ -27,7 +27,7 @@ Ask = Callable[[Suite, Sequence[Item] | None], EvalArm]
 """One model's graded answers to a suite, or to some of its items."""
 
 
-class Asking(NamedTuple):
+class ModelRuns(NamedTuple):
     """What both models of an evaluation are asked with."""
 
     store: Store

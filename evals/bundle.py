@@ -251,8 +251,8 @@ def read(path: Path) -> EvalEvidence:
         )
         best = None
         if each.best is not None:
-            found = erasable.results(path / each.name / BEST)
-            best = EvalArm(model=ModelRef(uri="", digest=each.best), protocol=each.candidate, results=found)
+            of_best = erasable.results(path / each.name / BEST)
+            best = EvalArm(model=ModelRef(uri="", digest=each.best), protocol=each.candidate, results=of_best)
         suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate), best=best))
     has_judged = _has_judged(provenance.section, [each.suite.name for each in suites])
     judged = judged_evidence.read(path, provenance.section) if has_judged else ()

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from evals import bundle, gate, ledger
-from evals.asking import Asking
+from evals.asking import ModelRuns
 from evals.best_ever import with_best_ever
 from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, JudgedMeasurement, SuiteMeasurement
@@ -60,11 +60,11 @@ def evaluate(
         first = tuple(each for each in asked if section.suite(each.name).role != "confirm")
         second = tuple(each for each in asked if each not in first and _is_unseen(store, plan, each, log))
         confirming = tuple(each.name for each in second)
-        asking = Asking(store, plan, engine, grader, libraries or library_environments(), log, confirming)
+        runs = ModelRuns(store, plan, engine, grader, libraries or library_environments(), log, confirming)
         problems = unpinned(store, plan, asked) or _over_budget(store, plan, first)
         if not problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in first)}")
-            gathered, stop = asking.gather(first)
+            gathered, stop = runs.gather(first)
             if stop is None:
                 gathered = tuple(with_best_ever(store, plan, each, grader, log) for each in gathered)
             judged = () if stop else judge_suites(store, plan, judge, gathered, log)
@@ -73,7 +73,7 @@ def evaluate(
         if second and gate.unconfirmed(bundle.supported(evidence), section):
             problems = _entered(store, plan, second, confirms=True)
             log(f"evaluation: it would pass: {', '.join(confirming)} must confirm it")
-            gathered += () if problems else asking.gather(second)[0]
+            gathered += () if problems else runs.gather(second)[0]
             evidence = bundle.evidence(id, section, gathered, problems, models, judged, confirming)
         bundle.publish(store, name, evidence)
 

@@ -87,9 +87,9 @@ def stopped(
         parts = [part(suite, look, section.seed) for suite, _ in evidence]
         if [{item.id for item in each} for each in parts] == asked:
             chances = [_look(*each, items, section, confirming) for each, items in zip(evidence, parts, strict=True)]
-            found = [each for each in chances if each is not None]
-            if len(found) == len(chances) and futile([each.power for each in found], section.improve):
-                return FutilityStop(look=look, of=len(SHARES), targets=tuple(found))
+            looked = [each for each in chances if each is not None]
+            if len(looked) == len(chances) and futile([each.power for each in looked], section.improve):
+                return FutilityStop(look=look, of=len(SHARES), targets=tuple(looked))
     return None
 
 

@@ -27,6 +27,7 @@ from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.storage import ModelRef, Store
 from tests.suites import embedded_suite
 
+from .conftest import Kit
 from .test_evaluate import NEW, SECTION, StandIn, StandInSession, context, evaluated
 
 EVIDENCE = "iterations/it/evidence"
@@ -173,3 +174,21 @@ def test_a_stop_is_recomputed_from_its_answers(hopeless: tuple[Path, StandIn, Ev
 def test_the_off_switch_alone_decides_a_digest() -> None:
     assert Evaluation(futility=True).model_dump() == Evaluation().model_dump()
     assert "futility" not in Evaluation().model_dump() and Evaluation(futility=False).model_dump()["futility"] is False
+
+
+def test_a_stop_leaves_judged_suites_unasked(kit: Kit, tmp_path: Path) -> None:
+    own = {"kind": "jsonl", "name": "own", "path": "own.jsonl", "role": "guard"}
+    judged = {"kind": "judged", "name": "liked", "over": "own", "role": "guard"}
+    section = kit.section(suites=[{"kind": "arithmetic", "items": 200}, own, judged])
+    suite = kit.suite(section)
+    chosen = {item.id for item in futility.part(suite, 4, section.seed)}
+    one, other = (
+        arm.model_copy(update={"results": tuple(each for each in arm.results if each.id in chosen)})
+        for arm in (kit.arm("old", section, suite, 0.6), kit.arm("new", section, suite, 0.3))
+    )
+    evidence = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=(one, other)),))
+    bundle.publish(Store(tmp_path), "b", evidence)
+    verdict = bundle.verify(tmp_path / "b")
+    assert verdict.verdict is Verdict.FAIL and "at look 4 of 5" in verdict.reasons[0]
+    report = bundle.recompute(tmp_path / "b")
+    assert report.judged == () and [each.suite for each in report.measurements] == ["arithmetic"]
