@@ -37,7 +37,9 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         result: EvalReport = evaluate(work.store, plan, engine, check, log, deployment.libraries(), judge)
     compared = result.target().comparison
     figures = {}
-    if compared is not None:
+    if result.stop is not None:
+        figures = {"stopped": result.stop.reason()}
+    elif compared is not None:
         figures = {
             "accuracy before": compared.champion.value,
             "accuracy after": compared.candidate.value,

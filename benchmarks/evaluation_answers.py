@@ -182,6 +182,7 @@ def _plan(store: Store, items: int, candidate: ModelRef, batch_size: int, id: st
         samples_per_item=2,
         max_completion_tokens=32,
         luck_per_year=None,
+        futility=False,
     )
     ensure_suite(store, ArithmeticSuite(items=items), section.seed)
     iteration = identify(0, "m", _base(), DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})

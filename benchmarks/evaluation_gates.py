@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.evaluation_arms import judged
-from evals import ledger, power, statistics
-from evals.futility import conditional_power, looks
+from benchmarks.evaluation_arms import judged, stops_at
+from evals import power, statistics
+from evals.futility import STOP_BELOW, asking_order, conditional_power, design_effect, looks
 from evals.gate import Verdict
 from evals.power import Variance
 from evals.statistics import Array
@@ -132,7 +132,8 @@ def lucky_years(small: bool) -> dict[str, float]:
     champion that was lucky is not measured as such again."""
     years, items, k = (300, 200, 2) if small else (10_000, 1_000, 2)
     section = Evaluation(samples_per_item=k)
-    level, confirmed = section.improvement_alpha(), ledger.confirmation_alpha(section)
+    pair = _pair(section)
+    level, confirmed = section.improvement_alpha(), pair.target_alpha(pair.asked[0], ["again"])
     unplanned = section.model_copy(update={"luck_per_year": None}).improvement_alpha()
     rules = {
         "lucky_year": YearRule(level, fresh=True),
@@ -142,7 +143,7 @@ def lucky_years(small: bool) -> dict[str, float]:
         "lucky_year_unplanned": YearRule(unplanned, fresh=True),
         "lucky_year_unplanned_same_items": YearRule(unplanned, fresh=False),
     }
-    figures: dict[str, float] = {}
+    figures = {"confirmed_decisions_equal": _confirmed_equal(pair, confirmed, 20 if small else 200)}
     for name, rule in rules.items():
         rng = np.random.default_rng(20)  # some hundred years at a time, for the memory
         passes = np.concatenate([_year(rng, min(years, 500), items, section, rule) for _ in range(0, years, 500)])
@@ -151,6 +152,29 @@ def lucky_years(small: bool) -> dict[str, float]:
             f"{name}: {rule}: a pass in {figures[name]:.1%} of {years:,} years, {passes.mean():.3f} a year", flush=True
         )
     return figures
+
+
+def _pair(section: Evaluation) -> Evaluation:
+    """The section with a suite that confirms its target."""
+    again = {"kind": "arithmetic", "name": "again", "seed": 12, "role": "confirm", "confirms": "arithmetic"}
+    return Evaluation.model_validate({**section.model_dump(), "suites": [{"kind": "arithmetic"}, again]})
+
+
+def _confirmed_equal(section: Evaluation, alpha: float, gates: int) -> float:
+    """Share of gates in two steps whose verdict from their samples is that of the functions over arrays."""
+    rng, items, k = np.random.default_rng(5), 400, section.samples_per_item
+    asked = {name: _suite(name, items, 1) for name in ("arithmetic", "again")}
+    counts = {name: drawn(rng, gates, items, k, (0.5, 0.545)) for name in asked}
+    first, second = (improves(each, alpha, section.seed) for each in counts.values())
+    equal = 0
+    for row in range(gates):
+        steps = [*asked] if first[row] else ["arithmetic"]  # the second is asked after a pass alone
+        verdict = judged(
+            section, {each: asked[each] for each in steps}, {each: counts[each] for each in steps}, row, ("again",)
+        )
+        equal += (verdict is Verdict.PASS) == (first[row] and second[row])
+    print(f"in two steps: {(first & second).sum()} of {gates} pass; {equal} judged one by one come to the same")
+    return equal / gates
 
 
 def _year(rng: np.random.Generator, years: int, items: int, section: Evaluation, rule: YearRule) -> Array:
@@ -239,21 +263,26 @@ def _samples(rng: np.random.Generator, items: int, k: int, between: float) -> Ar
 def futility(small: bool) -> dict[str, float]:
     """Samples that a gate asks when it stops for futility, and the power that this loses."""
     gates, items, k = (400, 400, 2) if small else (4_000, 1_000, 2)
-    figures: dict[str, float] = {}
+    figures, equal, suite = dict[str, float](), list[bool](), _suite("arithmetic", items, 1)
     for name, section in (
         ("", Evaluation(samples_per_item=k)),
         ("_at_alpha", Evaluation(samples_per_item=k, luck_per_year=None)),
     ):
         alpha = section.improvement_alpha()
         variance = Variance(0.003, 0.5 - 0.003 / 2)
-        (planned,) = power.plan([_suite("arithmetic", items, 1)], section, {"arithmetic": variance}).suites
-        effect = planned.gain or 0.0
+        effect = power.plan([suite], section, {"arithmetic": variance}).suites[0].gain or 0.0
+        names = [item.cluster for item in suite.items]
+        order = [names.index(name) for name in asking_order(names, section.seed)]
         for truth, gain in (("unchanged", 0.0), ("worse_by_3", -0.03), ("worse_by_6", -0.06), ("better", effect)):
             counts = _apart(np.random.default_rng(7), gates, items, k, variance.between, gain)
             sums, sizes = counts.sums()
-            asked = np.full(gates, items)
+            asked, sums = np.full(gates, items), sums[:, order]
             for at in reversed(looks(items)):
-                asked[conditional_power(sums[:, :at], sizes[:at], items, effect, alpha) < 0.1] = at
+                first, their_sizes = sums[:, :at], sizes[:at]
+                planned = design_effect(first, their_sizes, items, alpha)
+                asked[conditional_power(first, their_sizes, items, planned, alpha) < STOP_BELOW] = at
+            rows = range(0, gates, gates // (5 if small else 25))
+            equal += [stops_at(section, suite, counts, row) == asked[row] for row in rows]
             shown = improves(counts, alpha, section.seed)
             kept = shown & (asked == items)
             used = float(asked.mean()) / items
@@ -265,7 +294,8 @@ def futility(small: bool) -> dict[str, float]:
                 figures[f"futility_power_lost{name}"] = round(float(shown.mean() - kept.mean()), 4)
             else:
                 figures[f"futility_samples_{truth}{name}"] = round(used, 3)
-    return figures
+    print(f"{sum(equal)} of {len(equal)} judged one by one stop at the same look")
+    return {**figures, "futility_looks_equal": sum(equal) / len(equal)}
 
 
 def length_control(small: bool) -> dict[str, float]:

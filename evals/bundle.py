@@ -3,8 +3,9 @@
     manifest.json       digest of every other file (of lines: evals/erasable.py); its own sha256 is the bundle's digest
     provenance.json     who was compared, under which section of the recipe, protocols and versions
     measurement.json    the numbers, as they came out when the evidence was gathered
-    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item;
-                        of a judged one what evals/judged_evidence.py says
+    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item, and
+                        `best.jsonl` where the best ever is another model; of a judged one what
+                        evals/judged_evidence.py says
 
 Owns its files, their digests and the offline recomputation, also where lines were erased since. Refuses to decide: the
 rule is the gate's.
@@ -19,8 +20,19 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
-from evals import erasable, gate, judged_evidence
-from evals.comparison import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement, compare
+from pydantic import Field
+
+from evals import comparable, erasable, gate, judged_evidence
+from evals.comparison import (
+    BundleRef,
+    EvalReport,
+    FutilityStop,
+    JudgedMeasurement,
+    SuiteMeasurement,
+    compare,
+    unset,
+)
+from evals.futility import stopped
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
 from evals.results import EvalArm, Protocol
@@ -31,6 +43,8 @@ from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
 SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")
+BEST = "best.jsonl"
+"""The best ever's answers, where there is one above the champion."""
 _PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
 
 R = TypeVar("R", bound=Record)
@@ -45,6 +59,8 @@ class SuiteProvenance(Record):
     champion: Protocol
     candidate: Protocol
     advisory: str = ""
+    best: str | None = Field(default=None, exclude_if=unset)
+    """Digest of the best ever on these items, where it is neither model; its protocol is the candidate's."""
 
 
 class Provenance(Record):
@@ -60,10 +76,13 @@ class Provenance(Record):
     suites: tuple[SuiteProvenance, ...]
     problems: tuple[str, ...]
     versions: dict[str, str]
+    confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
+    """Suites that no gate had asked before this one, and that confirm what it shows."""
 
 
 class Measurements(Record):
     suites: tuple[SuiteMeasurement, ...]
+    stop: FutilityStop | None = Field(default=None, exclude_if=unset)
 
 
 class BundleManifest(Record):
@@ -73,10 +92,11 @@ class BundleManifest(Record):
 
 
 class SuiteEvidence(Record):
-    """Two finished runs over one suite, champion first."""
+    """Two finished runs over one suite, champion first, and the best ever's where that is another model."""
 
     suite: Suite
     arms: tuple[EvalArm, EvalArm]
+    best: EvalArm | None = None
 
 
 class EvalEvidence(Record):
@@ -94,6 +114,7 @@ def evidence(
     problems: tuple[str, ...] = (),
     models: tuple[ModelRef, ModelRef] | None = None,
     judged: tuple[JudgedEvidence, ...] = (),
+    confirming: tuple[str, ...] = (),
 ) -> EvalEvidence:
     """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
     champion, candidate = models or (arm.model for arm in suites[0].arms)
@@ -110,29 +131,45 @@ def evidence(
                 champion=each.arms[0].protocol,
                 candidate=each.arms[1].protocol,
                 advisory=each.suite.advisory,
+                best=each.best.model.digest if each.best else None,
             )
             for each in suites
         ),
         problems=problems,
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
+        confirming=confirming,
     )
     return EvalEvidence(provenance=provenance, suites=suites, judged=judged)
 
 
 def measure(eval_evidence: EvalEvidence) -> Measurements:
-    """For each suite the comparison that this evidence carries, or why it carries none."""
+    """For each suite the comparison that this evidence carries, or why it carries none.
+
+    Of an evaluation that was stopped there is none: what was answered until then shows that alone.
+    """
     section = eval_evidence.provenance.section
+    confirming = eval_evidence.provenance.confirming
+    if stop := stopped([(each.suite, each.arms) for each in eval_evidence.suites], section, confirming):
+        targets = (each.suite.name for each in eval_evidence.suites)
+        empty = (SuiteMeasurement(suite=name, problems=(), comparison=None) for name in targets)
+        return Measurements(suites=tuple(empty), stop=stop)
     measured: list[SuiteMeasurement] = []
     for each in eval_evidence.suites:
         settings = section.suite(each.suite.name)
-        problems = gate.problems(each.suite, each.arms, section, settings)
-        comparison = None if problems else compare(each.suite, each.arms, section, settings)
+        problems = comparable.problems(each.suite, each.arms, section, settings)
+        if each.best and not problems:
+            against_best = comparable.problems(each.suite, (each.best, each.arms[1]), section, settings)
+            problems = [f"against the best ever as champion: {why}" for why in against_best]
+        alpha = section.target_alpha(settings, confirming)
+        comparison = None if problems else compare(each.suite, each.arms, section, settings, each.best, alpha)
         measured.append(
             SuiteMeasurement(
                 suite=each.suite.name,
                 problems=tuple(problems),
                 comparison=comparison,
                 advisory=each.suite.advisory,
+                best=each.best.model.digest if each.best else None,
+                alpha=alpha if alpha != section.improvement_alpha() else None,
             )
         )
     return Measurements(suites=tuple(measured))
@@ -142,7 +179,7 @@ def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]
     """For each judged suite its win rates, or why there are none."""
     section = eval_evidence.provenance.section
     asked = {each.suite.name: each for each in eval_evidence.suites}
-    over = [asked[each.over] for each in section.judged if asked]
+    over = [asked[each.over] for each in section.judged if _has_judged(section, asked)]
     return tuple(
         judged_evidence.measure(each, answers.suite, answers.arms, section)
         for each, answers in zip(eval_evidence.judged, over, strict=True)
@@ -162,7 +199,14 @@ def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) 
         measurements=measured.suites,
         bundle=ref,
         judged=measure_judged(eval_evidence),
+        stop=measured.stop,
+        confirming=provenance.confirming,
     )
+
+
+def supported(eval_evidence: EvalEvidence) -> EvalReport:
+    """The report on evidence that is not published yet."""
+    return report(eval_evidence, measure(eval_evidence), BundleRef(uri="", digest=""))
 
 
 def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
@@ -174,6 +218,8 @@ def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
             contents = (each.suite.items, *(arm.results for arm in each.arms))
             for file, records in zip(SUITE_FILES, contents, strict=True):
                 _write_lines(below / file, records)
+            if each.best:
+                _write_lines(below / BEST, each.best.results)
         for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
             judged_evidence.write(folder, judged, numbers)
         # References are relative, and so the bundle's digest is the same wherever the data root lies.
@@ -203,8 +249,13 @@ def read(path: Path) -> EvalEvidence:
             EvalArm(model=model, protocol=protocol, results=erasable.results(file))
             for (model, protocol), file in zip(models, results, strict=True)
         )
-        suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
-    judged = judged_evidence.read(path, provenance.section) if suites else ()
+        best = None
+        if each.best is not None:
+            of_best = erasable.results(path / each.name / BEST)
+            best = EvalArm(model=ModelRef(uri="", digest=each.best), protocol=each.candidate, results=of_best)
+        suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate), best=best))
+    has_judged = _has_judged(provenance.section, [each.suite.name for each in suites])
+    judged = judged_evidence.read(path, provenance.section) if has_judged else ()
     return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
 
 
@@ -239,8 +290,8 @@ def erase(path: Path, items: Collection[str]) -> list[str]:
     """
     changes: list[str] = []
     for folder in sorted(file.parent for file in path.glob(f"*/{erasable.ITEMS}")):
-        for name in reversed(SUITE_FILES):
-            if lines := erasable.erase(folder / name, items):
+        for name in (BEST, *reversed(SUITE_FILES)):
+            if (folder / name).exists() and (lines := erasable.erase(folder / name, items)):
                 changes.append(f"{folder.name}/{name}: {lines} lines")
     return changes
 
@@ -260,13 +311,20 @@ def verify(path: str | Path, digest: str = "") -> GateVerdict:
 
 def _files(provenance: Provenance) -> list[str]:
     """Names of every file of a bundle but the manifest."""
+    has_judged = _has_judged(provenance.section, [each.name for each in provenance.suites])
     of_suites = (f"{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
     return [
         MEASUREMENT,
         PROVENANCE,
         *of_suites,
-        *(judged_evidence.files(provenance.section) if provenance.suites else ()),
+        *(f"{each.name}/{BEST}" for each in provenance.suites if each.best is not None),
+        *(judged_evidence.files(provenance.section) if has_judged else ()),
     ]
+
+
+def _has_judged(section: Evaluation, asked: Collection[str]) -> bool:
+    """Whether the suites that are judged were asked: nothing is where nobody was asked, or asking ended early."""
+    return {each.over for each in section.judged} <= {*asked}
 
 
 def _check_files(path: Path) -> None:
@@ -287,7 +345,7 @@ def _check_files(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    return erasable.digest(path) if path.name in SUITE_FILES else digest_file(path)
+    return erasable.digest(path) if path.name in (BEST, *SUITE_FILES) else digest_file(path)
 
 
 def _text(record: Record, document: Document | None = None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from evals import statistics
 from evals.results import EvalArm, ItemCounts
@@ -21,6 +22,11 @@ from pipeline.locations import Uri
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.storage import ModelRef, Record, digest_json
+
+
+def unset(value: object) -> bool:
+    """Of a field that came later than the first bundles: it is written only where it is set."""
+    return value is None or value == ()
 
 
 class ConfidenceInterval(Record):
@@ -104,6 +110,10 @@ class SuiteMeasurement(Record):
     comparison: Comparison | None
     advisory: str = ""
     """Why the suite decides nothing, whatever its role."""
+    best: str | None = Field(default=None, exclude_if=unset)
+    """Digest of the best ever on these items, where it is neither of the two; the guard `best_ever` is against it."""
+    alpha: float | None = Field(default=None, exclude_if=unset)
+    """Level of its test of improvement, where that is done in two steps."""
 
 
 class WinRate(Record):
@@ -137,6 +147,33 @@ class JudgedMeasurement(Record):
     loss: Guard | None
 
 
+class FutilityLook(Record):
+    """A target when asking ended: `power` is the chance that the final test over all `planned` clusters would have
+    passed, given the answers to `clusters` of them. No estimate of the score: it is only there because it is low."""
+
+    suite: str
+    clusters: int
+    planned: int
+    power: float
+
+
+class FutilityStop(Record):
+    """Asking ended at a look (1 is the first) because an improvement had become unlikely to be shown."""
+
+    look: int
+    of: int
+    targets: tuple[FutilityLook, ...]
+
+    def reason(self) -> str:
+        """For the verdict and the reader."""
+        chances = "; ".join(
+            f"{each.suite}: {each.clusters:,} of {each.planned:,} clusters asked, {each.power:.1%} chance that all of "
+            "them would show it"
+            for each in self.targets
+        )
+        return f"improvement not shown: stopped for futility at look {self.look} of {self.of} ({chances})"
+
+
 class BundleRef(Record):
     uri: Uri
     digest: str
@@ -158,6 +195,10 @@ class EvalReport(Record):
     bundle: BundleRef
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
+    stop: FutilityStop | None = Field(default=None, exclude_if=unset)
+    """Why asking ended early: nothing is compared then."""
+    confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
+    """Suites that are asked in a second step, which decides with the first."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""
@@ -189,13 +230,31 @@ SHARES: dict[str, Counter] = {
 """Defects that a candidate may not add, as counts of an item's samples."""
 
 
-def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
-    """Compare two complete runs, champion first, over the same items (gate.problems says whether they are).
+def paired_gains(items: Sequence[Item], arms: tuple[EvalArm, EvalArm]) -> tuple[Array, Array]:
+    """The target's test as numbers: (C,) candidate minus champion in right samples, and (C,) samples, by cluster."""
+    before, after = (_counts(arm, items) for arm in arms)
+    clusters = [item.cluster for item in items]
+    gains = _numbers(after, _right, False) - _numbers(before, _right, True)
+    sizes = np.array([each.samples for each in before], dtype=np.float64)
+    return statistics.cluster_sums(gains, clusters), statistics.cluster_sums(sizes, clusters)
+
+
+def compare(
+    suite: Suite,
+    arms: tuple[EvalArm, EvalArm],
+    section: Evaluation,
+    settings: SuiteSection,
+    best: EvalArm | None = None,
+    alpha: float | None = None,
+) -> Comparison:
+    """Compare two complete runs, champion first, over the same items (comparable.problems says whether they are), and
+    the candidate with the `best` ever. `alpha`: level of the improvement, where it is not the recipe's.
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """
     items = suite.items
     clusters = [item.cluster for item in items]
+    alpha = section.improvement_alpha() if alpha is None else alpha
     before, after = (_counts(arm, items) for arm in arms)
     k = before[0].samples
     sizes = statistics.cluster_sums(np.full(len(items), float(k)), clusters)
@@ -208,9 +267,9 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
         samples_per_item=k,
         champion=_interval(scores[0], sizes, clusters),
         candidate=_interval(scores[1], sizes, clusters),
-        difference=difference(statistics.paired(sums, sizes, section.improvement_alpha(), section.seed), 0),
+        difference=difference(statistics.paired(sums, sizes, alpha, section.seed), 0),
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
-        guards=_guards(before, after, clusters, section, settings),
+        guards=_guards(before, after, _counts(best, items) if best else None, clusters, section, settings),
         slices=_slices(items, *scores, k),
         pass_at=tuple(
             PassAt(k=n, champion=_pass_at(before, n), candidate=_pass_at(after, n)) for n in settings.pass_at if n <= k
@@ -226,7 +285,12 @@ def difference(estimates: Paired, row: int) -> Difference:
 
 
 def _guards(
-    before: list[ItemCounts], after: list[ItemCounts], clusters: list[str], section: Evaluation, settings: SuiteSection
+    before: list[ItemCounts],
+    after: list[ItemCounts],
+    best: list[ItemCounts] | None,
+    clusters: list[str],
+    section: Evaluation,
+    settings: SuiteSection,
 ) -> tuple[Guard, ...]:
     """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all."""
     k = float(before[0].samples)
@@ -236,6 +300,9 @@ def _guards(
     if settings.role == "guard" or section.improve != "all":
         pairs["score"] = k - _numbers(before, _right, True), k - _numbers(after, _right, False)
         margins["score"] = settings.margin
+    if best is not None:
+        pairs["best_ever"] = k - _numbers(best, _right, True), k - _numbers(after, _right, False)
+        margins["best_ever"] = settings.margin
     sums = statistics.cluster_sums(np.stack([after - before for before, after in pairs.values()]), clusters)
     estimates = statistics.paired(sums, sizes, section.alpha, section.seed)
     total = float(sizes.sum())

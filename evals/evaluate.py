@@ -6,11 +6,13 @@ Owns their order and what they publish below a prefix: `eval_report.json`, `gate
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
-from evals import bundle, gate
+from evals import bundle, gate, ledger
+from evals.asking import ModelRuns
+from evals.best_ever import with_best_ever
 from evals.bundle import SuiteEvidence
 from evals.comparison import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.gate import GateVerdict
@@ -18,17 +20,14 @@ from evals.judged import generation, judge_suites
 from evals.judged_evidence import JudgedEvidence
 from evals.ledger import enter
 from evals.libraries.environment import LibraryEnvironments, library_environments
-from evals.libraries.runs import LibraryRun
 from evals.plan import EvalPlan
-from evals.results import EvalArm
-from evals.runner import Grader, Respondent, sampling
+from evals.runner import Grader
 from evals.suites import Suite, pin, suites
 from pipeline import layout
-from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import LibrarySuite, TracesSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import InferenceEngine
-from pipeline.storage import ModelRef, Store
+from pipeline.storage import Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
@@ -53,27 +52,29 @@ def evaluate(
     """
     section, name = plan.section, plan.path(layout.EVIDENCE)
 
-    def run(arm: str, served: ModelRef, model: ModelRef, asked: tuple[Suite, ...]) -> list[EvalArm]:
-        with engine.open(arm, served) as session:
-            respondent = Respondent(served, session, grader, store, log)
-            library = LibraryRun(served, session, section.serving, libraries or library_environments(), store, log)
-            arms = [_arm(respondent, library, section, each) for each in asked]
-        return [each.model_copy(update={"model": model}) for each in arms]
-
     def gather() -> None:
         asked = suites(store, section)
-        champion, candidate = models = plan.iteration.champion, plan.candidate.model
+        models = plan.iteration.champion, plan.candidate.model
         gathered: tuple[SuiteEvidence, ...] = ()
         judged: tuple[JudgedEvidence, ...] = ()
-        problems = unpinned(store, plan, asked) or _over_budget(store, plan, asked)
+        first = tuple(each for each in asked if section.suite(each.name).role != "confirm")
+        second = tuple(each for each in asked if each not in first and _is_unseen(store, plan, each, log))
+        confirming = tuple(each.name for each in second)
+        runs = ModelRuns(store, plan, engine, grader, libraries or library_environments(), log, confirming)
+        problems = unpinned(store, plan, asked) or _over_budget(store, plan, first)
         if not problems:  # else no answer could be of use, and none is paid for
-            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            before = run("champion", champion, champion, asked)
-            after = run("candidate", plan.served(), candidate, asked)
-            pairs = zip(asked, before, after, strict=True)
-            gathered = tuple(SuiteEvidence(suite=each, arms=(one, other)) for each, one, other in pairs)
-            judged = judge_suites(store, plan, judge, gathered, log)
-        evidence = bundle.evidence(plan.iteration.id, section, gathered, problems, models, judged)
+            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in first)}")
+            gathered, stop = runs.gather(first)
+            if stop is None:
+                gathered = tuple(with_best_ever(store, plan, each, grader, log) for each in gathered)
+            judged = () if stop else judge_suites(store, plan, judge, gathered, log)
+        id = plan.iteration.id
+        evidence = bundle.evidence(id, section, gathered, problems, models, judged, confirming)
+        if second and gate.unconfirmed(bundle.supported(evidence), section):
+            problems = _entered(store, plan, second, confirms=True)
+            log(f"evaluation: it would pass: {', '.join(confirming)} must confirm it")
+            gathered += () if problems else runs.gather(second)[0]
+            evidence = bundle.evidence(id, section, gathered, problems, models, judged, confirming)
         bundle.publish(store, name, evidence)
 
     def make() -> EvalReport:
@@ -89,24 +90,28 @@ def evaluate(
     return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
 
 
-def _arm(respondent: Respondent, library: LibraryRun, section: Evaluation, suite: Suite) -> EvalArm:
-    """Our runner asks the items of a suite, or a library asks its task's."""
-    settings = section.suite(suite.name)
-    plan = sampling(section, settings)
-    if isinstance(settings, LibrarySuite):
-        return library.arm(settings, suite, plan)
-    return respondent.run(suite, plan)
-
-
 def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
     """Enter the gate into the ledger before anything is asked; why it may not pass."""
     targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
     by_name = {each.name: each for each in asked}
     judged = [each for each in plan.section.judged if each.role == "target"]
     targets += [generation(each, by_name[each.over], plan.judge) for each in judged]
-    models = plan.iteration.champion, plan.candidate.model
+    return _entered(store, plan, targets)
+
+
+def _entered(store: Store, plan: EvalPlan, targets: Sequence[Suite], confirms: bool = False) -> tuple[str, ...]:
+    iteration, models = plan.iteration, (plan.iteration.champion, plan.candidate.model)
     now = datetime.now(UTC)
-    return tuple(enter(store, plan.iteration.model_name, plan.iteration.id, models, targets, plan.section, now))
+    return tuple(enter(store, iteration.model_name, iteration.id, models, targets, plan.section, now, confirms))
+
+
+def _is_unseen(store: Store, plan: EvalPlan, suite: Suite, log: Log) -> bool:
+    """Whether the suite can confirm: else its target is tested in one step, at the gate's own level."""
+    lines = ledger.lines(store, plan.iteration.model_name)
+    if ledger.unseen(lines, suite.identity(), plan.candidate.model.digest):
+        return True
+    log(f"evaluation: {suite.name} confirms nothing: a gate has asked its items before. Give it others")
+    return False
 
 
 def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
@@ -141,7 +146,9 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
 
 
 def summary(report: EvalReport) -> list[str]:
-    """A line for each suite, for the log."""
+    """A line for each suite, for the log; of an evaluation that was stopped its reason alone."""
+    if report.stop is not None:
+        return [report.stop.reason()]
     return [*map(_line, report.measurements), *map(_judged_line, report.judged)]
 
 

@@ -33,6 +33,13 @@ The rule
    role is report decides nothing, whatever is wrong with it; nor does one whose own items speak against it
    (`advisory`), such as references on which people do not agree.
 
+9. No target may be worse than the best ever on its items by more than its margin (evals/best_ever.py): a guard like
+   the others, against a third run.
+
+10. A suite that confirms a target (role confirm) is asked after all of the above speaks for a PASS, where no gate has
+   asked its items before. Both are tested at the square root of the gate's level: who is no better passes both by luck
+   as often as one test at that level. Otherwise it decides nothing, and the target is tested in one step.
+
 Deliberate departures
 ---------------------
 - Samples that the checker could not grade count against the candidate in both arms, instead of being dropped: a
@@ -47,24 +54,17 @@ Deliberate departures
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from evals import preference
+from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.comparison import Comparison, Difference, EvalReport, Guard, JudgedMeasurement
-from evals.results import EvalArm, Protocol
-from evals.runner import sampling
 from evals.statistics import normal_quantile
-from evals.suites import Suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.storage import ModelRef, Record
 
-MIN_ITEMS = 30
-MIN_CLUSTERS = 30
-MAX_UNGRADED_SHARE = 0.01
 GUARD_POWER = 0.8
 """Of all guards together: the chance that a candidate without any harm passes them."""
 
@@ -94,6 +94,10 @@ class Findings:
     def __init__(self, inconclusive: list[str]) -> None:
         self.inconclusive, self.failures, self.passes = inconclusive, list[str](), list[str]()
 
+    def add(self, kind: Verdict, reason: str) -> None:
+        lists = {Verdict.PASS: self.passes, Verdict.FAIL: self.failures}
+        lists.get(kind, self.inconclusive).append(reason)
+
     def verdict(self) -> tuple[Verdict, list[str]]:
         if self.inconclusive:
             return Verdict.INCONCLUSIVE, [*self.inconclusive, *self.failures]
@@ -102,11 +106,9 @@ class Findings:
 
 def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     """The verdict on a report under the recipe's thresholds. Total: whatever the numbers, it answers."""
-    findings = Findings([*report.problems, *_level_problems(section)])
-    if section != report.section:
-        findings.inconclusive.append("the thresholds are not those that the evidence was gathered under")
-    elif not findings.inconclusive:
-        _judge_suites(report, section, findings)
+    findings = _findings(report, section)
+    if not findings.inconclusive and not findings.failures:
+        _confirm(report, section, findings)
     verdict, reasons = findings.verdict()
     return GateVerdict(
         iteration=report.iteration,
@@ -120,11 +122,45 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     )
 
 
+def unconfirmed(report: EvalReport, section: Evaluation) -> bool:
+    """Whether all that was asked speaks for a PASS, and the suites that confirm it are still to be asked."""
+    measured = {each.suite for each in report.measurements}
+    findings = _findings(report, section)
+    return not findings.inconclusive and not findings.failures and not {*report.confirming} <= measured
+
+
+def _findings(report: EvalReport, section: Evaluation) -> Findings:
+    """Of the first step, which is the only one where nothing confirms."""
+    findings = Findings([*report.problems, *level_problems(section)])
+    if section != report.section:
+        findings.inconclusive.append("the thresholds are not those that the evidence was gathered under")
+    elif report.stop is not None and not findings.inconclusive:
+        findings.failures.append(report.stop.reason())
+    elif not findings.inconclusive:
+        _judge_suites(report, section, findings)
+    return findings
+
+
+def _confirm(report: EvalReport, section: Evaluation, findings: Findings) -> None:
+    """The second step: the improvement once more, on items that no gate had asked. It decides that alone."""
+    measured = {each.suite: each for each in report.measurements}
+    for name in report.confirming:
+        each = measured.get(name)
+        if each is None or each.comparison is None:
+            reasons = each.problems if each else ("the first step was passed, and this one was not asked",)
+            findings.inconclusive += [f"{name}: {why}" for why in reasons or ("nothing was measured",)]
+            continue
+        settings = section.suite(name)
+        findings.inconclusive += [f"{name}: {why}" for why in _inadequacies(each.comparison, section, settings)]
+        kind, text = _improvement(name, each.comparison, section.target_alpha(settings, report.confirming))
+        findings.add(kind, f"{text} (confirming {settings.confirms})")
+
+
 def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -> None:
     gating: list[tuple[SuiteSection, Comparison]] = []
     for each in report.measurements:
         settings = section.suite(each.suite)
-        if settings.role == "report" or each.advisory:
+        if settings.role in ("report", "confirm") or each.advisory:
             continue
         if each.comparison is None:
             findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
@@ -146,126 +182,14 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     guards = sum(guard.rule == "safe" for _, each in gating for guard in each.guards) + len(losses)
     power = GUARD_POWER ** (1 / max(guards, 1))
     targets = [(s, c) for s, c in gating if s.role == "target"]
-    _improvements(targets, [each for s, each in judged if s.role == "target"], section, findings)
+    judged_targets = [each for s, each in judged if s.role == "target"]
+    _improvements(targets, judged_targets, section, report.confirming, findings)
     for name, loss in losses:
         _non_inferiority(name, loss, section, power, findings)
     for settings, comparison in gating:
         for guard in comparison.guards:
             _non_inferiority(settings.name, guard, section, power, findings)
         _floor(settings, comparison, findings)
-
-
-def problems(
-    suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection, graded: bool = True
-) -> list[str]:
-    """Why these two runs, champion first, cannot be compared; empty when they can. `graded`: by the grades of their
-    answers, not by the answers alone."""
-    ids = [item.id for item in suite.items]
-    plan = sampling(section, settings)
-    reasons = _level_problems(section)
-    items, clusters = (2, 2) if settings.role == "report" else (MIN_ITEMS, MIN_CLUSTERS)  # two have a spread
-    if len(ids) < items:
-        reasons.append(f"{len(ids)} items are too few (at least {items})")
-    if suite.clusters < clusters:
-        reasons.append(f"{suite.clusters} clusters are too few (at least {clusters})")
-    reasons += _id_problems("the suite", ids, ids)
-    reasons += _protocol_problems(*(arm.protocol for arm in arms))
-    for name, arm in zip(("champion", "candidate"), arms, strict=True):
-        asked = arm.protocol.answers
-        if arm.protocol.suite_digest != suite.digest():
-            reasons.append(f"{name}: the items are not those that it answered (suite digest)")
-        if (asked.temperature, asked.max_completion_tokens, asked.seed, arm.protocol.samples) != (
-            plan.temperature, plan.max_completion_tokens, plan.seed, plan.samples,
-        ):  # fmt: skip
-            reasons.append(f"{name}: it was not sampled as the recipe asks")
-        reasons += _id_problems(name, [result.id for result in arm.results], ids)
-        reasons += _sample_problems(name, arm, plan.samples, graded)
-    return reasons or _prompt_problems(*arms)
-
-
-ALIKE = {
-    "suite": "run both over the same suite",
-    "suite_digest": "run both over the same items",
-    "samples": "draw as many samples of both",
-    "verifier": "grade both with the same release of the verifier",
-    "temperature": "sample both by the same plan",
-    "max_completion_tokens": "sample both by the same plan",
-    "seed": "sample both by the same plan",
-    "engine": "serve both with the same engine",
-    "version": "serve both with the same release of the engine",
-    "device": "serve both on the same kind of device",
-    "dtype": "serve both in the same precision",
-    "stop_ids": "give both the same eos_token_id in config.json, generation_config.json and tokenizer",
-    "context": "give both the same max_position_embeddings in config.json",
-    "tokens_digest": "give both the same tokenizer and a chat template that depends on the messages alone",
-    "batch_invariant": "serve both with the same flags",
-}
-"""What makes two protocols equal, by the field that differs."""
-
-
-def _protocol_problems(champion: Protocol, candidate: Protocol) -> list[str]:
-    """The fields in which two protocols differ, each with both values and what would make them equal."""
-    one, other = _flat(champion), _flat(candidate)
-    return [
-        f"the arms ran under different protocols: {name} (champion {_brief(one[name])}, candidate "
-        f"{_brief(other[name])}): {ALIKE[name]}"
-        for name in one
-        if one[name] != other[name]
-    ]
-
-
-def _flat(protocol: Protocol) -> dict[str, object]:
-    """The protocol's fields and those of what it holds, side by side."""
-    answers = protocol.answers
-    return (
-        protocol.model_dump(exclude={"answers"})
-        | answers.model_dump(exclude={"decoding"})
-        | answers.decoding.model_dump()
-    )
-
-
-def _prompt_problems(champion: EvalArm, candidate: EvalArm) -> list[str]:
-    """Prompts that the two arms read as other numbers of tokens."""
-    lengths = {each.id: each.counts().prompt_tokens for each in champion.results}
-    pairs = [(each.id, each.counts().prompt_tokens, lengths[each.id]) for each in candidate.results]
-    other = [id for id, one, two in pairs if one and two and one != two]  # 0: an engine that does not say
-    return [
-        f"{len(other)} prompts, such as that of {min(other)}, are not as long in tokens for both: "
-        f"{ALIKE['tokens_digest']}"
-    ] if other else []  # fmt: skip
-
-
-def _brief(value: object) -> str:
-    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return text[:12] if re.fullmatch(r"[0-9a-f]{64}", text) else text
-
-
-def _level_problems(section: Evaluation) -> list[str]:
-    return [] if 0 < section.alpha < 0.5 else [f"alpha is {section.alpha}, not between 0 and 0.5"]
-
-
-def _id_problems(name: str, ids: list[str], expected: list[str]) -> list[str]:
-    if not ids:
-        return [f"{name}: empty"]
-    repeated = [item for item, times in Counter(ids).items() if times > 1]
-    missing, extra = set(expected) - set(ids), set(ids) - set(expected)
-    named = (("repeated", repeated), ("missing", missing), ("extra", extra))
-    return [f"{name}: {len(which)} {what} item ids, such as {min(which)}" for what, which in named if which]
-
-
-def _sample_problems(name: str, arm: EvalArm, k: int, graded: bool) -> list[str]:
-    reasons: list[str] = []
-    counts = [result.counts() for result in arm.results]
-    samples, ungraded = sum(each.samples for each in counts), sum(each.ungraded for each in counts)
-    if ragged := sum(each.samples != k for each in counts):
-        reasons.append(f"{name}: {ragged} items without exactly {k} samples")
-    if not graded:
-        return reasons
-    if unreadable := sum(each.unreadable for each in counts):
-        reasons.append(f"{name}: {unreadable} samples whose reference cannot be read")
-    if ungraded > MAX_UNGRADED_SHARE * samples:
-        reasons.append(f"{name}: {ungraded} of {samples} samples ungraded (at most {MAX_UNGRADED_SHARE:.0%})")
-    return reasons
 
 
 def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSection) -> list[str]:
@@ -279,7 +203,10 @@ def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSe
         reasons.append("a number is not finite")
     if comparison.items < MIN_ITEMS or comparison.clusters < MIN_CLUSTERS:
         reasons.append(f"{comparison.items} items in {comparison.clusters} clusters are too few")
-    if settings.role == "target" and not comparison.difference.standard_error <= section.max_standard_error:
+    if (
+        settings.role in ("target", "confirm")
+        and not comparison.difference.standard_error <= section.max_standard_error
+    ):
         reasons.append(
             f"the standard error of the difference is {comparison.difference.standard_error:.4f}, "
             f"above {section.max_standard_error}: evaluate more items"
@@ -291,27 +218,28 @@ def _improvements(
     targets: list[tuple[SuiteSection, Comparison]],
     judged: list[JudgedMeasurement],
     section: Evaluation,
+    confirming: Collection[str],
     findings: Findings,
 ) -> None:
     if section.improve == "cost":
         for settings, comparison in targets:
             _shorter(settings.name, comparison, section, findings)
         return
-    outcomes = [_improvement(settings.name, comparison, section) for settings, comparison in targets]
+    levels = [section.target_alpha(settings, confirming) for settings, _ in targets]
+    outcomes = [_improvement(s.name, compared, level) for (s, compared), level in zip(targets, levels, strict=True)]
     outcomes += map(_preferred, judged)
     if section.improve == "any" and (shown := [text for kind, text in outcomes if kind is Verdict.PASS]):
         findings.passes += shown
         return
     for kind, text in outcomes:
-        lists = {Verdict.PASS: findings.passes, Verdict.FAIL: findings.failures}
-        lists.get(kind, findings.inconclusive).append(text)
+        findings.add(kind, text)
 
 
-def _improvement(name: str, comparison: Comparison, section: Evaluation) -> tuple[Verdict, str]:
+def _improvement(name: str, comparison: Comparison, alpha: float) -> tuple[Verdict, str]:
     gain = comparison.difference
     shown = [gain.lower > 0, gain.bootstrap_lower > 0]
     if comparison.mcnemar_p is not None:
-        shown.append(comparison.mcnemar_p < section.improvement_alpha())
+        shown.append(comparison.mcnemar_p < alpha)
     bounds = f"accuracy {gain.value:+.4f}, {_bounds(gain, lambda d: (d.lower, d.bootstrap_lower), 'at least')}"
     if all(shown):
         return Verdict.PASS, f"{name}: improvement shown: {bounds}"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from evals import gate, win_rate
+from evals import win_rate
+from evals.comparable import MIN_CLUSTERS, MIN_ITEMS
+from evals.comparable import problems as comparison_problems
 from evals.comparison import Difference, Guard, JudgedMeasurement, WinRate
 from evals.results import EvalArm
 from evals.suites import Suite
@@ -76,7 +78,7 @@ def guards_rate(settings: JudgedSuite, section: Evaluation) -> bool:
 
 def pairing_problems(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation) -> list[str]:
     """Why the answers of these runs cannot be held against each other. How they were graded is no matter here."""
-    reasons = gate.problems(suite, arms, section, section.suite(suite.name), graded=False)
+    reasons = comparison_problems(suite, arms, section, section.suite(suite.name), graded=False)
     return [f"its answers are those to {suite.name}: {why}" for why in reasons]
 
 
@@ -86,9 +88,9 @@ def _problems(pairs: tuple[JudgedPair, ...], suite: Suite, settings: JudgedSuite
     if {each.item: each.cluster for each in pairs} != items:
         reasons.append("the pairs are not those that the recipe asks for: judge again")
     clusters = len({each.cluster for each in pairs})
-    if len(pairs) < gate.MIN_ITEMS or clusters < gate.MIN_CLUSTERS:
+    if len(pairs) < MIN_ITEMS or clusters < MIN_CLUSTERS:
         reasons.append(
-            f"{len(pairs)} pairs in {clusters} clusters are too few (at least {gate.MIN_ITEMS} in {gate.MIN_CLUSTERS})"
+            f"{len(pairs)} pairs in {clusters} clusters are too few (at least {MIN_ITEMS} in {MIN_CLUSTERS})"
         )
     return reasons
 

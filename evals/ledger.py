@@ -14,11 +14,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Literal
 
 from pydantic import AwareDatetime
 
-from evals.comparison import Difference
 from evals.suites import Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
@@ -61,7 +59,8 @@ def enter(
     """Write the lines of a gate (champion first of `models`), before anything is asked; those that are there stand.
 
     Returns why it may not be asked, and then writes no line: the year's luck is spent, or the settings changed after
-    this candidate's first answer. `confirms`: the second step of `confirmed`, whose level the first step has spent.
+    this candidate's first answer. `confirms`: the second step, whose level the first step has spent; its items
+    must be such that no gate has asked.
     """
     champion, candidate = (each.digest for each in models)
     digest = section_digest(section)
@@ -87,6 +86,13 @@ def enter(
             for each in targets
             if each.identity() in there and there[each.identity()].section != digest
         ]
+        if confirms:
+            reasons += [
+                f"{each.name}: another gate has asked its items meanwhile, and they confirm nothing any more: evaluate "
+                "again in a new iteration"
+                for each in targets
+                if not unseen(ledger, each.identity(), candidate)
+            ]
         if not reasons and new and section.luck_per_year is not None:
             reasons = _overspent(ledger, new, section.luck_per_year, now)
         for line in () if reasons else new:
@@ -144,24 +150,7 @@ def _changed(first: GateLine, digest: str) -> str:
     )
 
 
-def confirmation_alpha(section: Evaluation) -> float:
-    """One-sided level of each of the two tests of `confirmed`, which together have the level of one gate."""
-    return math.sqrt(section.gate_alpha())
-
-
-def unseen(ledger: Sequence[GateLine], generation: str) -> bool:
-    """Whether no gate has asked about these items (by the suite's digest): only such may confirm."""
-    return all(line.generation != generation for line in ledger)
-
-
-def confirmed(first: Difference, second: Difference | None) -> Literal["not shown", "confirm", "shown"]:
-    """An improvement in two steps, each with bounds at `confirmation_alpha`: what the first items show is confirmed on
-    items that no gate has seen. Where nothing improved, the second set costs nothing.
-
-    "confirm": ask the second set; it decides alone, whatever the first one's size.
-    """
-    if min(first.lower, first.bootstrap_lower) <= 0:
-        return "not shown"
-    if second is None:
-        return "confirm"
-    return "shown" if min(second.lower, second.bootstrap_lower) > 0 else "not shown"
+def unseen(ledger: Sequence[GateLine], generation: str, candidate: str) -> bool:
+    """Whether no gate has asked about these items (by the suite's digest): only such may confirm. The confirmation of
+    the `candidate` itself, which may go on after a kill, is no other gate."""
+    return all(line.generation != generation or (line.candidate == candidate and line.alpha == 0) for line in ledger)

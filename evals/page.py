@@ -57,13 +57,14 @@ def changed(evidence: SuiteEvidence) -> tuple[list[ChangedAnswer], list[ChangedA
 def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> str:
     """The whole file."""
     title = f"Evaluation of iteration {html.escape(report.iteration)}"
+    about = "Why asking ended early" if report.stop else "Scores and paired differences with intervals"
     png = base64.b64encode(reports.picture(report)).decode()
     parts = [
         f"<h1>{title}: <span class='{verdict.verdict}'>{verdict.verdict}</span></h1>",
         "<ul>", *(f"<li>{html.escape(reason)}</li>" for reason in verdict.reasons), "</ul>",
         f"<p>Champion {report.champion.digest[:12]}, candidate {report.candidate.digest[:12]}, "
         f"evidence {report.bundle.digest[:12]}.</p>",
-        f"<img alt='Scores and paired differences with intervals' src='data:image/png;base64,{png}'>",
+        f"<img alt='{about}' src='data:image/png;base64,{png}'>",
         *_tables(reports.table(report)),
         *(line for each in evidence.suites for line in _changes(each)),
     ]  # fmt: skip
@@ -102,7 +103,8 @@ def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]
 def _changes(evidence: SuiteEvidence) -> Iterator[str]:
     name = html.escape(evidence.suite.name)
     for title, answers in zip(("From right to wrong", "From wrong to right"), changed(evidence), strict=True):
-        yield f"<h2>{name}: {title.lower()} ({len(answers):,} of {len(evidence.suite.items):,} items)</h2>"
+        asked = len(evidence.arms[1].results)
+        yield f"<h2>{name}: {title.lower()} ({len(answers):,} of {asked:,} items)</h2>"
         if len(answers) > SHOWN:
             yield f"<p>The first {SHOWN} of them.</p>"
         yield from map(_pair, answers[:SHOWN])

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evals.gate import GUARD_POWER, MIN_CLUSTERS, MIN_ITEMS
+from evals.comparable import MIN_CLUSTERS, MIN_ITEMS
+from evals.gate import GUARD_POWER
 from evals.judged_evidence import guards_rate
 from evals.results import EvalArm
 from evals.runner import sampling
@@ -26,6 +27,9 @@ from pipeline.recipe.suites import ArithmeticSuite, FileSuite, Role, SuiteSectio
 
 DEFECT_GUARDS = 4
 """Guards of every gating suite that must be shown to hold: no answer, truncated, refusal, length."""
+
+IMPROVING = ("target", "confirm")
+"""Roles of suites whose score must improve."""
 
 PREFERENCE_SPREAD = 0.47
 """Standard error of a win rate at equal lengths, times the root of its pairs (simulated: .44 to .49)."""
@@ -55,7 +59,8 @@ class SuitePlan(NamedTuple):
     variance: Variance
     standard_error: float
     gain: float | None
-    """Of a target that must improve: the gain that is shown with a power of 0.8."""
+    """Of a target that must improve: the gain that is shown with a power of 0.8; of a target and the suite that
+    confirms it, with the root of that each."""
     margin: float | None
     """Where the score guards: the registered margin."""
     holds: float | None
@@ -92,7 +97,8 @@ class GateCost(NamedTuple):
 
 def plan(suites: Sequence[Suite], section: Evaluation, variances: Mapping[str, Variance]) -> GatePlan:
     """The power of the recipe's evaluation over these suites; `variances` by their names, else `UNKNOWN_MODEL`."""
-    gating = [section.suite(each.name) for each in suites if section.suite(each.name).role != "report"]
+    sections = [section.suite(each.name) for each in suites]
+    gating = [each for each in sections if each.role in ("target", "guard")]
     guards = sum(DEFECT_GUARDS + _guards_score(each, section) for each in gating)
     guards += sum(guards_rate(each, section) for each in section.judged)
     share = GUARD_POWER ** (1 / max(guards, 1))
@@ -194,7 +200,9 @@ def _planned(suite: Suite, section: Evaluation, variance: Variance, share: float
     settings = section.suite(suite.name)
     samples = sampling(section, settings).samples
     error = math.sqrt((variance.between + variance.within / samples) / max(len(suite.items), 1))
-    improves, guards = settings.role == "target" and section.improve != "cost", _guards_score(settings, section)
+    improves, guards = settings.role in IMPROVING and section.improve != "cost", _guards_score(settings, section)
+    alpha = section.target_alpha(settings, [each.name for each in section.asked if each.confirms])
+    power = GUARD_POWER if alpha == section.improvement_alpha() else math.sqrt(GUARD_POWER)
     level = normal_quantile(1 - section.alpha)
     return SuitePlan(
         name=suite.name,
@@ -204,7 +212,7 @@ def _planned(suite: Suite, section: Evaluation, variance: Variance, share: float
         samples=samples,
         variance=variance,
         standard_error=error,
-        gain=_reach(section.improvement_alpha(), GUARD_POWER) * error if improves else None,
+        gain=_reach(alpha, power) * error if improves else None,
         margin=settings.margin if guards else None,
         holds=_reach(section.alpha, share) * error if guards else None,
         power=_normal(settings.margin / error - level) if guards and error > 0 else None,
@@ -226,7 +234,7 @@ def _shortfalls(planned: SuitePlan, section: Evaluation) -> list[str]:
             f"it has {planned.items} items in {planned.clusters} clusters, and the gate wants {MIN_ITEMS} in "
             f"{MIN_CLUSTERS}. {more}."
         )
-    if planned.role == "target" and planned.standard_error > section.max_standard_error:
+    if planned.role in IMPROVING and planned.standard_error > section.max_standard_error:
         needed = math.ceil(planned.items * (planned.standard_error / section.max_standard_error) ** 2)
         short.append(
             f"{planned.items} items of {planned.samples} samples leave a standard error of about "

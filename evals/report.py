@@ -13,12 +13,14 @@ from evals.comparison import (
     ConfidenceInterval,
     Difference,
     EvalReport,
+    FutilityStop,
     Guard,
     JudgedMeasurement,
     Slice,
     SuiteMeasurement,
 )
 from evals.gate import GateVerdict
+from evals.power import IMPROVING
 from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
@@ -34,12 +36,26 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     lines = [f"**{verdict.verdict}**", "", *(f"- {reason}" for reason in verdict.reasons), ""] if verdict else []
     if report.problems:
         lines += ["No comparison:", "", *(f"- {problem}" for problem in report.problems), ""]
+    if report.stop is not None:
+        return "\n".join([*lines, *_stopped(report.stop)]).rstrip()
     for measured in report.measurements:
         lines += _suite(measured, report.section.suite(measured.suite), report.section)
     for judged in report.judged:
         settings = next(each for each in report.section.judged if each.name == judged.suite)
         lines += _judged_suite(judged, settings, report.section)
     return "\n".join(lines).rstrip()
+
+
+def _stopped(stop: FutilityStop) -> list[str]:
+    """No score: what was answered until then was enough to stop, and is no estimate of either model."""
+    return [
+        f"Stopped for futility at look {stop.look} of {stop.of}: the improvement had become unlikely to be shown. No "
+        "score is reported, because answers that stop an evaluation are low by selection.",
+        "",
+        "| target | clusters asked | planned | chance that all of them would show it |",
+        "|---|---|---|---|",
+        *(f"| {each.suite} | {each.clusters:,} | {each.planned:,} | {each.power:.1%} |" for each in stop.targets),
+    ]
 
 
 def _judged_suite(measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation) -> list[str]:
@@ -79,6 +95,11 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
         return [*lines, "No comparison:", "", *(f"- {problem}" for problem in measured.problems), ""]
     rates = f"{_interval(compared.champion)} | {_interval(compared.candidate)} | {_change(compared.difference)}"
     gain = f"lower bound {compared.difference.lower:+z.1%} > 0"
+    if measured.alpha is not None:
+        first = f"confirms {settings.confirms}" if settings.confirms else "is confirmed on items that no gate has asked"
+        lines += [f"Tested in two steps, at level {measured.alpha:.4g} each: this one {first}.", ""]
+    if measured.best:
+        lines += [f"The best ever on these items is {measured.best[:12]}, neither of the two: it is a guard.", ""]
     lines += [
         f"{compared.items:,} items in {compared.clusters:,} clusters, {compared.samples_per_item} samples of each; "
         f"95% intervals. Ungraded samples: champion {compared.ungraded_champion}, "
@@ -86,7 +107,7 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
         "",
         "| metric | champion | candidate | difference | required |",
         "|---|---|---|---|---|",
-        f"| accuracy | {rates} | {gain if settings.role == 'target' and section.improve != 'cost' else ''} |",
+        f"| accuracy | {rates} | {gain if settings.role in IMPROVING and section.improve != 'cost' else ''} |",
     ]
     if settings.floor is not None:
         lines.append(f"| floor | | {_interval(compared.candidate)} | | lower end >= {settings.floor:.1%} |")
@@ -116,12 +137,13 @@ def _guard(guard: Guard, settings: SuiteSection) -> str:
     else:
         change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
         rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
-    return f"| {_words(guard)} | {rates} | {change} | {'' if settings.role == 'report' else required} |"
+    return f"| {_words(guard)} | {rates} | {change} | {required if settings.role in ('target', 'guard') else ''} |"
 
 
 def _words(guard: Guard) -> str:
     """A guard's name for people."""
-    return {"score": "wrong answers", "pii": "personal data"}.get(guard.name, guard.name.replace("_", " "))
+    words = {"score": "wrong answers", "pii": "personal data", "best_ever": "wrong answers, best ever as champion"}
+    return words.get(guard.name, guard.name.replace("_", " "))
 
 
 def _slice(row: Slice) -> str:
@@ -146,7 +168,8 @@ def _draw(figure: Any, report: EvalReport) -> None:
             *report.problems,
             *(f"{each.suite}: {why}" for each in report.measurements for why in each.problems),
         ]
-        text = "No comparison\n" + "\n".join(problems)
+        stop = [report.stop.reason().replace("(", "\n").replace("; ", "\n").rstrip(")")] if report.stop else []
+        text = "\n".join(stop or ["No comparison", *problems])
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
         return
     heights = [1 + len(each.comparison.guards) for each in compared if each.comparison]
@@ -156,7 +179,7 @@ def _draw(figure: Any, report: EvalReport) -> None:
         settings, last = report.section.suite(each.suite), number == len(compared) - 1
         _draw_scores(left, each.comparison, "score (%)" if last else "")
         below = "candidate minus champion (points; length in %; thick: the gate's bounds)"
-        improves = settings.role == "target" and report.section.improve != "cost"
+        improves = settings.role in IMPROVING and report.section.improve != "cost"
         _draw_differences(right, each.comparison, improves, below if last else "")
         asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
         about = f"{each.suite} ({settings.role}): {asked}"

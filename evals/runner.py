@@ -49,8 +49,9 @@ class Respondent(NamedTuple):
     store: Store
     log: Log
 
-    def run(self, suite: Suite, plan: Sampling) -> EvalArm:
-        """`plan.samples` graded answers of every item. What is in the journal is not asked again.
+    def run(self, suite: Suite, plan: Sampling, part: Sequence[Item] | None = None) -> EvalArm:
+        """`plan.samples` graded answers of every item, or of those of a `part`. What is in the journal is not asked
+        again.
 
         Raises what the session does, and ValueError when the grader answers with another number of grades than it was
         asked for: then nothing says which completion belongs to which item.
@@ -61,7 +62,8 @@ class Respondent(NamedTuple):
             max_completion_tokens=plan.max_completion_tokens,
             seed=plan.seed,
         )
-        asked = self._asked(suite, plan, protocol.digest())
+        items = suite.items if part is None else part
+        asked = questions(self.model.digest, suite, items, plan, protocol.digest())
         answers = self._answers(suite.name, asked, plan, protocol)
         return EvalArm(
             model=self.model,
@@ -72,19 +74,8 @@ class Respondent(NamedTuple):
                 verifier=VERSION,
                 answers=protocol,
             ),
-            results=self._graded(suite, plan.samples, answers),
+            results=graded(self.grader, suite, items, plan.samples, answers),
         )
-
-    def _asked(self, suite: Suite, plan: Sampling, protocol: str) -> list[Asked]:
-        """By item, then by sample."""
-        asked: list[Asked] = []
-        for item in suite.items:
-            messages = suite.messages(item)
-            for sample in range(plan.samples):
-                key = answer_key(self.model.digest, protocol, item.id, messages, sample)
-                seed = answer_seed(plan.seed, item.id, sample)
-                asked.append(Asked(item, AnswerRequest(key=key, messages=messages, seed=seed)))
-        return asked
 
     def _answers(self, name: str, asked: list[Asked], plan: Sampling, protocol: AnswerProtocol) -> list[Answer]:
         """In the order of what is asked."""
@@ -102,22 +93,38 @@ class Respondent(NamedTuple):
             raise ValueError(f"The engine left {lost} of {len(todo)} questions without an answer. Evaluate again.")
         return [answers[each.request.key] for each in asked]
 
-    def _graded(self, suite: Suite, k: int, answers: list[Answer]) -> tuple[ItemResult, ...]:
-        by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]
-        tasks = [VerifierTask(a.text, item.reference, item.check) for item, drawn in by_item for a in drawn]
-        grades = self.grader(tasks)
-        if len(grades) != len(tasks):
-            raise ValueError(f"The grader returned {len(grades)} grades of {len(tasks)} pairs. Make it grade each.")
-        graded = iter(grades)
-        return tuple(
-            ItemResult(
-                id=item.id,
-                salt=item.salt,
-                prompt_tokens=max(a.prompt_tokens for a in drawn),
-                samples=tuple(_sample(suite, item, a, next(graded)) for a in drawn),
-            )
-            for item, drawn in by_item
+
+def questions(model: str, suite: Suite, items: Sequence[Item], plan: Sampling, protocol: str) -> list[Asked]:
+    """What a model (by digest) is asked under a protocol (by digest): by item, then by sample."""
+    asked: list[Asked] = []
+    for item in items:
+        messages = suite.messages(item)
+        for sample in range(plan.samples):
+            key = answer_key(model, protocol, item.id, messages, sample)
+            seed = answer_seed(plan.seed, item.id, sample)
+            asked.append(Asked(item, AnswerRequest(key=key, messages=messages, seed=seed)))
+    return asked
+
+
+def graded(
+    grader: Grader, suite: Suite, items: Sequence[Item], k: int, answers: Sequence[Answer]
+) -> tuple[ItemResult, ...]:
+    """The answers, k to each item, with their grades. Raises ValueError where the grader returns another number."""
+    by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(items)]
+    tasks = [VerifierTask(a.text, item.reference, item.check) for item, drawn in by_item for a in drawn]
+    grades = grader(tasks)
+    if len(grades) != len(tasks):
+        raise ValueError(f"The grader returned {len(grades)} grades of {len(tasks)} pairs. Make it grade each.")
+    in_order = iter(grades)
+    return tuple(
+        ItemResult(
+            id=item.id,
+            salt=item.salt,
+            prompt_tokens=max(a.prompt_tokens for a in drawn),
+            samples=tuple(_sample(suite, item, a, next(in_order)) for a in drawn),
         )
+        for item, drawn in by_item
+    )
 
 
 def _keeper(journal: AnswerJournal, items: dict[str, str], errors: dict[str, Answer]) -> Callable[[Answer], None]:

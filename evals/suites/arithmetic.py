@@ -15,6 +15,7 @@ from pipeline.storage import Store
 
 
 def items(section: ArithmeticSuite, store: Store, seed: int) -> tuple[Item, ...]:
+    seed = seed if section.seed is None else section.seed
     path = store.path(layout.suite(section.name, seed, section.items))
     write = f"python -m pipeline.demo.suite {shlex.quote(str(path))} --seed {seed} --items {section.items}"
     try:

@@ -22,6 +22,7 @@ from pipeline.storage import Store, write_atomically
 
 def ensure_suite(store: Store, section: ArithmeticSuite, seed: int) -> Path:
     """The file of the suite that the section asks for, after it was written where it is not there, or is another."""
+    seed = seed if section.seed is None else section.seed
     path = store.path(layout.suite(section.name, seed, section.items))
     text = suite_text(section, seed)
     if not path.is_file() or path.read_bytes() != text.encode():
@@ -31,7 +32,8 @@ def ensure_suite(store: Store, section: ArithmeticSuite, seed: int) -> Path:
 
 def suite_text(section: ArithmeticSuite, seed: int) -> str:
     """The file's content: a JSON line for each of its held-out problems, the same for the same arguments."""
-    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _rows(seed, section.items))
+    rows = _rows(seed if section.seed is None else section.seed, section.items)
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
 def _rows(seed: int, items: int) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -42,6 +44,9 @@ class Evaluation(Section):
     gates_per_year: PositiveInt = 20
     """Candidates that a year may bring to the gate. The ledger (evals/ledger.py) adds up the levels of their tests;
     beyond `luck_per_year` the verdict is INCONCLUSIVE until the oldest is a year ago."""
+    futility: bool = Field(default=True, exclude_if=bool)
+    """Stop asking the candidate, with FAIL, once the whole evaluation has become unlikely (under 10%) to show the
+    improvement. false: every answer is asked."""
     guard_margin: Share = 0.03
     """Non-inferiority margin of the guards that are shares of answers: without an answer, truncated, refused."""
     longer_by: PositiveFloat = 0.3
@@ -55,7 +60,7 @@ class Evaluation(Section):
             raise ValueError(f"two suites are named {repeated[0]}: give each a name of its own.")
         if not self.targets:
             raise ValueError("no suite has the role target: nothing could be shown to improve. Give one that role.")
-        names = [each.name for each in self.asked]
+        names = [each.name for each in self.asked if each.role != "confirm"]
         for judged in self.judged:
             if judged.over not in names:
                 raise ValueError(
@@ -72,6 +77,9 @@ class Evaluation(Section):
                 "improve: cost asks for shorter answers to a target, and the only targets are judged. Give a suite "
                 "whose answers are checked the role target."
             )
+        for each in self.asked:
+            if each.confirms is not None:
+                self._check_confirmation(each)
         library = next((each for each in self.suites if isinstance(each, LibrarySuite)), None)
         if library is not None and self.serving.kind == "transformers":
             raise ValueError(
@@ -79,6 +87,19 @@ class Evaluation(Section):
                 "transformers has none. Set serving.kind to vllm or endpoint."
             )
         return self
+
+    def _check_confirmation(self, suite: SuiteSection) -> None:
+        target = next((each for each in self.asked if each.name == suite.confirms), None)
+        if target is None or target.role != "target":
+            names = [each.name for each in self.asked if each.role == "target"]
+            raise ValueError(
+                f"the suite {suite.name} confirms {suite.confirms}, which is no target with items. Set confirms to one "
+                f"of {', '.join(names) or 'the targets that you add'}."
+            )
+        if sum(each.confirms == suite.confirms for each in self.asked) > 1:
+            raise ValueError(f"two suites confirm {suite.confirms}: leave one of them.")
+        if self.improve != "all":
+            raise ValueError(f"improve: {self.improve} is tested in one step. Take {suite.name} out, or improve all.")
 
     @property
     def asked(self) -> tuple[SuiteSection, ...]:
@@ -101,6 +122,12 @@ class Evaluation(Section):
     def gate_alpha(self) -> float:
         """One-sided level of the improvement test as a whole: the gate's part of the year's luck, at most `alpha`."""
         return self.alpha if self.luck_per_year is None else min(self.alpha, self.luck_per_year / self.gates_per_year)
+
+    def target_alpha(self, suite: SuiteSection, confirming: Collection[str]) -> float:
+        """One-sided level at which a suite's improvement is tested where the suites named in `confirming` are asked in
+        a second step: the two tests of a pair have the gate's level together."""
+        pair = {suite.name, *(each.name for each in self.asked if each.confirms == suite.name)}
+        return math.sqrt(self.gate_alpha()) if pair & {*confirming} else self.improvement_alpha()
 
     def improvement_alpha(self) -> float:
         """One-sided level at which one target is tested."""

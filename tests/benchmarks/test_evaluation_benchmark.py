@@ -83,6 +83,7 @@ def test_the_gate_keeps_its_promises_in_small() -> None:
     assert 0.02 < figures["gate_pass_at_margin"] < 0.08  # of 400
     assert figures["lucky_year"] < 0.09 and figures["lucky_year_confirmed"] < 0.09  # of 300
     assert figures["lucky_year_unplanned"] > 0.5
+    assert figures["confirmed_decisions_equal"] == figures["futility_looks_equal"] == 1
     assert figures["power_plan_error"] < 0.06
     assert figures["futility_samples_unchanged_at_alpha"] < 0.85
     assert figures["futility_power_lost_at_alpha"] < 0.03

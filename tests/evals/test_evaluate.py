@@ -268,14 +268,18 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
 
 
 def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) -> None:
-    store, _, report = launch(tmp_path, skill=0.1)
+    store, engine = Store(tmp_path), StandIn({"old": 0.4, "new": 0.1})
+    work = context(store)
+    whole = SECTION.model_copy(update={"futility": False})
+    work = replace(work, recipe=work.recipe.model_copy(update={"evaluation": whole}))
+    report = evaluated(work, NEW, engine)
     (measured,) = report.measurements
     better = measured.comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})
     comparison = measured.comparison.model_copy(update={"difference": better})
     forged = report.model_copy(update={"measurements": (measured.model_copy(update={"comparison": comparison}),)})
     with pytest.raises(ValueError, match="evaluate again"):
-        decide(context(store), forged)
-    assert decide(context(store), report).verdict is Verdict.FAIL
+        decide(work, forged)
+    assert decide(work, report).verdict is Verdict.FAIL
 
 
 def test_the_suite_is_held_out_fixed_and_clustered() -> None:

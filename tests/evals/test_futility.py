@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evals.futility import SHARES, FutilityStop, asking_order, conditional_power, futile, looks
+from evals.comparison import FutilityLook, FutilityStop
+from evals.futility import SHARES, asking_order, conditional_power, design_effect, futile, looks, stoppable
 from evals.statistics import mean_and_standard_error, reach
+from evals.suites import Suite
+from pipeline.recipe import Evaluation
 
 
 def passes(sums: np.ndarray, alpha: float) -> np.ndarray:
@@ -72,9 +75,47 @@ def test_one_hopeless_target_of_all_is_enough() -> None:
 
 
 def test_a_stop_tells_its_look_and_no_estimate() -> None:
-    stop = FutilityStop(clusters=40, planned=100, power={"gsm8k": 0.043})
-    assert "stopped after 40 of 100 clusters" in stop.reason() and "gsm8k 4.3%" in stop.reason()
-    assert set(FutilityStop.model_fields) == {"clusters", "planned", "power"}
+    target = FutilityLook(suite="gsm8k", clusters=40, planned=100, power=0.043)
+    reason = FutilityStop(look=3, of=5, targets=(target,)).reason()
+    assert "at look 3 of 5 (gsm8k: 40 of 100 clusters asked, 4.3% chance" in reason
+    assert {*FutilityLook.model_fields} == {"suite", "clusters", "planned", "power"}
+
+
+def suites_of(*sections: dict[str, object], **changes: object) -> tuple[Evaluation, list[Suite]]:
+    section = Evaluation.model_validate({"suites": list(sections), **changes})
+    return section, [Suite(name=each.name, items=()) for each in section.asked]
+
+
+TARGET = {"kind": "arithmetic"}
+FILE = {"kind": "jsonl", "name": "own", "path": "own.jsonl"}
+JUDGED = {"kind": "judged", "name": "liked", "over": "arithmetic"}
+LIBRARY = {"kind": "inspect", "name": "lib", "task": "a.py@b"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "changes", "expected"),
+    [
+        ([TARGET], {}, ["arithmetic"]),
+        ([TARGET], {"futility": False}, []),
+        ([TARGET], {"improve": "cost"}, []),
+        ([TARGET, {**FILE, "role": "guard"}], {}, ["arithmetic"]),
+        ([TARGET, FILE, JUDGED], {}, ["own"]),
+        ([TARGET, LIBRARY], {"serving": {"kind": "vllm"}}, ["arithmetic"]),
+        ([TARGET, FILE], {"improve": "any"}, ["arithmetic", "own"]),
+        ([TARGET, LIBRARY], {"serving": {"kind": "vllm"}, "improve": "any"}, []),
+        ([FILE, TARGET, {**JUDGED, "over": "own", "role": "target"}], {"improve": "any"}, []),
+    ],
+)
+def test_only_targets_with_checks_of_our_own_stop(
+    sections: list[dict[str, object]], changes: dict[str, object], expected: list[str]
+) -> None:
+    section, suites = suites_of(*sections, **changes)
+    assert [each.name for each in stoppable(section, suites)] == expected
+
+
+def test_a_suite_that_decides_nothing_stops_nothing() -> None:
+    section, (suite,) = suites_of(TARGET)
+    assert stoppable(section, [suite.model_copy(update={"advisory": "reviewers do not agree"})]) == []
 
 
 def test_stopping_saves_answers_and_loses_hardly_any_power() -> None:
@@ -85,7 +126,9 @@ def test_stopping_saves_answers_and_loses_hardly_any_power() -> None:
         sums = rng.normal(true, 1, (2000, clusters))
         asked = np.full(2000, clusters)
         for at in reversed(looks(clusters)):
-            asked[conditional_power(sums[:, :at], np.ones(at), clusters, effect, alpha) < 0.1] = at
+            first, sizes = sums[:, :at], np.ones(at)
+            planned = design_effect(first, sizes, clusters, alpha)
+            asked[conditional_power(first, sizes, clusters, planned, alpha) < 0.1] = at
         final = passes(sums, alpha)
         assert asked.mean() / clusters < used + 1e-9
         assert final.mean() - (final & (asked == clusters)).mean() <= lost

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from evals import gate
+from evals import comparable, gate
 from evals.comparison import EvalReport, SuiteMeasurement
 from evals.gate import Verdict
 from evals.results import EvalArm, Protocol
@@ -135,7 +135,7 @@ def test_arms_that_were_decoded_differently_are_inconclusive(
 
 def test_protocol_fields_all_say_how_to_make_them_equal() -> None:
     fields = {*Protocol.model_fields, *AnswerProtocol.model_fields, *Decoding.model_fields}
-    assert set(gate.ALIKE) == fields - {"answers", "decoding"}
+    assert set(comparable.ALIKE) == fields - {"answers", "decoding"}
 
 
 @pytest.mark.parametrize(

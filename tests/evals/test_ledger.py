@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from evals import ledger
-from evals.comparison import Difference
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.storage import ModelRef, Store
@@ -164,30 +163,21 @@ def test_a_gate_has_its_part_of_the_luck(changes: dict[str, Any], level: float) 
     two = [{"kind": "arithmetic"}, {"kind": "arithmetic", "name": "other"}]
     either = Evaluation.model_validate({**changes, "improve": "any", "suites": two})
     assert either.improvement_alpha() == pytest.approx(level / 2)
-    assert ledger.confirmation_alpha(section) ** 2 == pytest.approx(level)
-
-
-def bounds(lower: float, bootstrap_lower: float | None = None) -> Difference:
-    other = lower if bootstrap_lower is None else bootstrap_lower
-    return Difference(
-        value=0.1, standard_error=0.1, low=-1, high=1, lower=lower, upper=1, bootstrap_lower=other, bootstrap_upper=1
+    pair = Evaluation.model_validate(
+        {**changes, "suites": [two[0], {**two[1], "role": "confirm", "confirms": "arithmetic"}]}
     )
-
-
-def test_an_improvement_is_shown_twice_or_not_at_all(gates: Gates) -> None:
-    assert ledger.confirmed(bounds(-0.01), None) == "not shown"
-    assert ledger.confirmed(bounds(0.01, -0.01), None) == "not shown"
-    assert ledger.confirmed(bounds(0.01), None) == "confirm"
-    assert ledger.confirmed(bounds(0.01), bounds(0.02)) == "shown"
-    assert ledger.confirmed(bounds(0.5), bounds(-0.001)) == "not shown"
-    assert ledger.confirmed(bounds(0.5), bounds(0.001, 0.0)) == "not shown"
+    for each in pair.asked:
+        assert pair.target_alpha(each, ["other"]) ** 2 == pytest.approx(level)
+        assert pair.target_alpha(each, []) == pytest.approx(level)
 
 
 def test_only_unseen_items_confirm(gates: Gates) -> None:
     fresh = suite(reference="5")
     gates.ask("a")
-    assert ledger.unseen(gates.lines(), fresh.digest())
-    assert not ledger.unseen(gates.lines(), suite().digest())
+    assert ledger.unseen(gates.lines(), fresh.digest(), "a")
+    assert not ledger.unseen(gates.lines(), suite().digest(), "a"), "the first step asked them"
     assert gates.ask("a", fresh, confirms=True) == []
-    assert not ledger.unseen(gates.lines(), fresh.digest())
+    assert ledger.unseen(gates.lines(), fresh.digest(), "a"), "it goes on after a kill"
+    assert not ledger.unseen(gates.lines(), fresh.digest(), "b")
+    assert "another gate has asked its items meanwhile" in gates.ask("b", fresh, confirms=True)[0]
     assert ledger.spent(gates.lines(), NOW) == pytest.approx(0.025)  # the first step has spent the gate's level
