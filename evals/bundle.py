@@ -23,6 +23,7 @@ from evals import erasable, gate, judged_evidence
 from evals.comparison import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement, compare
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
+from evals.languages import prompt_languages
 from evals.results import EvalArm, Protocol
 from evals.suites import Suite
 from pipeline.locations import Document
@@ -45,6 +46,7 @@ class SuiteProvenance(Record):
     champion: Protocol
     candidate: Protocol
     advisory: str = ""
+    languages: tuple[str, ...] = ()
 
 
 class Provenance(Record):
@@ -97,6 +99,7 @@ def evidence(
 ) -> EvalEvidence:
     """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
     champion, candidate = models or (arm.model for arm in suites[0].arms)
+    suites = tuple(_in_languages(each) for each in suites)
     provenance = Provenance(
         iteration=iteration,
         section=section,
@@ -110,6 +113,7 @@ def evidence(
                 champion=each.arms[0].protocol,
                 candidate=each.arms[1].protocol,
                 advisory=each.suite.advisory,
+                languages=each.suite.languages,
             )
             for each in suites
         ),
@@ -117,6 +121,10 @@ def evidence(
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
     )
     return EvalEvidence(provenance=provenance, suites=suites, judged=judged)
+
+
+def _in_languages(each: SuiteEvidence) -> SuiteEvidence:
+    return each.model_copy(update={"suite": each.suite.model_copy(update={"languages": prompt_languages(each.suite)})})
 
 
 def measure(eval_evidence: EvalEvidence) -> Measurements:
@@ -197,6 +205,7 @@ def read(path: Path) -> EvalEvidence:
             instruction=each.instruction,
             items=erasable.items(items),
             advisory=each.advisory,
+            languages=each.languages,
         )
         models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (

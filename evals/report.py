@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from evals.answer_costs import Spread
 from evals.comparison import (
     Comparison,
     ConfidenceInterval,
@@ -26,6 +27,13 @@ from pipeline.recipe.suites import JudgedSuite, SuiteSection
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes
 
+WORDS = {
+    "score": "wrong answers",
+    "pii": "personal data",
+    "format": "not in the form asked for",
+    "language": "in another language",
+}
+"""A guard's name for people, where it is another."""
 BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
 
 
@@ -92,6 +100,7 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
         lines.append(f"| floor | | {_interval(compared.candidate)} | | lower end >= {settings.floor:.1%} |")
     for guard in compared.guards:
         lines.append(_guard(guard, settings))
+    lines += _costs(compared, settings, section)
     for each in compared.pass_at:
         lines.append(f"| pass@{each.k} | {each.champion:.1%} | {each.candidate:.1%} | | |")
     if len(compared.slices) > 1:
@@ -106,6 +115,26 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
     return [*lines, ""]
 
 
+def _costs(compared: Comparison, settings: SuiteSection, section: Evaluation) -> list[str]:
+    """Rows of the table: what an answer costs, and how long it takes for each token."""
+    lines: list[str] = []
+    if cost := compared.cost:
+        budget = section.max_usd_per_answer
+        required = f"upper end <= {1000 * budget:.3f}" if budget is not None and settings.role != "report" else ""
+        rates = f"{_spread(cost.champion, 1000, '.3f')} | {_spread(cost.candidate, 1000, '.3f')}"
+        lines.append(f"| USD for 1,000 answers | {rates} | x {_spread(cost.ratio, 1, '.2f')} | {required} |")
+    for each in compared.token_times:
+        lines.append(
+            f"| ms per token, p{100 * each.quantile:g} | {_spread(each.champion, 1000, '.1f')} | "
+            f"{_spread(each.candidate, 1000, '.1f')} | x {_spread(each.ratio, 1, '.2f')} | |"
+        )
+    return lines
+
+
+def _spread(entry: Spread, times: float, style: str) -> str:
+    return f"{times * entry.value:{style}} [{times * entry.low:{style}}, {times * entry.high:{style}}]"
+
+
 def _guard(guard: Guard, settings: SuiteSection) -> str:
     rise = guard.difference
     what, bound = ("upper", rise.upper) if guard.rule == "safe" else ("lower", rise.lower)
@@ -116,12 +145,13 @@ def _guard(guard: Guard, settings: SuiteSection) -> str:
     else:
         change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
         rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
-    return f"| {_words(guard)} | {rates} | {change} | {'' if settings.role == 'report' else required} |"
+    decides = settings.role != "report" and guard.rule != "report"
+    return f"| {_words(guard)} | {rates} | {change} | {required if decides else ''} |"
 
 
 def _words(guard: Guard) -> str:
     """A guard's name for people."""
-    return {"score": "wrong answers", "pii": "personal data"}.get(guard.name, guard.name.replace("_", " "))
+    return WORDS.get(guard.name, guard.name.replace("_", " "))
 
 
 def _slice(row: Slice) -> str:
@@ -179,10 +209,12 @@ def _draw_differences(axes: Axes, comparison: Comparison, improves: bool, label:
     for row, guard in enumerate(comparison.guards, start=1):
         length = guard.name == "length"
         margin = math.expm1(guard.margin) if length else guard.margin
-        _line(axes, row, margin)
+        if guard.rule != "report":
+            _line(axes, row, margin)
         _point(axes, row, _percent(guard.difference) if length else guard.difference, NEUTRAL, "D", "+z.1f")
         end = "" if guard.rule == "safe" else ": lower end"
-        names.append(f"{_words(guard)}{end} must lie left of {100 * margin:g}")
+        must = "" if guard.rule == "report" else f"{end} must lie left of {100 * margin:g}"
+        names.append(f"{_words(guard)}{must}")
     _finish(axes, names, label)
 
 

@@ -13,7 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from evals.suites.suite import Item
+import re2
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from evals.suites.suite import AnswerFormat, Item
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
 from pipeline.rewards.verifiers import reference_answer
@@ -121,8 +125,26 @@ def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
     return Item(
         id=id, cluster=cluster, messages=messages, reference=text, slice=_text(row, where.slice),
-        check=check,
+        check=check, format=_format(row, where),
     )  # fmt: skip
+
+
+def _format(row: Mapping[str, Any], where: Columns) -> AnswerFormat | None:
+    value = row.get(where.format)
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            re2.compile(value)
+            return AnswerFormat(kind="regex", pattern=value)
+        if isinstance(value, dict):
+            Draft202012Validator.check_schema(value)
+            return AnswerFormat(kind="json_schema", pattern=json.dumps(value, ensure_ascii=False))
+    except (re2.error, SchemaError) as error:
+        raise ValueError(
+            f"its {where.format!r} is neither a regular expression of RE2 nor a JSON schema: {error}"
+        ) from error
+    raise ValueError(f"its {where.format!r} is {value!r}: a regular expression (text) or a JSON schema (object).")
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

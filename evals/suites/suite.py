@@ -7,13 +7,21 @@ standard errors may not count them as independent.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.serving.inference import Messages
 from pipeline.storage import Record, digest_json
+
+
+class AnswerFormat(Record):
+    """The form that an answer must have, whatever it says: it matches a regular expression as a whole (RE2, which takes
+    linear time), or it holds JSON that fits a schema, as the verifier `json_schema` reads it."""
+
+    kind: Literal["regex", "json_schema"]
+    pattern: str
 
 
 class Item(Record):
@@ -30,6 +38,8 @@ class Item(Record):
     """Whose question it is, as labels name the person; None where it is nobody's."""
     salt: str = ""
     """Random, of a person's item: without it no digest of the item confirms a guess at its text."""
+    format: AnswerFormat | None = Field(default=None, exclude_if=lambda value: value is None)
+    """None: an answer may have any form."""
     leaf: str = Field(default="", exclude=True)
     """Of an item whose text was erased from a bundle: the digest of the line that it was."""
 
@@ -55,6 +65,8 @@ class Suite(Record):
     """Digest of the list of all items as they were frozen, of a suite from traces: its items may become fewer."""
     advisory: str = ""
     """Why the suite decides nothing, whatever its role in the recipe."""
+    languages: tuple[str, ...] = ()
+    """Those of its prompts (evals/languages.py), once it was asked."""
 
     def identity(self) -> str:
         """What training data is cleaned of: the generation, whoever was forgotten since, else the items."""

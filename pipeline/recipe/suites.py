@@ -72,6 +72,7 @@ class Columns(NamedTuple):
     slice: str = ""
     id: str = ""
     check: str = ""
+    format: str = ""
 
 
 class FileSuite(SuiteSection):
@@ -93,11 +94,13 @@ class FileSuite(SuiteSection):
 
 class JsonlSuite(FileSuite):
     """Items of the user's own: `prompt` or `messages`, `reference`, and where there are some `id`, `cluster`, `slice`
-    and `check`."""
+    `check` and `format`."""
 
     kind: Literal["jsonl"] = "jsonl"
     """Which kind of suite this is."""
-    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check"], str] = Field(default={})
+    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check", "format"], str] = Field(
+        default={}
+    )
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
     """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""
