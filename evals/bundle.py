@@ -19,6 +19,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import Field
+
 from evals import erasable, gate, judged_evidence
 from evals.comparison import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement, compare
 from evals.gate import GateVerdict
@@ -62,6 +64,8 @@ class Provenance(Record):
     suites: tuple[SuiteProvenance, ...]
     problems: tuple[str, ...]
     versions: dict[str, str]
+    reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
+    """Items that were taken out with their counts, because whose they were is forgotten (evals/reduction.py)."""
 
 
 class Measurements(Record):
@@ -152,7 +156,7 @@ def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]
     asked = {each.suite.name: each for each in eval_evidence.suites}
     over = [asked[each.over] for each in section.judged if asked]
     return tuple(
-        judged_evidence.measure(each, answers.suite, answers.arms, section)
+        judged_evidence.measure(each, answers.suite, answers.arms, section, eval_evidence.provenance.reduced > 0)
         for each, answers in zip(eval_evidence.judged, over, strict=True)
     )
 
@@ -170,26 +174,32 @@ def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) 
         measurements=measured.suites,
         bundle=ref,
         judged=measure_judged(eval_evidence),
+        reduced=provenance.reduced,
     )
 
 
 def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
     """Write the bundle under `name` in one step; a bundle that is already there stands."""
     with store.staged(name) as folder:
-        for each in eval_evidence.suites:
-            below = folder / each.suite.name
-            below.mkdir()
-            contents = (each.suite.items, *(arm.results for arm in each.arms))
-            for file, records in zip(SUITE_FILES, contents, strict=True):
-                _write_lines(below / file, records)
-        for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
-            judged_evidence.write(folder, judged, numbers)
-        # References are relative, and so the bundle's digest is the same wherever the data root lies.
-        provenance = Document(folder / PROVENANCE, store.root)
-        provenance.path.write_text(_text(eval_evidence.provenance, provenance))
-        (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
-        files = {name: _digest(folder / name) for name in _files(eval_evidence.provenance)}
-        (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
+        write(folder, store.root, eval_evidence)
+
+
+def write(folder: Path, root: Path, eval_evidence: EvalEvidence) -> None:
+    """A bundle's files into an empty folder below the data root."""
+    for each in eval_evidence.suites:
+        below = folder / each.suite.name
+        below.mkdir()
+        contents = (each.suite.items, *(arm.results for arm in each.arms))
+        for file, records in zip(SUITE_FILES, contents, strict=True):
+            _write_lines(below / file, records)
+    for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
+        judged_evidence.write(folder, judged, numbers)
+    # References are relative, and so the bundle's digest is the same wherever the data root lies.
+    provenance = Document(folder / PROVENANCE, root)
+    provenance.path.write_text(_text(eval_evidence.provenance, provenance))
+    (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
+    files = {name: _digest(folder / name) for name in _files(eval_evidence.provenance)}
+    (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
 
 
 def read(path: Path) -> EvalEvidence:
@@ -233,6 +243,11 @@ def recompute(path: Path) -> EvalReport:
             f"({versions}); if they still differ, discard this bundle."
         )
     return supported
+
+
+def manifest_digest(path: Path) -> str:
+    """The digest of the bundle."""
+    return digest_file(path / MANIFEST)
 
 
 def items_of(path: Path, user_ids: Collection[str]) -> set[str]:

@@ -169,6 +169,8 @@ class EvalReport(Record):
     bundle: BundleRef
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
+    reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
+    """Items that were erased with their counts since: what is left carries no verdict."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""

@@ -22,7 +22,7 @@ from evals.libraries.runs import LibraryRun
 from evals.plan import EvalPlan
 from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling
-from evals.suites import Suite, pin, suites
+from evals.suites import Suite, frozen, pin, suites
 from pipeline import layout
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import LibrarySuite, TracesSuite
@@ -65,7 +65,7 @@ def evaluate(
         champion, candidate = models = plan.iteration.champion, plan.candidate.model
         gathered: tuple[SuiteEvidence, ...] = ()
         judged: tuple[JudgedEvidence, ...] = ()
-        problems = unpinned(store, plan, asked) or _over_budget(store, plan, asked)
+        problems = unpinned(store, plan, asked) or emptied(store, section) or _over_budget(store, plan, asked)
         if not problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
             before = run("champion", champion, champion, asked)
@@ -117,6 +117,20 @@ def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[st
         f"then {pins.get(each.name, 'none')[:12]}): put the file back, or begin a new iteration"
         for each in asked
         if pins.get(each.name) != each.identity()
+    )
+
+
+def emptied(store: Store, section: Evaluation) -> tuple[str, ...]:
+    """The suites that gate and have lost too much of what was frozen."""
+    gating = {each.name for each in section.asked if each.role != "report"}
+    gating |= {each.over for each in section.judged if each.role != "report"}
+    listed = [each.name for each in section.asked if isinstance(each, TracesSuite) and each.name in gating]
+    read = ((name, newest) for name in listed if (newest := frozen.latest(store, name)) is not None)
+    return tuple(
+        f"{name}: erasure emptied {newest.emptied:.1%} of the clusters of generation {newest.generation.number}, above "
+        f"{frozen.MAX_EMPTIED_SHARE:.0%}: begin a new iteration, which freezes a new generation"
+        for name, newest in read
+        if newest.is_emptied
     )
 
 

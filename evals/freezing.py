@@ -81,8 +81,11 @@ def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:
 
 
 def _is_due(newest: Frozen, section: TracesSuite, store: Store, now: datetime) -> bool:
-    """Whether a new generation is wanted: for its age, or because people have come to agree since."""
-    if not newest.items or now - newest.generation.frozen >= timedelta(days=section.refresh_days):
+    """Whether a new generation is wanted: for its age, for what was erased of it, or because people have come
+    to agree since."""
+    if newest.emptied > frozen.MAX_EMPTIED_SHARE or now - newest.generation.frozen >= timedelta(
+        days=section.refresh_days
+    ):
         return True
     return bool(newest.generation.advisory) and not doubts(answered(store))
 

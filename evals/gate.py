@@ -77,6 +77,8 @@ class Verdict(StrEnum):
     PASS = "PASS"
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
+    EVIDENCE_REDUCED = "EVIDENCE_REDUCED"
+    """There was a verdict, and a part of what it rests on was erased since: nothing new is promoted on it."""
 
 
 class GateVerdict(Record):
@@ -112,6 +114,10 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     elif not findings.inconclusive:
         _judge_suites(report, section, findings)
     verdict, reasons = findings.verdict()
+    if report.reduced:
+        left = f"{report.reduced} items were erased with their counts; what is left would be {verdict}"
+        reasons = [f"{left}. A version that serves keeps serving; for another, begin a new iteration.", *reasons]
+        verdict = Verdict.EVIDENCE_REDUCED
     return GateVerdict(
         iteration=report.iteration,
         verdict=verdict,
