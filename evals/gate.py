@@ -171,6 +171,8 @@ def problems(
 ) -> list[str]:
     """Why these two runs, champion first, cannot be compared; empty when they can. `graded`: by the grades of their
     answers, not by the answers alone."""
+    if graded and getattr(settings, "check", "") == "none":
+        return ["its items have no reference (check: none): judged suites alone compare the answers"]
     ids = [item.id for item in suite.items]
     plan = sampling(section, settings)
     reasons = _level_problems(section)

@@ -161,27 +161,30 @@ def _slice(row: Slice) -> str:
 
 
 ROW_INCHES = 0.46
+JUDGED_ROWS = 2
 
 
 def picture(report: EvalReport) -> bytes:
     """PNG: for each suite the score of both models, and the paired differences with the line that each had to clear."""
     rows = sum(1 + len(each.comparison.guards) for each in report.measurements if each.comparison)
+    rows += sum(JUDGED_ROWS for each in report.judged if each.win_rate)
     return figure_png(lambda figure: _draw(figure, report), 9.2, max(3.4, 1.6 + ROW_INCHES * rows), dpi=90)
 
 
 def _draw(figure: Any, report: EvalReport) -> None:
     compared = [each for each in report.measurements if each.comparison is not None]
-    if not compared:
+    judged = [each for each in report.judged if each.win_rate is not None]
+    if not compared and not judged:
         problems = [
             *report.problems,
-            *(f"{each.suite}: {why}" for each in report.measurements for why in each.problems),
+            *(f"{each.suite}: {why}" for each in (*report.measurements, *report.judged) for why in each.problems),
         ]
         text = "No comparison\n" + "\n".join(problems)
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
         return
-    heights = [1 + len(each.comparison.guards) for each in compared if each.comparison]
-    grid = figure.subplots(len(compared), 2, width_ratios=(3, 4), height_ratios=heights, squeeze=False)
-    for number, (each, (left, right)) in enumerate(zip(compared, grid, strict=True)):
+    heights = [1 + len(each.comparison.guards) for each in compared if each.comparison] + [JUDGED_ROWS] * len(judged)
+    grid = figure.subplots(len(heights), 2, width_ratios=(3, 4), height_ratios=heights, squeeze=False)
+    for number, (each, (left, right)) in enumerate(zip(compared, grid, strict=False)):
         assert each.comparison is not None
         settings, last = report.section.suite(each.suite), number == len(compared) - 1
         _draw_scores(left, each.comparison, "score (%)" if last else "")
@@ -189,9 +192,37 @@ def _draw(figure: Any, report: EvalReport) -> None:
         improves = settings.role == "target" and report.section.improve != "cost"
         _draw_differences(right, each.comparison, improves, below if last else "")
         asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
-        about = f"{each.suite} ({settings.role}): {asked}"
-        left.set_title(about, fontsize=9, loc="left", color=NEUTRAL)
+        left.set_title(f"{each.suite} ({settings.role}): {asked}", fontsize=9, loc="left", color=NEUTRAL)
+    for number, (each, (left, right)) in enumerate(zip(judged, grid[len(compared) :], strict=True)):
+        settings = next(one for one in report.section.judged if one.name == each.suite)
+        _draw_judged(left, right, each, settings, report.section, number == len(judged) - 1)
     figure.suptitle("Candidate against champion, 95% intervals", fontsize=10, color=NEUTRAL)
+
+
+def _draw_judged(
+    left: Axes, right: Axes, measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation, last: bool
+) -> None:
+    """The win rates, less one half, beside what they are of."""
+    rate, loss = measured.win_rate, measured.loss
+    assert rate is not None
+    left.axis("off")
+    left.set_title(f"{measured.suite} ({settings.role}): judged", fontsize=9, loc="left", color=NEUTRAL)
+    about = (
+        f"{rate.pairs:,} pairs of answers to {settings.over}\njudged by {measured.judge} in both orders,\n"
+        f"which disagree in {rate.disagreement:.1%}"
+    )
+    left.text(0, 0.5, about, fontsize=8, va="center", color=NEUTRAL, transform=left.transAxes)
+    right.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
+    improves = settings.role == "target" and section.improve != "cost"
+    must = [0.0] if improves else []
+    must += [-loss.margin] if loss is not None else []
+    for line in must:
+        _line(right, 0, line)
+    _point(right, 0, rate.controlled, AFTER, "D", "+z.1f")
+    _point(right, 1, rate.raw, NEUTRAL, "D", "+z.1f")
+    wanted = f": must lie right of {100 * max(must):g}" if must else ""
+    below = "candidate preferred, less 50% (points; thick: the gate's bounds)"
+    _finish(right, [f"at equal lengths{wanted}", "as judged"], below if last else "")
 
 
 def _draw_scores(axes: Axes, comparison: Comparison, label: str) -> None:

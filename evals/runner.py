@@ -24,6 +24,7 @@ from pipeline.storage import ModelRef, Store
 Grader = Callable[[Sequence[VerifierTask]], list[Grade]]
 """Grades completions; the result follows the input."""
 Log = Callable[[str], None]
+UNCHECKED = Grade(Outcome.unchecked, "")
 BATCHED = "transformers"
 """The engine whose times are those of whole batches: they say nothing of one answer."""
 
@@ -109,7 +110,12 @@ class Respondent(NamedTuple):
 
     def _graded(self, suite: Suite, k: int, answers: list[Answer]) -> tuple[ItemResult, ...]:
         by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]
-        tasks = [VerifierTask(a.text, item.reference, item.check) for item, drawn in by_item for a in drawn]
+        tasks = [
+            VerifierTask(a.text, item.reference, item.check)
+            for item, drawn in by_item
+            if item.check != "none"
+            for a in drawn
+        ]
         schemas = [
             VerifierTask(a.text, item.format.pattern, "json_schema")
             for item, drawn in by_item
@@ -126,7 +132,7 @@ class Respondent(NamedTuple):
         for item, drawn in by_item:
             asked_in = prompt_language(item)
             samples = [
-                _sample(suite, item, answer, next(graded)).model_copy(
+                _sample(suite, item, answer, UNCHECKED if item.check == "none" else next(graded)).model_copy(
                     update={
                         "well_formed": _well_formed(item, answer.text, fits),
                         "drifted": drifted(answer.text, asked_in),

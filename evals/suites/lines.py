@@ -115,10 +115,12 @@ def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
         )
     messages = _messages(row, where)
     reference = row.get(where.reference)
-    if isinstance(reference, bool) or not isinstance(reference, str | int | float) or not str(reference).strip():
+    if section.check == "none":
+        reference = ""
+    elif isinstance(reference, bool) or not isinstance(reference, str | int | float) or not str(reference).strip():
         raise ValueError(f"its {where.reference!r} is {reference!r}, and a reference answer is a text or a number.")
-    check = row.get(where.check, section.check)
-    if check not in get_args(VerifierKind):
+    check = section.check if section.check == "none" else row.get(where.check, section.check)
+    if check not in (*get_args(VerifierKind), section.check):
         raise ValueError(f"its {where.check!r} is {check!r}, which is none of {', '.join(get_args(VerifierKind))}.")
     text = reference_answer(str(reference)) if isinstance(section, Gsm8kSuite) else str(reference)
     identity = digest_json(messages)[:16]
@@ -140,10 +142,11 @@ def _format(row: Mapping[str, Any], where: Columns) -> AnswerFormat | None:
         if isinstance(value, dict):
             Draft202012Validator.check_schema(value)
             return AnswerFormat(kind="json_schema", pattern=json.dumps(value, ensure_ascii=False))
-    except (re2.error, SchemaError) as error:
-        raise ValueError(
-            f"its {where.format!r} is neither a regular expression of RE2 nor a JSON schema: {error}"
-        ) from error
+    except re2.error as error:
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"its {where.format!r} is no regular expression of RE2: {reason}") from error
+    except SchemaError as error:
+        raise ValueError(f"its {where.format!r} is no JSON schema: {error.message}") from error
     raise ValueError(f"its {where.format!r} is {value!r}: a regular expression (text) or a JSON schema (object).")
 
 
@@ -179,7 +182,7 @@ def _messages(row: Mapping[str, Any], where: Columns) -> Messages:
 def _check_whole(read: list[Item], clustered: set[str]) -> None:
     if not read:
         raise ValueError("it is empty. Write an item on each line.")
-    if len(read) > 1 and len({(item.reference, item.check) for item in read}) == 1:
+    if len(read) > 1 and read[0].check != "none" and len({(item.reference, item.check) for item in read}) == 1:
         raise ValueError(f"every reference is {read[0].reference[:40]!r}: who always says that is always right.")
     if clustered and (lacking := next((item.id for item in read if item.id not in clustered), None)):
         raise ValueError(f"item {lacking} has no cluster, and others have. Give each one, or none.")

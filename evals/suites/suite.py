@@ -32,8 +32,8 @@ class Item(Record):
     messages: Messages
     reference: str
     slice: str
-    check: VerifierKind = "math"
-    """How an answer is compared with the reference."""
+    check: VerifierKind | Literal["none"] = "math"
+    """How an answer is compared with the reference; none: it has none."""
     user_id: str | None = None
     """Whose question it is, as labels name the person; None where it is nobody's."""
     salt: str = ""

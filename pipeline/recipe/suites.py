@@ -84,8 +84,18 @@ class FileSuite(SuiteSection):
     """Digest of the file's bytes; may be left out below the data root alone."""
     items: PositiveInt | None = None
     """Draw so many of its items, by `evaluation.seed`; null: all."""
-    check: VerifierKind = "math"
-    """How an answer is compared with its reference, where the item does not say."""
+    check: VerifierKind | Literal["none"] = "math"
+    """How an answer is compared with its reference, where the item does not say. none: items have no reference, and
+    only suites that judge read the answers; the role is then report."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> FileSuite:
+        if self.check == "none" and (self.role != "report" or self.floor is not None):
+            raise ValueError(
+                "check: none says nothing of an answer, so the suite cannot gate: set role: report and no floor, and "
+                "add a suite of kind judged over it."
+            )
+        return self
 
     def columns(self) -> Columns:
         """Which field of a line holds what. The other fields of a file that others publish are not read."""
