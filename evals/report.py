@@ -188,7 +188,7 @@ def _draw(figure: Any, report: EvalReport) -> None:
         assert each.comparison is not None
         settings, last = report.section.suite(each.suite), number == len(compared) - 1
         _draw_scores(left, each.comparison, "score (%)" if last else "")
-        below = "candidate minus champion (points; length in %; thick: the gate's bounds)"
+        below = "candidate less champion (points, length in %; thick: bounds of the gate)"
         improves = settings.role == "target" and report.section.improve != "cost"
         _draw_differences(right, each.comparison, improves, below if last else "")
         asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
@@ -220,8 +220,8 @@ def _draw_judged(
         _line(right, 0, line)
     _point(right, 0, rate.controlled, AFTER, "D", "+z.1f")
     _point(right, 1, rate.raw, NEUTRAL, "D", "+z.1f")
-    wanted = f": must lie right of {100 * max(must):g}" if must else ""
-    below = "candidate preferred, less 50% (points; thick: the gate's bounds)"
+    wanted = f" must lie right of {100 * max(must):g}" if must else ""
+    below = "candidate preferred, less 50% (points; thick: bounds of the gate)"
     _finish(right, [f"at equal lengths{wanted}", "as judged"], below if last else "")
 
 
@@ -280,7 +280,7 @@ def _point(axes: Axes, row: int, entry: ConfidenceInterval | Difference, colour:
 def _finish(axes: Axes, names: list[str], label: str) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(len(names) - 0.4, -0.8)
-    axes.set_xlabel(label, fontsize=8)
+    axes.set_xlabel(label, fontsize=7)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
