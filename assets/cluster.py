@@ -21,7 +21,7 @@ from k8s.launchable import check_launch
 from pipeline import layout
 from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import ArithmeticSuite, InspectSuite, LibrarySuite
 from pipeline.serving.memory import this_machine, too_large
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
@@ -132,6 +132,7 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
     refusals = exhausted(ledger, section, datetime.now(UTC))
     refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe)
+    refusals += library_refusals(recipe)
     if large := too_large(section.serving, base, this_machine()):
         refusals.append(
             f"{large}. Choose another evaluation.serving, such as kind: endpoint, or run it on another machine."
@@ -157,6 +158,14 @@ def judge_refusals(recipe: Recipe) -> list[str]:
     if not environment().judge[0]:
         return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
     return []
+
+
+def library_refusals(recipe: Recipe) -> list[str]:
+    """Why a suite of an evaluation library could not be asked from here."""
+    libraries = environment().libraries
+    listed = [each for each in recipe.evaluation.suites if isinstance(each, LibrarySuite)]
+    used = {libraries.inspect if isinstance(each, InspectSuite) else libraries.lm_eval: each.name for each in listed}
+    return [f"the suite {name} is a library's: {why}" for library, name in used.items() if (why := library.problem())]
 
 
 def _cancelled(context: dg.AssetExecutionContext) -> bool:

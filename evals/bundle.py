@@ -35,6 +35,7 @@ from evals.comparison import (
 from evals.futility import stopped
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
+from evals.languages import prompt_languages
 from evals.results import EvalArm, Protocol
 from evals.suites import Suite
 from pipeline.locations import Document
@@ -61,6 +62,7 @@ class SuiteProvenance(Record):
     advisory: str = ""
     best: str | None = Field(default=None, exclude_if=unset)
     """Digest of the best ever on these items, where it is neither model; its protocol is the candidate's."""
+    languages: tuple[str, ...] = ()
 
 
 class Provenance(Record):
@@ -78,6 +80,8 @@ class Provenance(Record):
     versions: dict[str, str]
     confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
     """Suites that no gate had asked before this one, and that confirm what it shows."""
+    reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
+    """Items that were taken out with their counts, because whose they were is forgotten (evals/reduction.py)."""
 
 
 class Measurements(Record):
@@ -118,6 +122,7 @@ def evidence(
 ) -> EvalEvidence:
     """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
     champion, candidate = models or (arm.model for arm in suites[0].arms)
+    suites = tuple(_in_languages(each) for each in suites)
     provenance = Provenance(
         iteration=iteration,
         section=section,
@@ -132,6 +137,7 @@ def evidence(
                 candidate=each.arms[1].protocol,
                 advisory=each.suite.advisory,
                 best=each.best.model.digest if each.best else None,
+                languages=each.suite.languages,
             )
             for each in suites
         ),
@@ -140,6 +146,10 @@ def evidence(
         confirming=confirming,
     )
     return EvalEvidence(provenance=provenance, suites=suites, judged=judged)
+
+
+def _in_languages(each: SuiteEvidence) -> SuiteEvidence:
+    return each.model_copy(update={"suite": each.suite.model_copy(update={"languages": prompt_languages(each.suite)})})
 
 
 def measure(eval_evidence: EvalEvidence) -> Measurements:
@@ -181,7 +191,7 @@ def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]
     asked = {each.suite.name: each for each in eval_evidence.suites}
     over = [asked[each.over] for each in section.judged if _has_judged(section, asked)]
     return tuple(
-        judged_evidence.measure(each, answers.suite, answers.arms, section)
+        judged_evidence.measure(each, answers.suite, answers.arms, section, eval_evidence.provenance.reduced > 0)
         for each, answers in zip(eval_evidence.judged, over, strict=True)
     )
 
@@ -201,6 +211,7 @@ def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) 
         judged=measure_judged(eval_evidence),
         stop=measured.stop,
         confirming=provenance.confirming,
+        reduced=provenance.reduced,
     )
 
 
@@ -212,22 +223,27 @@ def supported(eval_evidence: EvalEvidence) -> EvalReport:
 def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
     """Write the bundle under `name` in one step; a bundle that is already there stands."""
     with store.staged(name) as folder:
-        for each in eval_evidence.suites:
-            below = folder / each.suite.name
-            below.mkdir()
-            contents = (each.suite.items, *(arm.results for arm in each.arms))
-            for file, records in zip(SUITE_FILES, contents, strict=True):
-                _write_lines(below / file, records)
-            if each.best:
-                _write_lines(below / BEST, each.best.results)
-        for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
-            judged_evidence.write(folder, judged, numbers)
-        # References are relative, and so the bundle's digest is the same wherever the data root lies.
-        provenance = Document(folder / PROVENANCE, store.root)
-        provenance.path.write_text(_text(eval_evidence.provenance, provenance))
-        (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
-        files = {name: _digest(folder / name) for name in _files(eval_evidence.provenance)}
-        (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
+        write(folder, store.root, eval_evidence)
+
+
+def write(folder: Path, root: Path, eval_evidence: EvalEvidence) -> None:
+    """A bundle's files into an empty folder below the data root."""
+    for each in eval_evidence.suites:
+        below = folder / each.suite.name
+        below.mkdir()
+        contents = (each.suite.items, *(arm.results for arm in each.arms))
+        for file, records in zip(SUITE_FILES, contents, strict=True):
+            _write_lines(below / file, records)
+        if each.best:
+            _write_lines(below / BEST, each.best.results)
+    for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
+        judged_evidence.write(folder, judged, numbers)
+    # References are relative, and so the bundle's digest is the same wherever the data root lies.
+    provenance = Document(folder / PROVENANCE, root)
+    provenance.path.write_text(_text(eval_evidence.provenance, provenance))
+    (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
+    files = {name: _digest(folder / name) for name in _files(eval_evidence.provenance)}
+    (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
 
 
 def read(path: Path) -> EvalEvidence:
@@ -243,6 +259,7 @@ def read(path: Path) -> EvalEvidence:
             instruction=each.instruction,
             items=erasable.items(items),
             advisory=each.advisory,
+            languages=each.languages,
         )
         models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (
@@ -275,6 +292,11 @@ def recompute(path: Path) -> EvalReport:
             f"({versions}); if they still differ, discard this bundle."
         )
     return supported
+
+
+def manifest_digest(path: Path) -> str:
+    """The digest of the bundle."""
+    return digest_file(path / MANIFEST)
 
 
 def items_of(path: Path, user_ids: Collection[str]) -> set[str]:

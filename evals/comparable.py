@@ -31,6 +31,8 @@ def problems(
 ) -> list[str]:
     """Why these two runs, champion first, cannot be compared; empty when they can. `graded`: by the grades of their
     answers, not by the answers alone. `asked`: the items so far, by id; None: all."""
+    if graded and getattr(settings, "check", "") == "none":
+        return ["its items have no reference (check: none): judged suites alone compare the answers"]
     part = [item for item in suite.items if asked is None or item.id in asked]
     ids, part_clusters = [item.id for item in part], len({item.cluster for item in part})
     plan = sampling(section, settings)

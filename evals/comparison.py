@@ -7,7 +7,7 @@ A sample whose check failed or timed out is nobody's point: it counts against th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from evals import statistics
+from evals.answer_costs import CostComparison, TokenTime, compare_cost, compare_times
 from evals.results import EvalArm, ItemCounts
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
@@ -53,13 +54,13 @@ class Difference(Record):
 class Guard(Record):
     """A harm that a candidate may not add: `difference` is its increase, which must be shown to lie below `margin`.
 
-    With `rule` harm the increase is too rare to be shown small: the guard fails where it is shown to be larger. The
-    values are shares of answers, or losses of score; of `length` they are mean tokens, and the difference that of their
-    logarithms.
+    With `rule` harm the increase is too rare to be shown small: the guard fails where it is shown to be larger. With
+    `rule` report it is measured, and decides nothing. The values are shares of answers, or losses of score; of `length`
+    they are mean tokens, and the difference that of their logarithms.
     """
 
     name: str
-    rule: Literal["safe", "harm"]
+    rule: Literal["safe", "harm", "report"]
     champion: float
     candidate: float
     margin: float
@@ -85,6 +86,11 @@ class PassAt(Record):
     candidate: float
 
 
+def _absent(value: object) -> bool:
+    """Left out of a report, so that its digest is what it was before there was such a field."""
+    return value in (None, ())
+
+
 class Comparison(Record):
     """`mcnemar_p` is one-sided, and None unless every cluster is one sample. `ungraded` counts samples."""
 
@@ -100,6 +106,10 @@ class Comparison(Record):
     pass_at: tuple[PassAt, ...]
     ungraded_champion: int
     ungraded_candidate: int
+    cost: CostComparison | None = Field(default=None, exclude_if=_absent)
+    """None where the recipe has no prices."""
+    token_times: tuple[TokenTime, ...] = Field(default=(), exclude_if=_absent)
+    """Of answers whose times are known, for the reader."""
 
 
 class SuiteMeasurement(Record):
@@ -199,6 +209,8 @@ class EvalReport(Record):
     """Why asking ended early: nothing is compared then."""
     confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
     """Suites that are asked in a second step, which decides with the first."""
+    reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
+    """Items that were erased with their counts since: what is left carries no verdict."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""
@@ -218,6 +230,12 @@ class EvalReport(Record):
 
 PII_MARGIN = 0.005
 """Share of answers with personal data that the prompt does not hold: beyond it, a candidate that adds it fails."""
+
+PARTIAL: dict[str, Callable[[ItemCounts], int | None]] = {
+    "format": lambda c: c.malformed,
+    "language": lambda c: c.drifted,
+}
+"""Defects that an answer to some items alone can have; None for the others."""
 
 Counter = Callable[[ItemCounts, bool], float]
 """How often something happened to an item; the second argument says whether an ungraded sample counts."""
@@ -269,13 +287,15 @@ def compare(
         candidate=_interval(scores[1], sizes, clusters),
         difference=difference(statistics.paired(sums, sizes, alpha, section.seed), 0),
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
-        guards=_guards(before, after, _counts(best, items) if best else None, clusters, section, settings),
+        guards=_guards(before, after, _counts(best, items) if best else None, suite, section, settings),
         slices=_slices(items, *scores, k),
         pass_at=tuple(
             PassAt(k=n, champion=_pass_at(before, n), candidate=_pass_at(after, n)) for n in settings.pass_at if n <= k
         ),
         ungraded_champion=sum(each.ungraded for each in before),
         ungraded_candidate=sum(each.ungraded for each in after),
+        cost=compare_cost(before, after, clusters, section.price, section.seed),
+        token_times=compare_times(before, after, clusters, section.seed),
     )
 
 
@@ -288,11 +308,13 @@ def _guards(
     before: list[ItemCounts],
     after: list[ItemCounts],
     best: list[ItemCounts] | None,
-    clusters: list[str],
+    suite: Suite,
     section: Evaluation,
     settings: SuiteSection,
 ) -> tuple[Guard, ...]:
-    """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all."""
+    """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all but those
+    that some items alone have."""
+    clusters = [item.cluster for item in suite.items]
     k = float(before[0].samples)
     sizes = statistics.cluster_sums(np.full(len(clusters), k), clusters)
     pairs = {name: (_numbers(before, count, False), _numbers(after, count, True)) for name, count in SHARES.items()}
@@ -317,6 +339,9 @@ def _guards(
         )
         for row, (name, (one, other)) in enumerate(pairs.items())
     ]
+    for name, count in PARTIAL.items():
+        rule = "report" if name == "language" and len(suite.languages) < 2 else "safe"
+        guards += _partial(name, rule, (before, after), count, clusters, section)
     tokens = [_numbers(arm, lambda counts, _: counts.tokens, False) for arm in (before, after)]
     one, other = (statistics.cluster_sums(each, clusters) for each in tokens)
     alpha = section.gate_alpha() if section.improve == "cost" else section.alpha  # then it is what must improve
@@ -332,6 +357,36 @@ def _guards(
             margin=math.log1p(section.longer_by),
             difference=difference(length, 0),
         ),
+    )
+
+
+def _partial(
+    name: str,
+    rule: Literal["safe", "report"],
+    arms: tuple[list[ItemCounts], list[ItemCounts]],
+    count: Callable[[ItemCounts], int | None],
+    clusters: list[str],
+    section: Evaluation,
+) -> Iterator[Guard]:
+    """The guard over the items that can have the defect, where they are in two clusters: one has no spread."""
+    known = [
+        (cluster, float(one.samples), count(one) or 0, count(other) or 0)
+        for cluster, one, other in zip(clusters, *arms, strict=True)
+        if count(one) is not None or count(other) is not None
+    ]
+    within = [cluster for cluster, *_ in known]
+    if len(set(within)) < 2:
+        return
+    samples, before, after = (np.array(column, dtype=np.float64) for column in list(zip(*known, strict=True))[1:])
+    sizes = statistics.cluster_sums(samples, within)
+    sums = statistics.cluster_sums((after - before)[None], within)
+    yield Guard(
+        name=name,
+        rule=rule,
+        champion=float(before.sum() / samples.sum()),
+        candidate=float(after.sum() / samples.sum()),
+        margin=section.guard_margin,
+        difference=difference(statistics.paired(sums, sizes, section.alpha, section.seed), 0),
     )
 
 

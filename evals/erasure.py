@@ -1,7 +1,8 @@
 """Forgetting a person in everything that the evaluation keeps: frozen suites, journals of answers, evidence bundles.
 
 Owns the order: journals first, bundles, and the frozen suites last, because these tell which items are the person's. A
-kill at any point is healed by the same call. A bundle keeps its digest and its verdict (evals/erasable.py). Called
+kill at any point is healed by the same call. A bundle keeps its digest and its verdict (evals/erasable.py),
+unless its counts go as well (evals/reduction.py). Called
 under the exclusive lock of `pipeline.erasure`, which proves it.
 """
 
@@ -11,7 +12,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from evals import bundle, judgements
+from evals import bundle, judgements, reduction
 from evals.suites import frozen
 from pipeline import layout
 from pipeline.rewards.feedback import principal
@@ -19,21 +20,28 @@ from pipeline.serving import journal
 from pipeline.storage import Store
 
 
-def forget(store: Store, user_ids: Collection[str]) -> list[str]:
+def forget(store: Store, user_ids: Collection[str], erase_counts: bool = False) -> list[str]:
     """Remove these users' items, the answers to them and the texts of both; returns `name: n lines` of each file.
+
+    `erase_counts`: bundles keep no count of these answers either, nor of those of whoever was forgotten before.
 
     Raises ValueError where a frozen suite or a bundle cannot be read.
     """
     users = {principal(id, None, "") for id in user_ids}
+    for name in store.path(layout.ITERATIONS).glob(f"*/{reduction.REPLACED}"):
+        reduction.restore(name.with_name(layout.EVIDENCE))
     bundles = sorted(store.path(layout.ITERATIONS).glob(f"*/{layout.EVIDENCE}"))
     for path in _unfinished(store, bundles):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     items = frozen.ids_of(store, users).union(*(bundle.items_of(path, users) for path in bundles))
-    if not items:
+    if not items and not erase_counts:
         return []
     changes = [*journal.erase(store, items), *judgements.erase(store, items)]
     for path in bundles:
-        changes += [f"{path.relative_to(store.root)}/{change}" for change in bundle.erase(path, items)]
+        lines = reduction.reduce(store, path, items) if erase_counts else bundle.erase(path, items)
+        changes += [f"{path.relative_to(store.root)}/{change}" for change in lines]
+        if erase_counts:
+            reduction.settle(store, path)
     return sorted([*changes, *frozen.remove(store, items)])
 
 

@@ -22,7 +22,7 @@ from evals.ledger import enter
 from evals.libraries.environment import LibraryEnvironments, library_environments
 from evals.plan import EvalPlan
 from evals.runner import Grader
-from evals.suites import Suite, pin, suites
+from evals.suites import Suite, frozen, pin, suites
 from pipeline import layout
 from pipeline.recipe.suites import TracesSuite
 from pipeline.serving.endpoint import Endpoint
@@ -61,7 +61,7 @@ def evaluate(
         second = tuple(each for each in asked if each not in first and _is_unseen(store, plan, each, log))
         confirming = tuple(each.name for each in second)
         runs = ModelRuns(store, plan, engine, grader, libraries or library_environments(), log, confirming)
-        problems = unpinned(store, plan, asked) or _over_budget(store, plan, first)
+        problems = unpinned(store, plan, asked) or emptied(store, section) or _over_budget(store, plan, first)
         if not problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in first)}")
             gathered, stop = runs.gather(first)
@@ -122,6 +122,20 @@ def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[st
         f"then {pins.get(each.name, 'none')[:12]}): put the file back, or begin a new iteration"
         for each in asked
         if pins.get(each.name) != each.identity()
+    )
+
+
+def emptied(store: Store, section: Evaluation) -> tuple[str, ...]:
+    """The suites that gate and have lost too much of what was frozen."""
+    gating = {each.name for each in section.asked if each.role != "report"}
+    gating |= {each.over for each in section.judged if each.role != "report"}
+    listed = [each.name for each in section.asked if isinstance(each, TracesSuite) and each.name in gating]
+    read = ((name, newest) for name in listed if (newest := frozen.latest(store, name)) is not None)
+    return tuple(
+        f"{name}: erasure emptied {newest.emptied:.1%} of the clusters of generation {newest.generation.number}, above "
+        f"{frozen.MAX_EMPTIED_SHARE:.0%}: begin a new iteration, which freezes a new generation"
+        for name, newest in read
+        if newest.is_emptied
     )
 
 

@@ -95,12 +95,14 @@ def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:
 
 
 def _is_due(newest: Frozen, section: TracesSuite, context: IterationContext, now: datetime) -> bool:
-    """Whether a new generation is wanted: for its age, because people have come to agree since, or because a gate has
-    asked what was to confirm."""
+    """Whether a new generation is wanted: for its age, for what was erased of it, because people have come to agree
+    since, or because a gate has asked what was to confirm."""
     store, name = context.store, context.iteration.model_name
     if section.role == "confirm" and not ledger.unseen(ledger.lines(store, name), newest.generation.digest(), ""):
         return True
-    if not newest.items or now - newest.generation.frozen >= timedelta(days=section.refresh_days):
+    if newest.emptied > frozen.MAX_EMPTIED_SHARE or not newest.items:
+        return True
+    if now - newest.generation.frozen >= timedelta(days=section.refresh_days):
         return True
     return bool(newest.generation.advisory) and not doubts(answered(store))
 

@@ -16,11 +16,14 @@ The rule
    margin, and answers must be shown to be shorter, at the same level.
 3. Every guard must be non-inferior on every target and guard: the upper one-sided 1 - alpha bound of its increase lies
    below its margin. Guards are answers without a result, truncations, refusals and the length of answers, on a suite
-   that guards the loss of its score. All must pass (intersection-union). A guard that is not shown to be safe
-   fails the candidate if the test had its share of a power of 0.8 at no increase (0.8 ** (1 / guards), so that all of
-   them together let a harmless candidate through with 0.8), or if harm beyond the margin is shown; otherwise it is
-   inconclusive. Personal data in answers are too rare for that: this guard fails where harm beyond its margin is shown.
-4. A floor holds if the score is shown to reach it (lower end of its 95% interval), and fails if it is shown not to.
+   that guards the loss of its score; over the items that ask for a form, answers without it; where the prompts are in
+   several languages, answers in another than their prompt's. All must pass (intersection-union). A guard that is not
+   shown to be safe fails the candidate if the test had its share of a power of 0.8 at no increase (0.8 ** (1 / guards),
+   so that all of them together let a harmless candidate through with 0.8), or if harm beyond the margin is shown;
+   otherwise it is inconclusive. Personal data in answers are too rare for that: this guard fails where harm beyond its
+   margin is shown.
+4. A floor holds if the score is shown to reach it (lower end of its 95% interval), and fails if it is shown not to. So
+   does a budget of what an answer costs, by the upper end.
 5. Each decision is taken twice, by the t interval and by a seeded paired cluster bootstrap (percentile); with one
    sample in each cluster also by McNemar's exact test (Psychometrika 1947). Where they disagree: INCONCLUSIVE.
 6. Adequate evidence: every item once in both arms with k samples, none missing, none extra, a reference that the
@@ -60,6 +63,7 @@ from enum import StrEnum
 from evals import preference
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.comparison import Comparison, Difference, EvalReport, Guard, JudgedMeasurement
+from evals.limits import limits
 from evals.statistics import normal_quantile
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
@@ -73,6 +77,8 @@ class Verdict(StrEnum):
     PASS = "PASS"
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
+    EVIDENCE_REDUCED = "EVIDENCE_REDUCED"
+    """There was a verdict, and a part of what it rests on was erased since: nothing new is promoted on it."""
 
 
 class GateVerdict(Record):
@@ -110,6 +116,10 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     if not findings.inconclusive and not findings.failures:
         _confirm(report, section, findings)
     verdict, reasons = findings.verdict()
+    if report.reduced:
+        left = f"{report.reduced} items were erased with their counts; what is left would be {verdict}"
+        reasons = [f"{left}. A version that serves keeps serving; for another, begin a new iteration.", *reasons]
+        verdict = Verdict.EVIDENCE_REDUCED
     return GateVerdict(
         iteration=report.iteration,
         verdict=verdict,
@@ -189,7 +199,8 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     for settings, comparison in gating:
         for guard in comparison.guards:
             _non_inferiority(settings.name, guard, section, power, findings)
-        _floor(settings, comparison, findings)
+        for held, text in limits(settings, comparison, section):
+            {True: findings.passes, False: findings.failures, None: findings.inconclusive}[held].append(text)
 
 
 def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSection) -> list[str]:
@@ -276,6 +287,8 @@ def _shorter(name: str, comparison: Comparison, section: Evaluation, findings: F
 
 
 def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float, findings: Findings) -> None:
+    if guard.rule == "report":
+        return
     rise, margin = guard.difference, guard.margin
     safe = (rise.upper < margin, rise.bootstrap_upper < margin)
     harmful = min(rise.lower, rise.bootstrap_lower) > margin
@@ -296,19 +309,6 @@ def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float,
         findings.inconclusive.append(f"{name}: too little evidence for a guard: {bounds}: evaluate more items")
     else:
         findings.inconclusive.append(f"{name}: the tests of a guard disagree: {bounds}")
-
-
-def _floor(settings: SuiteSection, comparison: Comparison, findings: Findings) -> None:
-    if settings.floor is None:
-        return
-    score = comparison.candidate
-    text = f"{score.value:.4f} (95% {score.low:.4f} to {score.high:.4f}), floor {settings.floor}"
-    if score.low >= settings.floor:
-        findings.passes.append(f"{settings.name}: floor reached: {text}")
-    elif score.high < settings.floor:
-        findings.failures.append(f"{settings.name}: floor not reached: {text}")
-    else:
-        findings.inconclusive.append(f"{settings.name}: too little evidence for a floor: {text}: evaluate more items")
 
 
 def _bounds(entry: Difference, pick: Callable[[Difference], tuple[float, float]], word: str) -> str:

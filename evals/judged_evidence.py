@@ -49,15 +49,22 @@ class JudgedEvidence(Record):
 
 
 def measure(
-    evidence: JudgedEvidence, suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation
+    evidence: JudgedEvidence,
+    suite: Suite,
+    arms: tuple[EvalArm, EvalArm],
+    section: Evaluation,
+    reduced: bool = False,
 ) -> JudgedMeasurement:
-    """The win rates over the answers of `arms`, champion first, to `suite`; or why these judgements show nothing."""
+    """The win rates over the answers of `arms`, champion first, to `suite`; or why these judgements show nothing.
+
+    `reduced`: of the items some were erased with their counts, and so were their pairs.
+    """
     provenance, pairs = evidence.provenance, evidence.pairs
     settings = next(each for each in section.judged if each.name == provenance.suite)
     problems = (
         list(provenance.problems)
         or pairing_problems(suite, arms, section)
-        or _problems(pairs, suite, settings, section)
+        or _problems(pairs, suite, None if reduced else settings, section)
     )
     rate = loss = None
     if not problems:
@@ -82,8 +89,12 @@ def pairing_problems(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evalu
     return [f"its answers are those to {suite.name}: {why}" for why in reasons]
 
 
-def _problems(pairs: tuple[JudgedPair, ...], suite: Suite, settings: JudgedSuite, section: Evaluation) -> list[str]:
-    items = {item.id: item.cluster for item in drawn(suite.items, settings.items, section.seed)}
+def _problems(
+    pairs: tuple[JudgedPair, ...], suite: Suite, settings: JudgedSuite | None, section: Evaluation
+) -> list[str]:
+    """`settings`: None where the pairs are what is left of those that were drawn."""
+    asked = drawn(suite.items, settings.items, section.seed) if settings else suite.items
+    items = {item.id: item.cluster for item in asked if settings or item.id in {each.item for each in pairs}}
     reasons = win_rate.problems(pairs)
     if {each.item: each.cluster for each in pairs} != items:
         reasons.append("the pairs are not those that the recipe asks for: judge again")

@@ -16,8 +16,10 @@ from evals import report as reports
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.comparison import EvalReport
 from evals.gate import GateVerdict
+from evals.judged_evidence import JudgedEvidence
 from evals.results import EvalSample
 from evals.suites import Item
+from pipeline.rewards.verifiers import Outcome
 
 SHOWN = 20
 """Changed answers of each direction and suite, at most."""
@@ -28,7 +30,7 @@ th { text-align: left; background: #f4f4f4 } img { max-width: 100% }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font-size: 13px }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; margin: 0.4rem 0 1.2rem }
 .pair div, .asked { border: 1px solid #ddd; border-radius: 4px; padding: 0.5rem }
-.PASS { color: #00704f } .FAIL { color: #b34700 } .INCONCLUSIVE { color: #555 }
+.PASS { color: #00704f } .FAIL { color: #b34700 } .INCONCLUSIVE, .EVIDENCE_REDUCED { color: #555 }
 """
 
 
@@ -66,7 +68,8 @@ def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> st
         f"evidence {report.bundle.digest[:12]}.</p>",
         f"<img alt='{about}' src='data:image/png;base64,{png}'>",
         *_tables(reports.table(report)),
-        *(line for each in evidence.suites for line in _changes(each)),
+        *(line for each in evidence.suites if not _unchecked(each) for line in _changes(each)),
+        *(line for each in evidence.judged for line in _preferences(each, evidence)),
     ]  # fmt: skip
     head = f"<meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>"
     return f"<!doctype html><html lang='en'><head>{head}</head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
@@ -102,6 +105,8 @@ def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]
 
 def _changes(evidence: SuiteEvidence) -> Iterator[str]:
     name = html.escape(evidence.suite.name)
+    if erased := sum(not item.messages for item in evidence.suite.items):
+        yield f"<p>{name}: the texts of {erased:,} items are erased; their counts are in the numbers above.</p>"
     for title, answers in zip(("From right to wrong", "From wrong to right"), changed(evidence), strict=True):
         asked = len(evidence.arms[1].results)
         yield f"<h2>{name}: {title.lower()} ({len(answers):,} of {asked:,} items)</h2>"
@@ -110,15 +115,45 @@ def _changes(evidence: SuiteEvidence) -> Iterator[str]:
         yield from map(_pair, answers[:SHOWN])
 
 
+def _unchecked(evidence: SuiteEvidence) -> bool:
+    return all(item.check == "none" for item in evidence.suite.items if item.messages)
+
+
+def _preferences(judged: JudgedEvidence, evidence: EvalEvidence) -> Iterator[str]:
+    """The pairs of a judged suite that one model won in both orders, with both answers."""
+    section = evidence.provenance.section
+    over = next(each.over for each in section.judged if each.name == judged.provenance.suite)
+    answers = next((each for each in evidence.suites if each.suite.name == over), None)
+    if answers is None or not judged.pairs:
+        return
+    items = {item.id: item for item in answers.suite.items if item.messages}
+    one, other = ({result.id: result.samples for result in arm.results} for arm in answers.arms)
+    name, pairs = html.escape(judged.provenance.suite), judged.pairs
+    split = sum(each.candidate_first is not None and not each.agrees for each in pairs)
+    flips = f"{name}: in {split:,} of {len(pairs):,} pairs the judge preferred another answer when they were swapped."
+    yield f"<p>{flips}</p>"
+    for title, outcome in (("champion", 0.0), ("candidate", 1.0)):
+        won = [each for each in pairs if each.candidate_first is not None and each.outcome == outcome]
+        readable = [each.item for each in won if each.item in items]
+        yield f"<h2>{name}: the {title}'s answer is preferred ({len(won):,} of {len(pairs):,} pairs)</h2>"
+        if erased := len(won) - len(readable):
+            yield f"<p>{erased:,} of them are erased.</p>"
+        if len(readable) > SHOWN:
+            yield f"<p>The first {SHOWN} of them.</p>"
+        yield from (_pair(ChangedAnswer(items[id], one[id][0], other[id][0])) for id in readable[:SHOWN])
+
+
 def _pair(answer: ChangedAnswer) -> str:
+    reference = f" (reference {html.escape(answer.item.reference)})" if answer.item.reference else ""
     asked = "\n".join(f"{message['role']}: {message['content']}" for message in answer.item.messages)
     return (
-        f"<p class='asked'><b>{html.escape(answer.item.id)}</b> (reference {html.escape(answer.item.reference)})</p>"
+        f"<p class='asked'><b>{html.escape(answer.item.id)}</b>{reference}</p>"
         f"<pre class='asked'>{html.escape(asked)}</pre>"
         f"<div class='pair'>{_answer('champion', answer.champion)}{_answer('candidate', answer.candidate)}</div>"
     )
 
 
 def _answer(arm: str, sample: EvalSample) -> str:
-    about = f"{arm}: {sample.outcome}, {sample.tokens} tokens{'' if sample.finished else ', cut off'}"
+    graded = "" if sample.outcome is Outcome.unchecked else f"{sample.outcome}, "
+    about = f"{arm}: {graded}{sample.tokens} tokens{'' if sample.finished else ', cut off'}"
     return f"<div><b>{html.escape(about)}</b><pre>{html.escape(sample.text)}</pre></div>"

@@ -6,7 +6,7 @@ compute (power.py) and to ask a model anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,6 +80,7 @@ def plan_page(recipe: Recipe, earlier: EarlierRun | None, answer: AnswerCost, it
         "",
         LEGEND,
         "",
+        *_judged(section, items),
         *_guards(planned),
         *_origins(asked, earlier),
         *_costs(planned, answer, earlier, section),
@@ -87,6 +88,19 @@ def plan_page(recipe: Recipe, earlier: EarlierRun | None, answer: AnswerCost, it
         *(f"No candidate could pass: {reason}" for reason in reasons),
     ]
     return "\n".join(shown) + "\n", not reasons
+
+
+def _judged(section: Evaluation, items: Mapping[str, int]) -> list[str]:
+    """What each judged suite could show."""
+    shown: list[str] = []
+    for each in section.judged:
+        pairs = each.items or items[each.over]
+        error = power.PREFERENCE_SPREAD / pairs**0.5
+        shown.append(
+            f"{each.name} ({each.role}): {pairs:,} pairs of answers to {each.over}, each judged twice; the win rate at "
+            f"equal lengths has a standard error of about {100 * error:.2f} points"
+        )
+    return [*shown, ""] if shown else []
 
 
 def _luck(section: Evaluation) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS
 from evals.gate import GUARD_POWER
 from evals.judged_evidence import guards_rate
+from evals.languages import prompt_languages
 from evals.results import EvalArm
 from evals.runner import sampling
 from evals.statistics import Array, cluster_sums, mean_and_standard_error, normal_quantile, zero_event_bound
@@ -100,6 +101,8 @@ def plan(suites: Sequence[Suite], section: Evaluation, variances: Mapping[str, V
     sections = [section.suite(each.name) for each in suites]
     gating = [each for each in sections if each.role in ("target", "guard")]
     guards = sum(DEFECT_GUARDS + _guards_score(each, section) for each in gating)
+    names = {each.name for each in gating}
+    guards += sum(_partial_guards(each) for each in suites if each.name in names)
     guards += sum(guards_rate(each, section) for each in section.judged)
     share = GUARD_POWER ** (1 / max(guards, 1))
     planned = tuple(_planned(each, section, variances.get(each.name, UNKNOWN_MODEL), share) for each in suites)
@@ -218,6 +221,11 @@ def _planned(suite: Suite, section: Evaluation, variance: Variance, share: float
         power=_normal(settings.margin / error - level) if guards and error > 0 else None,
         rare=zero_event_bound(max(suite.clusters, 1), section.alpha),
     )
+
+
+def _partial_guards(suite: Suite) -> int:
+    """Guards that a suite has for its items: of their form, and of their languages where these are several."""
+    return any(item.format for item in suite.items) + (len(prompt_languages(suite)) > 1)
 
 
 def _guards_score(settings: SuiteSection, section: Evaluation) -> bool:

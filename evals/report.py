@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from evals.answer_costs import Spread
 from evals.comparison import (
     Comparison,
     ConfidenceInterval,
@@ -28,6 +29,13 @@ from pipeline.recipe.suites import JudgedSuite, SuiteSection
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes
 
+WORDS = {
+    "score": "wrong answers",
+    "pii": "personal data",
+    "format": "not in the form asked for",
+    "language": "in another language",
+}
+"""A guard's name for people, where it is another."""
 BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
 
 
@@ -113,6 +121,7 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
         lines.append(f"| floor | | {_interval(compared.candidate)} | | lower end >= {settings.floor:.1%} |")
     for guard in compared.guards:
         lines.append(_guard(guard, settings))
+    lines += _costs(compared, settings, section)
     for each in compared.pass_at:
         lines.append(f"| pass@{each.k} | {each.champion:.1%} | {each.candidate:.1%} | | |")
     if len(compared.slices) > 1:
@@ -127,6 +136,26 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
     return [*lines, ""]
 
 
+def _costs(compared: Comparison, settings: SuiteSection, section: Evaluation) -> list[str]:
+    """Rows of the table: what an answer costs, and how long it takes for each token."""
+    lines: list[str] = []
+    if cost := compared.cost:
+        budget = section.max_usd_per_answer
+        required = f"upper end <= {1000 * budget:.3f}" if budget is not None and settings.role != "report" else ""
+        rates = f"{_spread(cost.champion, 1000, '.3f')} | {_spread(cost.candidate, 1000, '.3f')}"
+        lines.append(f"| USD for 1,000 answers | {rates} | x {_spread(cost.ratio, 1, '.2f')} | {required} |")
+    for each in compared.token_times:
+        lines.append(
+            f"| ms per token, p{100 * each.quantile:g} | {_spread(each.champion, 1000, '.1f')} | "
+            f"{_spread(each.candidate, 1000, '.1f')} | x {_spread(each.ratio, 1, '.2f')} | |"
+        )
+    return lines
+
+
+def _spread(entry: Spread, times: float, style: str) -> str:
+    return f"{times * entry.value:{style}} [{times * entry.low:{style}}, {times * entry.high:{style}}]"
+
+
 def _guard(guard: Guard, settings: SuiteSection) -> str:
     rise = guard.difference
     what, bound = ("upper", rise.upper) if guard.rule == "safe" else ("lower", rise.lower)
@@ -137,13 +166,13 @@ def _guard(guard: Guard, settings: SuiteSection) -> str:
     else:
         change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
         rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
-    return f"| {_words(guard)} | {rates} | {change} | {required if settings.role in ('target', 'guard') else ''} |"
+    decides = settings.role != "report" and guard.rule != "report"
+    return f"| {_words(guard)} | {rates} | {change} | {required if decides else ''} |"
 
 
 def _words(guard: Guard) -> str:
     """A guard's name for people."""
-    words = {"score": "wrong answers", "pii": "personal data", "best_ever": "wrong answers, best ever as champion"}
-    return words.get(guard.name, guard.name.replace("_", " "))
+    return WORDS.get(guard.name, guard.name.replace("_", " "))
 
 
 def _slice(row: Slice) -> str:
@@ -153,38 +182,69 @@ def _slice(row: Slice) -> str:
 
 
 ROW_INCHES = 0.46
+JUDGED_ROWS = 2
 
 
 def picture(report: EvalReport) -> bytes:
     """PNG: for each suite the score of both models, and the paired differences with the line that each had to clear."""
     rows = sum(1 + len(each.comparison.guards) for each in report.measurements if each.comparison)
+    rows += sum(JUDGED_ROWS for each in report.judged if each.win_rate)
     return figure_png(lambda figure: _draw(figure, report), 9.2, max(3.4, 1.6 + ROW_INCHES * rows), dpi=90)
 
 
 def _draw(figure: Any, report: EvalReport) -> None:
     compared = [each for each in report.measurements if each.comparison is not None]
-    if not compared:
+    judged = [each for each in report.judged if each.win_rate is not None]
+    if not compared and not judged:
         problems = [
             *report.problems,
-            *(f"{each.suite}: {why}" for each in report.measurements for why in each.problems),
+            *(f"{each.suite}: {why}" for each in (*report.measurements, *report.judged) for why in each.problems),
         ]
         stop = [report.stop.reason().replace("(", "\n").replace("; ", "\n").rstrip(")")] if report.stop else []
         text = "\n".join(stop or ["No comparison", *problems])
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
         return
-    heights = [1 + len(each.comparison.guards) for each in compared if each.comparison]
-    grid = figure.subplots(len(compared), 2, width_ratios=(3, 4), height_ratios=heights, squeeze=False)
-    for number, (each, (left, right)) in enumerate(zip(compared, grid, strict=True)):
+    heights = [1 + len(each.comparison.guards) for each in compared if each.comparison] + [JUDGED_ROWS] * len(judged)
+    grid = figure.subplots(len(heights), 2, width_ratios=(3, 4), height_ratios=heights, squeeze=False)
+    for number, (each, (left, right)) in enumerate(zip(compared, grid, strict=False)):
         assert each.comparison is not None
         settings, last = report.section.suite(each.suite), number == len(compared) - 1
         _draw_scores(left, each.comparison, "score (%)" if last else "")
-        below = "candidate minus champion (points; length in %; thick: the gate's bounds)"
+        below = "candidate less champion (points, length in %; thick: bounds of the gate)"
         improves = settings.role in IMPROVING and report.section.improve != "cost"
         _draw_differences(right, each.comparison, improves, below if last else "")
         asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
-        about = f"{each.suite} ({settings.role}): {asked}"
-        left.set_title(about, fontsize=9, loc="left", color=NEUTRAL)
+        left.set_title(f"{each.suite} ({settings.role}): {asked}", fontsize=9, loc="left", color=NEUTRAL)
+    for number, (each, (left, right)) in enumerate(zip(judged, grid[len(compared) :], strict=True)):
+        settings = next(one for one in report.section.judged if one.name == each.suite)
+        _draw_judged(left, right, each, settings, report.section, number == len(judged) - 1)
     figure.suptitle("Candidate against champion, 95% intervals", fontsize=10, color=NEUTRAL)
+
+
+def _draw_judged(
+    left: Axes, right: Axes, measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation, last: bool
+) -> None:
+    """The win rates, less one half, beside what they are of."""
+    rate, loss = measured.win_rate, measured.loss
+    assert rate is not None
+    left.axis("off")
+    left.set_title(f"{measured.suite} ({settings.role}): judged", fontsize=9, loc="left", color=NEUTRAL)
+    about = (
+        f"{rate.pairs:,} pairs of answers to {settings.over}\njudged by {measured.judge} in both orders,\n"
+        f"which disagree in {rate.disagreement:.1%}"
+    )
+    left.text(0, 0.5, about, fontsize=8, va="center", color=NEUTRAL, transform=left.transAxes)
+    right.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
+    improves = settings.role == "target" and section.improve != "cost"
+    must = [0.0] if improves else []
+    must += [-loss.margin] if loss is not None else []
+    for line in must:
+        _line(right, 0, line)
+    _point(right, 0, rate.controlled, AFTER, "D", "+z.1f")
+    _point(right, 1, rate.raw, NEUTRAL, "D", "+z.1f")
+    wanted = f" must lie right of {100 * max(must):g}" if must else ""
+    below = "candidate preferred, less 50% (points; thick: bounds of the gate)"
+    _finish(right, [f"at equal lengths{wanted}", "as judged"], below if last else "")
 
 
 def _draw_scores(axes: Axes, comparison: Comparison, label: str) -> None:
@@ -202,10 +262,12 @@ def _draw_differences(axes: Axes, comparison: Comparison, improves: bool, label:
     for row, guard in enumerate(comparison.guards, start=1):
         length = guard.name == "length"
         margin = math.expm1(guard.margin) if length else guard.margin
-        _line(axes, row, margin)
+        if guard.rule != "report":
+            _line(axes, row, margin)
         _point(axes, row, _percent(guard.difference) if length else guard.difference, NEUTRAL, "D", "+z.1f")
         end = "" if guard.rule == "safe" else ": lower end"
-        names.append(f"{_words(guard)}{end} must lie left of {100 * margin:g}")
+        must = "" if guard.rule == "report" else f"{end} must lie left of {100 * margin:g}"
+        names.append(f"{_words(guard)}{must}")
     _finish(axes, names, label)
 
 
@@ -240,7 +302,7 @@ def _point(axes: Axes, row: int, entry: ConfidenceInterval | Difference, colour:
 def _finish(axes: Axes, names: list[str], label: str) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(len(names) - 0.4, -0.8)
-    axes.set_xlabel(label, fontsize=8)
+    axes.set_xlabel(label, fontsize=7)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

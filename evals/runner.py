@@ -5,12 +5,15 @@ Owns which answers are asked and which are in the journal already. Refuses to av
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import re2
+
 from evals.defects import defects
+from evals.languages import drifted, prompt_language
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
-from evals.suites import Item, Suite
+from evals.suites import AnswerFormat, Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
@@ -21,6 +24,9 @@ from pipeline.storage import ModelRef, Store
 Grader = Callable[[Sequence[VerifierTask]], list[Grade]]
 """Grades completions; the result follows the input."""
 Log = Callable[[str], None]
+UNCHECKED = Grade(Outcome.unchecked, "")
+BATCHED = "transformers"
+"""The engine whose times are those of whole batches: they say nothing of one answer."""
 
 
 class Asked(NamedTuple):
@@ -107,24 +113,57 @@ def questions(model: str, suite: Suite, items: Sequence[Item], plan: Sampling, p
 
 
 def graded(
-    grader: Grader, suite: Suite, items: Sequence[Item], k: int, answers: Sequence[Answer]
+    grader: Grader, suite: Suite, items: Sequence[Item], k: int, answers: Sequence[Answer], timed: bool
 ) -> tuple[ItemResult, ...]:
-    """The answers, k to each item, with their grades. Raises ValueError where the grader returns another number."""
+    """The answers, k to each item, with their grades. `timed`: their latency is their own, not that of a batch.
+
+    Raises ValueError where the grader returns another number of grades than it was asked for.
+    """
     by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(items)]
-    tasks = [VerifierTask(a.text, item.reference, item.check) for item, drawn in by_item for a in drawn]
-    grades = grader(tasks)
-    if len(grades) != len(tasks):
-        raise ValueError(f"The grader returned {len(grades)} grades of {len(tasks)} pairs. Make it grade each.")
-    in_order = iter(grades)
-    return tuple(
-        ItemResult(
-            id=item.id,
-            salt=item.salt,
-            prompt_tokens=max(a.prompt_tokens for a in drawn),
-            samples=tuple(_sample(suite, item, a, next(in_order)) for a in drawn),
-        )
+    tasks = [
+        VerifierTask(a.text, item.reference, item.check)
         for item, drawn in by_item
-    )
+        if item.check != "none"
+        for a in drawn
+    ]
+    schemas = [
+        VerifierTask(a.text, item.format.pattern, "json_schema")
+        for item, drawn in by_item
+        if item.format and item.format.kind == "json_schema"
+        for a in drawn
+    ]
+    grades = grader([*tasks, *schemas])
+    if len(grades) != len(tasks) + len(schemas):
+        asked = len(tasks) + len(schemas)
+        raise ValueError(f"The grader returned {len(grades)} grades of {asked} pairs. Make it grade each.")
+    in_order, fits = iter(grades[: len(tasks)]), iter(grades[len(tasks) :])
+    results: list[ItemResult] = []
+    for item, drawn in by_item:
+        asked_in = prompt_language(item)
+        samples = [
+            _sample(suite, item, answer, UNCHECKED if item.check == "none" else next(in_order)).model_copy(
+                update={
+                    "well_formed": _well_formed(item, answer.text, fits),
+                    "drifted": drifted(answer.text, asked_in),
+                    "latency_s": answer.latency_s if timed else None,
+                }
+            )
+            for answer in drawn
+        ]
+        tokens = max(answer.prompt_tokens for answer in drawn)
+        results.append(ItemResult(id=item.id, salt=item.salt, prompt_tokens=tokens, samples=tuple(samples)))
+    return tuple(results)
+
+
+def _well_formed(item: Item, text: str, fits: Iterator[Grade]) -> bool | None:
+    """Whether the answer has the item's form. `fits`: the grades of those that a schema is asked of, in their order."""
+    match item.format:
+        case None:
+            return None
+        case AnswerFormat(kind="regex", pattern=pattern):
+            return re2.fullmatch(f"(?s:{pattern})", text.strip()) is not None
+        case _:
+            return next(fits).outcome is Outcome.correct
 
 
 def _keeper(journal: AnswerJournal, items: dict[str, str], errors: dict[str, Answer]) -> Callable[[Answer], None]:

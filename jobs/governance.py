@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 
 from assets.resources import Deployment, deployment
 from evals import erasure as evaluations
@@ -66,7 +67,7 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     now = datetime.now(UTC)
-    others = (evaluations.forget,)
+    others = (partial(evaluations.forget, erase_counts=settings.recipe().erase_counts),)
     proof = erasure.forget(settings.stage(log), user_id, since=since, tracking_uri=uri, now=now, others=others)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.

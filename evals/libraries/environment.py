@@ -32,7 +32,8 @@ class LibraryEnvironment(NamedTuple):
         `arguments` and the result are plain JSON. Raises ValueError with an instruction where there is no such
         environment or the script refuses, RuntimeError with its last lines where it ends otherwise.
         """
-        self._check()
+        if problem := self.problem():
+            raise ValueError(problem)
         with tempfile.TemporaryDirectory(prefix=f"{self.library}-") as folder:
             reply, output = Path(folder, "reply.json"), Path(folder, "output")
             request = {"module": module, "function": function, "arguments": arguments, "reply": str(reply)}
@@ -57,15 +58,17 @@ class LibraryEnvironment(NamedTuple):
             raise ValueError(answered["refused"])
         return answered["result"]
 
-    def _check(self) -> None:
+    def problem(self) -> str:
+        """Why the library cannot be called, and what to do; "" where its environment is there."""
         make = (
             f"Make an environment for it (python -m venv .venv-{self.library}; .venv-{self.library}/bin/pip install "
             f"-r {self.constraints}) and set {self.variable} to its Python, .venv-{self.library}/bin/python"
         )
         if not self.python:
-            raise ValueError(f"{self.library} runs in an environment of its own, and none is named. {make}.")
+            return f"{self.library} runs in an environment of its own, and none is named. {make}."
         if not Path(self.python).is_file():
-            raise ValueError(f"There is no Python for {self.library} at {self.python}. {make}.")
+            return f"There is no Python for {self.library} at {self.python}. {make}."
+        return ""
 
 
 class LibraryEnvironments(NamedTuple):

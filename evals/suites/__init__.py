@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evals.suites import arithmetic, frozen, lines, tasks
-from evals.suites.suite import Item, Suite
+from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import (
@@ -28,7 +28,7 @@ from pipeline.recipe.suites import (
 )
 from pipeline.storage import Record, Store
 
-__all__ = ["READERS", "Item", "Suite", "SuitePins", "pin", "suite", "suites"]
+__all__ = ["READERS", "AnswerFormat", "Item", "Suite", "SuitePins", "pin", "suite", "suites"]
 
 READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...]]] = {
     ArithmeticSuite: arithmetic.items,

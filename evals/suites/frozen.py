@@ -21,6 +21,8 @@ from pipeline import layout
 from pipeline.recipe.suites import TracesSuite
 from pipeline.storage import Record, Store, digest_json, write_atomically
 
+MAX_EMPTIED_SHARE = 0.05
+"""Of a generation's clusters: with fewer left, its items are no sample of what was frozen any more."""
 ITEMS, MANIFEST = "items.jsonl", "manifest.json"
 
 
@@ -59,6 +61,17 @@ class Frozen(NamedTuple):
 
     generation: Generation
     items: tuple[FrozenItem, ...]
+
+    @property
+    def emptied(self) -> float:
+        """Share of the clusters that were frozen and have no item left."""
+        left = len({each.item.cluster for each in self.items})
+        return 1 - left / self.generation.clusters
+
+    @property
+    def is_emptied(self) -> bool:
+        """Whether too much was erased for a verdict."""
+        return not self.items or self.emptied > MAX_EMPTIED_SHARE
 
 
 def items(section: TracesSuite, store: Store, seed: int) -> tuple[Item, ...]:

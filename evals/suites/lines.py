@@ -13,7 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from evals.suites.suite import Item
+import re2
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from evals.suites.suite import AnswerFormat, Item
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
 from pipeline.rewards.verifiers import reference_answer
@@ -111,18 +115,39 @@ def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
         )
     messages = _messages(row, where)
     reference = row.get(where.reference)
-    if isinstance(reference, bool) or not isinstance(reference, str | int | float) or not str(reference).strip():
+    if section.check == "none":
+        reference = ""
+    elif isinstance(reference, bool) or not isinstance(reference, str | int | float) or not str(reference).strip():
         raise ValueError(f"its {where.reference!r} is {reference!r}, and a reference answer is a text or a number.")
-    check = row.get(where.check, section.check)
-    if check not in get_args(VerifierKind):
+    check = section.check if section.check == "none" else row.get(where.check, section.check)
+    if check not in (*get_args(VerifierKind), section.check):
         raise ValueError(f"its {where.check!r} is {check!r}, which is none of {', '.join(get_args(VerifierKind))}.")
     text = reference_answer(str(reference)) if isinstance(section, Gsm8kSuite) else str(reference)
     identity = digest_json(messages)[:16]
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
     return Item(
         id=id, cluster=cluster, messages=messages, reference=text, slice=_text(row, where.slice),
-        check=check,
+        check=check, format=_format(row, where),
     )  # fmt: skip
+
+
+def _format(row: Mapping[str, Any], where: Columns) -> AnswerFormat | None:
+    value = row.get(where.format)
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            re2.compile(value)
+            return AnswerFormat(kind="regex", pattern=value)
+        if isinstance(value, dict):
+            Draft202012Validator.check_schema(value)
+            return AnswerFormat(kind="json_schema", pattern=json.dumps(value, ensure_ascii=False))
+    except re2.error as error:
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"its {where.format!r} is no regular expression of RE2: {reason}") from error
+    except SchemaError as error:
+        raise ValueError(f"its {where.format!r} is no JSON schema: {error.message}") from error
+    raise ValueError(f"its {where.format!r} is {value!r}: a regular expression (text) or a JSON schema (object).")
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -157,7 +182,7 @@ def _messages(row: Mapping[str, Any], where: Columns) -> Messages:
 def _check_whole(read: list[Item], clustered: set[str]) -> None:
     if not read:
         raise ValueError("it is empty. Write an item on each line.")
-    if len(read) > 1 and len({(item.reference, item.check) for item in read}) == 1:
+    if len(read) > 1 and read[0].check != "none" and len({(item.reference, item.check) for item in read}) == 1:
         raise ValueError(f"every reference is {read[0].reference[:40]!r}: who always says that is always right.")
     if clustered and (lacking := next((item.id for item in read if item.id not in clustered), None)):
         raise ValueError(f"item {lacking} has no cluster, and others have. Give each one, or none.")

@@ -7,13 +7,21 @@ standard errors may not count them as independent.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.serving.inference import Messages
 from pipeline.storage import Record, digest_json
+
+
+class AnswerFormat(Record):
+    """The form that an answer must have, whatever it says: it matches a regular expression as a whole (RE2, which takes
+    linear time), or it holds JSON that fits a schema, as the verifier `json_schema` reads it."""
+
+    kind: Literal["regex", "json_schema"]
+    pattern: str
 
 
 class Item(Record):
@@ -24,12 +32,14 @@ class Item(Record):
     messages: Messages
     reference: str
     slice: str
-    check: VerifierKind = "math"
-    """How an answer is compared with the reference."""
+    check: VerifierKind | Literal["none"] = "math"
+    """How an answer is compared with the reference; none: it has none."""
     user_id: str | None = None
     """Whose question it is, as labels name the person; None where it is nobody's."""
     salt: str = ""
     """Random, of a person's item: without it no digest of the item confirms a guess at its text."""
+    format: AnswerFormat | None = Field(default=None, exclude_if=lambda value: value is None)
+    """None: an answer may have any form."""
     leaf: str = Field(default="", exclude=True)
     """Of an item whose text was erased from a bundle: the digest of the line that it was."""
 
@@ -57,6 +67,8 @@ class Suite(Record):
     """Digest before items were left out because another suite asks them too."""
     advisory: str = ""
     """Why the suite decides nothing, whatever its role in the recipe."""
+    languages: tuple[str, ...] = ()
+    """Those of its prompts (evals/languages.py), once it was asked."""
 
     def identity(self) -> str:
         """What training data is cleaned of: the generation, whoever was forgotten since, else the items as they were

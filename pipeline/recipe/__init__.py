@@ -111,6 +111,10 @@ class Recipe(Section):
     """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
     such a model is trained."""
 
+    erase_counts: Annotated[bool, Operational] = False
+    """Forgetting a user takes the counts of their answers out of evidence bundles too, not their texts alone. Such a
+    bundle no longer carries its verdict: it becomes EVIDENCE_REDUCED, and nothing new is promoted on it."""
+
     def digest(self) -> str:
         """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""
         return digest_json(settings(self, Operational))

@@ -7,11 +7,25 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.serving import AnyServing, TransformersServing
 from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
 from pipeline.section import Section, Share
+
+
+def _absent(value: object) -> bool:
+    """Left out of the section as JSON: the digest of a recipe without it is what it was before there was the field."""
+    return value is None
+
+
+class AnswerPrice(Section):
+    """What tokens cost where the model serves, or what they would cost to buy."""
+
+    usd_per_million_prompt_tokens: NonNegativeFloat = 0.0
+    """Price of what is sent."""
+    usd_per_million_completion_tokens: NonNegativeFloat = 0.0
+    """Price of what is answered."""
 
 
 class Evaluation(Section):
@@ -54,8 +68,15 @@ class Evaluation(Section):
     max_standard_error: PositiveFloat = 0.03
     """A wider standard error of the paired difference of a target cannot carry a verdict: INCONCLUSIVE."""
 
+    price: AnswerPrice | None = Field(default=None, exclude_if=_absent)
+    """Reports say what an answer of each model costs at this price; null: they do not."""
+    max_usd_per_answer: PositiveFloat | None = Field(default=None, exclude_if=_absent)
+    """Mean cost of the candidate's answers that may not be exceeded, on every target and guard; null: any cost."""
+
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:
+        if self.max_usd_per_answer is not None and self.price is None:
+            raise ValueError("max_usd_per_answer is a budget, and no price is known. Set price as well.")
         if repeated := [name for name, times in Counter(each.name for each in self.suites).items() if times > 1]:
             raise ValueError(f"two suites are named {repeated[0]}: give each a name of its own.")
         if not self.targets:

@@ -80,6 +80,7 @@ class Columns(NamedTuple):
     slice: str = ""
     id: str = ""
     check: str = ""
+    format: str = ""
 
 
 class FileSuite(SuiteSection):
@@ -91,8 +92,18 @@ class FileSuite(SuiteSection):
     """Digest of the file's bytes; may be left out below the data root alone."""
     items: PositiveInt | None = None
     """Draw so many of its items, by `evaluation.seed`; null: all."""
-    check: VerifierKind = "math"
-    """How an answer is compared with its reference, where the item does not say."""
+    check: VerifierKind | Literal["none"] = "math"
+    """How an answer is compared with its reference, where the item does not say. none: items have no reference, and
+    only suites that judge read the answers; the role is then report."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> FileSuite:
+        if self.check == "none" and (self.role != "report" or self.floor is not None):
+            raise ValueError(
+                "check: none says nothing of an answer, so the suite cannot gate: set role: report and no floor, and "
+                "add a suite of kind judged over it."
+            )
+        return self
 
     def columns(self) -> Columns:
         """Which field of a line holds what. The other fields of a file that others publish are not read."""
@@ -101,11 +112,13 @@ class FileSuite(SuiteSection):
 
 class JsonlSuite(FileSuite):
     """Items of the user's own: `prompt` or `messages`, `reference`, and where there are some `id`, `cluster`, `slice`
-    and `check`."""
+    `check` and `format`."""
 
     kind: Literal["jsonl"] = "jsonl"
     """Which kind of suite this is."""
-    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check"], str] = Field(default={})
+    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check", "format"], str] = Field(
+        default={}
+    )
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
     """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""

@@ -1,6 +1,7 @@
 """The check before a launch: what the lint and the budget say of a plan."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import dagster as dg
@@ -146,3 +147,25 @@ def test_a_judged_suite_that_gates_needs_its_judge(
     check = checked(load(RECIPES / "embedded.yaml", overrides), plan, PLAN_PATH)
     assert check.passed is (not words), check.description
     assert words in str(check.description)
+
+
+LISTED = (
+    "evaluation={serving: {kind: vllm}, suites: [{kind: jsonl, name: own, path: own.jsonl},"
+    " {kind: inspect, name: support, role: guard, task: support.py@answers},"
+    " {kind: lm_eval, name: sums, task: sums.yaml}]}"
+)
+
+
+def test_a_suite_of_a_library_needs_its_environment(plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("INSPECT_PYTHON", "LM_EVAL_PYTHON"):
+        monkeypatch.delenv(variable, raising=False)
+    recipe = load(RECIPES / "embedded.yaml", [LISTED])
+    check = checked(recipe, plan, PLAN_PATH)
+    assert not check.passed
+    assert "the suite support is a library's: inspect runs in an environment of its own" in str(check.description)
+    assert "set LM_EVAL_PYTHON to its Python" in str(check.description)
+    monkeypatch.setenv("INSPECT_PYTHON", "/no/python")
+    assert "There is no Python for inspect at /no/python" in str(checked(recipe, plan, PLAN_PATH).description)
+    monkeypatch.setenv("INSPECT_PYTHON", sys.executable)
+    monkeypatch.setenv("LM_EVAL_PYTHON", sys.executable)
+    assert "is a library's" not in str(checked(recipe, plan, PLAN_PATH).description)

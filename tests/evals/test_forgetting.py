@@ -8,13 +8,15 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from evals import bundle, erasable
+from evals import bundle, erasable, reduction
 from evals import erasure as evaluations
+from evals.comparison import EvalReport
 from evals.gate import GateVerdict, Verdict
 from evals.page import changed, page
 from evals.suites import Suite, frozen, suites
@@ -47,13 +49,13 @@ class Gated(NamedTuple):
     def words(self) -> tuple[str, ...]:
         return self.user, secret(self.user), f"trace-{self.user[5:8]}-"
 
-    def forget(self) -> ErasureProof:
+    def forget(self, erase_counts: bool = False) -> ErasureProof:
         return erasure.forget(
             stage_context(self.people.store, self.people.lake, name=NAME),
             self.user,
             tracking_uri=self.people.tracking_uri,
             now=NOW,
-            others=(evaluations.forget,),
+            others=(partial(evaluations.forget, erase_counts=erase_counts),),
         )
 
 
@@ -244,3 +246,82 @@ def test_staged_evidence_of_a_killed_gate_goes_too(gated: Gated) -> None:
     gated.forget()
     assert holding(gated.people.root, *gated.words()) == set()
     assert not staged.exists() and not draft.exists()
+
+
+def test_counts_go_too_where_the_recipe_says_so(gated: Gated) -> None:
+    store, before = gated.people.store, bundle.recompute(gated.bundle)
+    proof = gated.forget(erase_counts=True)
+    assert proof.remains == () and holding(gated.people.root, *gated.words()) == set()
+    id = gated.suite.items[0].id
+    assert not [path for path in gated.bundle.rglob("*.jsonl") if id in path.read_text()], "no count, no leaf"
+    report = bundle.recompute(gated.bundle)
+    assert report.reduced == 1 and report.bundle.digest != before.bundle.digest
+    (now,), (then,) = report.measurements, before.measurements
+    assert now.comparison is not None and then.comparison is not None
+    assert now.comparison.items == then.comparison.items - 1
+    verdict = bundle.verify(gated.bundle)
+    assert verdict.verdict is Verdict.EVIDENCE_REDUCED
+    assert "what is left would be PASS" in verdict.reasons[0] and "begin a new iteration" in verdict.reasons[0]
+    assert store.read(gated.work.path("gate_verdict.json"), GateVerdict) == verdict
+    assert store.read(gated.work.path("eval_report.json"), EvalReport) == report.model_copy(
+        update={"bundle": store.read(gated.work.path("eval_report.json"), EvalReport).bundle}
+    )
+    assert "EVIDENCE_REDUCED" in page(bundle.read(gated.bundle), report, verdict)
+    assert gated.forget(erase_counts=True) == proof, "twice is once"
+
+
+def test_counts_that_were_kept_go_with_the_next_user(gated: Gated) -> None:
+    gated.forget()
+    assert bundle.verify(gated.bundle) == gated.verdict
+    other = gated._replace(user=str(gated.suite.items[1].user_id))
+    other.forget(erase_counts=True)
+    assert bundle.recompute(gated.bundle).reduced == 2
+    assert not [path for path in gated.bundle.rglob("*.jsonl") if '"erased":true' in path.read_text()]
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_crash_while_counts_go_is_healed(gated: Gated, monkeypatch: pytest.MonkeyPatch, renames: int) -> None:
+    """`renames`: of the bundle's folder, which a crash lets through before it comes."""
+    whole, left = Path.rename, renames
+
+    def frail(path: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+        return whole(path, target)
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    monkeypatch.setattr(Path, "rename", frail)
+    monkeypatch.setattr(reduction, "settle", crash)
+    with pytest.raises(Crash):
+        evaluations.forget(gated.people.store, {gated.user}, erase_counts=True)
+    monkeypatch.undo()
+    gated.forget(erase_counts=True)
+    assert holding(gated.people.root, *gated.words()) == set()
+    verdict = gated.people.store.read(gated.work.path("gate_verdict.json"), GateVerdict)
+    assert verdict is not None and verdict.verdict is Verdict.EVIDENCE_REDUCED
+    assert bundle.verify(gated.bundle) == verdict
+    assert not [*gated.bundle.parent.glob(".evidence*")]
+
+
+def test_a_suite_that_lost_too_much_decides_nothing(made: Gated, tmp_path: Path) -> None:
+    people = People(tmp_path / "data")
+    work = people.window(DAYS[0], [each for user in USERS for each in asked(user, DAYS[0])], SECTION)
+    _, (suite,) = people.select(work)
+    newest = frozen.latest(people.store, "production")
+    assert newest is not None and not newest.is_emptied
+    clusters = sorted({item.cluster for item in suite.items})
+    lost = set(clusters[: int(0.05 * len(clusters)) + 1])
+    users = {str(item.user_id) for item in suite.items if item.cluster in lost}
+    evaluations.forget(people.store, users)
+    verdict = people.gate(work)
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    (reason,) = verdict.reasons
+    assert reason.startswith("production: erasure emptied ") and reason.endswith("which freezes a new generation")
+    rows = [each for user in USERS if user not in users for each in asked(user, DAYS[1], "of all ")]
+    people.select(people.window(DAYS[1], rows, SECTION), later(1))
+    newest = frozen.latest(people.store, "production")
+    assert newest is not None and newest.generation.number == 2 and not newest.is_emptied

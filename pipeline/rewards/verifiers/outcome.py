@@ -9,8 +9,9 @@ from pipeline.recipe.rewards import VerifierKind
 
 
 class Outcome(StrEnum):
-    """What the check found. Only `correct` and `wrong` are labels; the others are reasons for having none, except
-    `no_answer`, which counts as wrong: a completion that gives no answer has failed the prompt."""
+    """What the check found. Only `correct` and `wrong` are labels; the others are reasons for having none
+    (`unchecked`: there is nothing to check against), except `no_answer`, which counts as wrong: a completion that gives
+    no answer has failed the prompt."""
 
     correct = "correct"
     wrong = "wrong"
@@ -18,6 +19,7 @@ class Outcome(StrEnum):
     unparsable_gold = "unparsable_gold"
     timeout = "timeout"
     error = "error"
+    unchecked = "unchecked"
 
     @property
     def score(self) -> float | None:

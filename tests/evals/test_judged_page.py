@@ -1,0 +1,133 @@
+"""What a person sees of a judged suite: the table, the picture, the page and the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evals import bundle, gate
+from evals.__main__ import main
+from evals.judged_evidence import JudgedEvidence
+from evals.page import page
+from evals.report import picture, table
+from evals.suites import Item
+from pipeline.recipe import Evaluation
+from pipeline.rewards.verifiers import Outcome
+from pipeline.storage import Store
+from tests.evals.judging import MARK, evidence, judge, judged, section
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with a judged suite, whose items are people's."""
+    root = tmp_path_factory.mktemp("judged")
+    settings, gathered = section(role="target"), evidence(section(role="target"), longer=1.1)
+    salted = tuple(item.model_copy(update={"salt": f"{n:032x}"}) for n, item in enumerate(gathered.suite.items))
+    gathered = rebuilt(gathered, salted)
+    (got,), _ = judged(root / "journal", judge(0.75, habit=0.5), settings, gathered)
+    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, (gathered,), judged=(got,)))
+    return root / "evidence"
+
+
+def rebuilt(gathered: bundle.SuiteEvidence, items: tuple[Item, ...]) -> bundle.SuiteEvidence:
+    suite = gathered.suite.model_copy(update={"items": items})
+    arms = [
+        arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"suite_digest": suite.digest()})})
+        for arm in gathered.arms
+    ]
+    return bundle.SuiteEvidence(suite=suite, arms=(arms[0], arms[1]))
+
+
+def test_the_page_shows_the_pairs_of_a_judged_suite(published: Path) -> None:
+    read, report = bundle.read(published), bundle.recompute(published)
+    shown = page(read, report, gate.judge(report, report.section))
+    pairs = read.judged[0].pairs
+    won = sum(each.outcome == 1.0 for each in pairs)
+    lost = sum(each.outcome == 0.0 for each in pairs)
+    split = sum(not each.agrees for each in pairs)
+    assert f"judged-0: the candidate&#x27;s answer is preferred ({won} of 120 pairs)" in shown.replace("'", "&#x27;")
+    assert f"judged-0: the champion&#x27;s answer is preferred ({lost} of 120 pairs)" in shown.replace("'", "&#x27;")
+    assert f"in {split} of 120 pairs the judge preferred another answer when they were swapped" in shown
+    assert "at equal lengths" in shown and "as judged" in shown and MARK in shown
+
+
+def test_the_page_of_erased_pairs_shows_the_others(published: Path, tmp_path: Path) -> None:
+    import shutil
+
+    path = Path(shutil.copytree(published, tmp_path / "evidence"))
+    pairs = bundle.read(path).judged[0].pairs
+    first = next(each.item for each in pairs if each.outcome == 1.0)
+    before = bundle.recompute(path)
+    assert bundle.erase(path, [first])
+    read, report = bundle.read(path), bundle.recompute(path)
+    assert report.digest() == before.digest()
+    shown = page(read, report, gate.judge(report, report.section))
+    assert f"<b>{first}</b>" not in shown and "1 of them are erased" in shown
+
+
+def test_the_picture_has_rows_for_judged_suites(published: Path) -> None:
+    report = bundle.recompute(published)
+    alone = report.model_copy(update={"judged": ()})
+    assert height(picture(report)) > height(picture(alone))
+    only = report.model_copy(update={"measurements": ()})
+    assert picture(only).startswith(b"\x89PNG") and "pairs in 120 clusters" in table(only)
+
+
+def height(png: bytes) -> int:
+    return int.from_bytes(png[20:24])
+
+
+def test_a_suite_without_references_can_be_judged(tmp_path: Path) -> None:
+    settings = Evaluation.model_validate(
+        {
+            **section().model_dump(exclude={"suites"}),
+            "suites": [
+                {"kind": "arithmetic", "items": 120},
+                {"kind": "jsonl", "name": "letters", "path": "letters.jsonl", "check": "none", "role": "report"},
+                {"kind": "judged", "name": "preference", "over": "letters", "role": "target"},
+            ],
+        }
+    )
+    sums = evidence(settings)
+    items = tuple(each.model_copy(update={"check": "none", "reference": ""}) for each in sums.suite.items)
+    suite = sums.suite.model_copy(update={"name": "letters", "items": items})
+    arms = [unchecked(arm, suite) for arm in sums.arms]
+    letters = bundle.SuiteEvidence(suite=suite, arms=(arms[0], arms[1]))
+    (got,), _ = judged(tmp_path, judge(0.9), settings, letters)
+    whole = bundle.evidence("it", settings, (sums, letters), judged=(got,))
+    bundle.publish(Store(tmp_path), "evidence", whole)
+    report = bundle.recompute(tmp_path / "evidence")
+    (why,) = report.measurements[1].problems
+    assert "no reference (check: none)" in why
+    verdict = gate.judge(report, settings)
+    assert verdict.verdict is gate.Verdict.PASS, verdict.reasons
+    shown = page(bundle.read(tmp_path / "evidence"), report, verdict)
+    assert "letters: from right to wrong" not in shown and "preference: the candidate" in shown
+    assert isinstance(got, JudgedEvidence)
+
+
+def unchecked(arm: Any, suite: Any) -> Any:
+    results = tuple(
+        each.model_copy(
+            update={"samples": tuple(s.model_copy(update={"outcome": Outcome.unchecked}) for s in each.samples)}
+        )
+        for each in arm.results
+    )
+    protocol = arm.protocol.model_copy(update={"suite": suite.name, "suite_digest": suite.digest()})
+    return arm.model_copy(update={"results": results, "protocol": protocol})
+
+
+def test_the_plan_says_what_a_judged_suite_can_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"prompt": f"What is {n} and {n}?", "reference": str(2 * n)} for n in range(400)]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    suites = f"[{{kind: jsonl, name: mine, path: {tmp_path}/mine.jsonl}}, {{kind: judged, name: liked, over: mine}}]"
+    recipe = str(ROOT / "jobs" / "recipes" / "embedded.yaml")
+    main(["plan", recipe, f"data_root={tmp_path}", f"evaluation.suites={suites}"])
+    text = capsys.readouterr().out
+    assert "liked (report): 400 pairs of answers to mine, each judged twice" in text
+    assert "standard error of about 2.35 points" in text
