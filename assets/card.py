@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from evals import report
-from evals.comparison import EvalReport
 from evals.gate import GateVerdict
+from evals.measurements import EvalReport
 from k8s.ledger import Ledger
 from pipeline.rewards.records import RewardLabels
 from pipeline.traces.records import GovernedTraces

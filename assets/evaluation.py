@@ -7,10 +7,10 @@ import dagster as dg
 from assets.metadata import picture
 from assets.resources import Deployment
 from evals import report
-from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
 from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
+from evals.measurements import EvalReport
 from evals.plan import EvalPlan, inference, publish_plan
 from pipeline.rewards.verifiers import grader_of
 from pipeline.training.result import TrainingResult

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from assets.environment import ITERATION_TAG
 from assets.outcome import IterationOutcome
-from evals.comparison import EvalReport
 from evals.gate import GateVerdict
+from evals.measurements import EvalReport
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.registry.record import ModelVersion

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from evals.bundle import SuiteEvidence
-from evals.comparison import FutilityStop
 from evals.futility import SHARES, part, stoppable, stopped
 from evals.libraries.environment import LibraryEnvironments
 from evals.libraries.runs import LibraryRun
+from evals.measurements import FutilityStop
 from evals.plan import EvalPlan
 from evals.results import EvalArm
 from evals.runner import Grader, Respondent, sampling

@@ -17,7 +17,7 @@ from evals.comparable import problems
 from evals.gate import GateVerdict, Verdict
 from evals.plan import EvalPlan
 from evals.results import EvalArm
-from evals.runner import Grader, graded, questions, sampling
+from evals.runner import BATCHED, Grader, graded, questions, sampling
 from evals.suites import Suite
 from pipeline import layout
 from pipeline.recipe.suites import LibrarySuite
@@ -67,7 +67,7 @@ def _arm(store: Store, plan: EvalPlan, evidence: SuiteEvidence, model: str, grad
         answers = [answer for each in asked if (answer := journal.answers.get(each.request.key))]
     if len(answers) < len(asked):
         return None
-    results = graded(grader, suite, suite.items, drawn.samples, answers)
+    results = graded(grader, suite, suite.items, drawn.samples, answers, protocol.answers.decoding.engine != BATCHED)
     return EvalArm(model=ModelRef(uri="", digest=model), protocol=protocol, results=results)
 
 

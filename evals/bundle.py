@@ -23,19 +23,12 @@ from typing import TypeVar
 from pydantic import Field
 
 from evals import comparable, erasable, gate, judged_evidence
-from evals.comparison import (
-    BundleRef,
-    EvalReport,
-    FutilityStop,
-    JudgedMeasurement,
-    SuiteMeasurement,
-    compare,
-    unset,
-)
+from evals.comparison import compare
 from evals.futility import stopped
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
 from evals.languages import prompt_languages
+from evals.measurements import BundleRef, EvalReport, FutilityStop, JudgedMeasurement, SuiteMeasurement, unset
 from evals.results import EvalArm, Protocol
 from evals.suites import Suite
 from pipeline.locations import Document

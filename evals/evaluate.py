@@ -14,16 +14,17 @@ from evals import bundle, gate, ledger
 from evals.asking import ModelRuns
 from evals.best_ever import with_best_ever
 from evals.bundle import SuiteEvidence
-from evals.comparison import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.gate import GateVerdict
 from evals.judged import generation, judge_suites
 from evals.judged_evidence import JudgedEvidence
 from evals.ledger import enter
 from evals.libraries.environment import LibraryEnvironments, library_environments
+from evals.measurements import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.plan import EvalPlan
 from evals.runner import Grader
 from evals.suites import Suite, frozen, pin, suites
 from pipeline import layout
+from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import TracesSuite
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import InferenceEngine

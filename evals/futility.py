@@ -17,8 +17,9 @@ from typing import Literal
 import numpy as np
 
 from evals.comparable import MIN_CLUSTERS, problems
-from evals.comparison import FutilityLook, FutilityStop, paired_gains
+from evals.comparison import paired_gains
 from evals.gate import GUARD_POWER
+from evals.measurements import FutilityLook, FutilityStop
 from evals.results import EvalArm
 from evals.statistics import Array, mean_and_standard_error, normal_quantile, t_quantile
 from evals.suites import Item, Suite

@@ -62,8 +62,8 @@ from enum import StrEnum
 
 from evals import preference
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
-from evals.comparison import Comparison, Difference, EvalReport, Guard, JudgedMeasurement
 from evals.limits import limits
+from evals.measurements import Comparison, Difference, EvalReport, Guard, JudgedMeasurement
 from evals.statistics import normal_quantile
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection

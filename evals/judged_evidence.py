@@ -13,7 +13,7 @@ from pathlib import Path
 from evals import win_rate
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS
 from evals.comparable import problems as comparison_problems
-from evals.comparison import Difference, Guard, JudgedMeasurement, WinRate
+from evals.measurements import Difference, Guard, JudgedMeasurement, WinRate
 from evals.results import EvalArm
 from evals.suites import Suite
 from evals.suites.lines import drawn

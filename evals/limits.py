@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evals.comparison import Comparison
+from evals.measurements import Comparison
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from evals import report as reports
 from evals.bundle import EvalEvidence, SuiteEvidence
-from evals.comparison import EvalReport
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
+from evals.measurements import EvalReport
 from evals.results import EvalSample
 from evals.suites import Item
 from pipeline.rewards.verifiers import Outcome

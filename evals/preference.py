@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from evals.comparison import EvalReport, JudgedMeasurement
+from evals.measurements import EvalReport, JudgedMeasurement
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite
 

@@ -9,7 +9,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from evals.answer_costs import Spread
-from evals.comparison import (
+from evals.gate import GateVerdict
+from evals.measurements import (
     Comparison,
     ConfidenceInterval,
     Difference,
@@ -20,7 +21,6 @@ from evals.comparison import (
     Slice,
     SuiteMeasurement,
 )
-from evals.gate import GateVerdict
 from evals.power import IMPROVING
 from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
 from pipeline.recipe import Evaluation

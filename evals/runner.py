@@ -80,7 +80,7 @@ class Respondent(NamedTuple):
                 verifier=VERSION,
                 answers=protocol,
             ),
-            results=graded(self.grader, suite, items, plan.samples, answers),
+            results=graded(self.grader, suite, items, plan.samples, answers, protocol.decoding.engine != BATCHED),
         )
 
     def _answers(self, name: str, asked: list[Asked], plan: Sampling, protocol: AnswerProtocol) -> list[Answer]:

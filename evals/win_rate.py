@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evals import statistics
-from evals.comparison import Difference, WinRate
+from evals.measurements import Difference, WinRate
 from evals.statistics import BOOTSTRAP_DRAWS, LEVEL, Array
 from pipeline.storage import Record
 

@@ -9,8 +9,8 @@ import pytest
 
 from evals import bundle, gate
 from evals.bundle import SuiteEvidence
-from evals.comparison import BundleRef, EvalReport
 from evals.gate import GateVerdict
+from evals.measurements import BundleRef, EvalReport
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.suites import Item, Suite

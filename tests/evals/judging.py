@@ -11,10 +11,10 @@ from typing import Any
 
 from evals import bundle, gate
 from evals.bundle import SuiteEvidence
-from evals.comparison import BundleRef, EvalReport
 from evals.gate import GateVerdict
 from evals.judged import judge_suites
 from evals.judged_evidence import JudgedEvidence
+from evals.measurements import BundleRef, EvalReport
 from evals.plan import EvalPlan
 from evals.results import EvalArm
 from pipeline.iteration import identify

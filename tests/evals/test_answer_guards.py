@@ -11,8 +11,8 @@ import pytest
 
 from evals import bundle, erasable, gate
 from evals.answer_costs import compare_times
-from evals.comparison import BundleRef, Guard
 from evals.gate import Verdict
+from evals.measurements import BundleRef, Guard
 from evals.report import picture, table
 from evals.results import EvalArm, EvalSample, ItemCounts, ItemResult
 from evals.runner import Respondent

@@ -17,9 +17,9 @@ import pytest
 from assets.card import IterationRecords
 from evals import bundle, futility
 from evals.__main__ import main
-from evals.comparison import EvalReport
 from evals.evaluate import decide, summary
 from evals.gate import Verdict
+from evals.measurements import EvalReport
 from evals.report import picture, table
 from jobs.summary import _evaluation as summarised
 from pipeline.recipe import Evaluation

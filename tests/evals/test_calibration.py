@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from evals import gate, statistics
-from evals.comparison import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, SuiteMeasurement, difference
+from evals.comparison import difference
 from evals.gate import Verdict
+from evals.measurements import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, SuiteMeasurement
 from evals.statistics import Array, Paired
 from pipeline.recipe import Evaluation
 from pipeline.storage import ModelRef

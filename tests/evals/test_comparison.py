@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.comparison import Comparison, compare
+from evals.comparison import compare
+from evals.measurements import Comparison
 from evals.results import EvalArm
 from pipeline.rewards.verifiers import Outcome
 

@@ -16,9 +16,9 @@ import pytest
 
 from evals import bundle
 from evals.__main__ import main
-from evals.comparison import EvalReport
 from evals.evaluate import decide, evaluate
 from evals.gate import Verdict, judge
+from evals.measurements import EvalReport
 from evals.page import page
 from evals.plan import EvalPlan
 from evals.report import picture, table

@@ -16,8 +16,8 @@ import pytest
 
 from evals import bundle, erasable, reduction
 from evals import erasure as evaluations
-from evals.comparison import EvalReport
 from evals.gate import GateVerdict, Verdict
+from evals.measurements import EvalReport
 from evals.page import changed, page
 from evals.suites import Suite, frozen, suites
 from pipeline import erasure

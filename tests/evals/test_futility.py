@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evals.comparison import FutilityLook, FutilityStop
 from evals.futility import SHARES, asking_order, conditional_power, design_effect, futile, looks, stoppable
+from evals.measurements import FutilityLook, FutilityStop
 from evals.statistics import mean_and_standard_error, reach
 from evals.suites import Suite
 from pipeline.recipe import Evaluation

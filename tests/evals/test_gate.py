@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evals import comparable, gate
-from evals.comparison import EvalReport, SuiteMeasurement
 from evals.gate import Verdict
+from evals.measurements import EvalReport, SuiteMeasurement
 from evals.results import EvalArm, Protocol
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding

@@ -8,7 +8,7 @@ import pytest
 from assets.outcome import Ending as Ended
 from assets.outcome import conclude
 from assets.resources import Deployment
-from evals.comparison import EvalReport
+from evals.measurements import EvalReport
 from jobs import summary
 from jobs.ending import ending
 from pipeline.iteration import Iteration

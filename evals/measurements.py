@@ -1,0 +1,218 @@
+"""What was measured of a candidate against its champion, as records: values with their uncertainty.
+
+Refuses to compute (comparison.py), to judge (gate.py) and to draw (report.py).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from evals.answer_costs import CostComparison, TokenTime
+from pipeline.locations import Uri
+from pipeline.recipe import Evaluation
+from pipeline.storage import ModelRef, Record, digest_json
+
+
+def unset(value: object) -> bool:
+    """Of a field that came later than the first bundles: it is written only where it is set."""
+    return value is None or value == ()
+
+
+class ConfidenceInterval(Record):
+    """A value between -1 and 1 with its two-sided 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Difference(Record):
+    """A paired difference, candidate minus champion: 95% interval, and one-sided bounds at the level of its test."""
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    lower: float
+    upper: float
+    bootstrap_lower: float
+    bootstrap_upper: float
+
+
+class Guard(Record):
+    """A harm that a candidate may not add: `difference` is its increase, which must be shown to lie below `margin`.
+
+    With `rule` harm the increase is too rare to be shown small: the guard fails where it is shown to be larger. With
+    `rule` report it is measured, and decides nothing. The values are shares of answers, or losses of score; of `length`
+    they are mean tokens, and the difference that of their logarithms.
+    """
+
+    name: str
+    rule: Literal["safe", "harm", "report"]
+    champion: float
+    candidate: float
+    margin: float
+    difference: Difference
+
+
+class Slice(Record):
+    """One kind of item, for the reader. `p_holm` is two-sided and adjusted for the number of slices."""
+
+    name: str
+    items: int
+    champion: float
+    candidate: float
+    difference: ConfidenceInterval
+    p_holm: float
+
+
+class PassAt(Record):
+    """The chance that one of k answers is right, for the reader (the unbiased estimate of arXiv 2107.03374)."""
+
+    k: int
+    champion: float
+    candidate: float
+
+
+def _absent(value: object) -> bool:
+    """Left out of a report, so that its digest is what it was before there was such a field."""
+    return value in (None, ())
+
+
+class Comparison(Record):
+    """`mcnemar_p` is one-sided, and None unless every cluster is one sample. `ungraded` counts samples."""
+
+    items: int
+    clusters: int
+    samples_per_item: int
+    champion: ConfidenceInterval
+    candidate: ConfidenceInterval
+    difference: Difference
+    mcnemar_p: float | None
+    guards: tuple[Guard, ...]
+    slices: tuple[Slice, ...]
+    pass_at: tuple[PassAt, ...]
+    ungraded_champion: int
+    ungraded_candidate: int
+    cost: CostComparison | None = Field(default=None, exclude_if=_absent)
+    """None where the recipe has no prices."""
+    token_times: tuple[TokenTime, ...] = Field(default=(), exclude_if=_absent)
+    """Of answers whose times are known, for the reader."""
+
+
+class SuiteMeasurement(Record):
+    """A comparison over one suite, or the reasons for which these outcomes cannot be compared."""
+
+    suite: str
+    problems: tuple[str, ...]
+    comparison: Comparison | None
+    advisory: str = ""
+    """Why the suite decides nothing, whatever its role."""
+    best: str | None = Field(default=None, exclude_if=unset)
+    """Digest of the best ever on these items, where it is neither of the two; the guard `best_ever` is against it."""
+    alpha: float | None = Field(default=None, exclude_if=unset)
+    """Level of its test of improvement, where that is done in two steps."""
+
+
+class WinRate(Record):
+    """The candidate's win rates, each less one half: above 0 the candidate is preferred.
+
+    `raw` is as judged, `controlled` at equal lengths, which is the one to decide by. `length_effect` is phi.
+    """
+
+    pairs: int
+    clusters: int
+    raw: Difference
+    controlled: Difference
+    length_effect: float
+    disagreement: float
+    """Share of the pairs that were asked whose two orders disagree."""
+    length_differences: int
+    """Distinct ones."""
+
+
+class JudgedMeasurement(Record):
+    """How often a judge prefers the candidate's answers, or the reasons for which these judgements show nothing.
+
+    The bounds of `win_rate` are at the level of the suite's test. `loss` is set where the rate guards: how far it lies
+    below one half, at equal lengths. `judge` is the model's name, "" where the recipe has none.
+    """
+
+    suite: str
+    judge: str
+    problems: tuple[str, ...]
+    win_rate: WinRate | None
+    loss: Guard | None
+
+
+class FutilityLook(Record):
+    """A target when asking ended: `power` is the chance that the final test over all `planned` clusters would have
+    passed, given the answers to `clusters` of them. No estimate of the score: it is only there because it is low."""
+
+    suite: str
+    clusters: int
+    planned: int
+    power: float
+
+
+class FutilityStop(Record):
+    """Asking ended at a look (1 is the first) because an improvement had become unlikely to be shown."""
+
+    look: int
+    of: int
+    targets: tuple[FutilityLook, ...]
+
+    def reason(self) -> str:
+        """For the verdict and the reader."""
+        chances = "; ".join(
+            f"{each.suite}: {each.clusters:,} of {each.planned:,} clusters asked, {each.power:.1%} chance that all of "
+            "them would show it"
+            for each in self.targets
+        )
+        return f"improvement not shown: stopped for futility at look {self.look} of {self.of} ({chances})"
+
+
+class BundleRef(Record):
+    uri: Uri
+    digest: str
+
+
+class EvalReport(Record):
+    """What the evaluation of one candidate measured; the gate reads this and nothing else.
+
+    `problems` are of the evidence as a whole, `measurements` follow the recipe's suites, `protocol` is a digest.
+    """
+
+    iteration: str
+    champion: ModelRef
+    candidate: ModelRef
+    protocol: str
+    section: Evaluation
+    problems: tuple[str, ...]
+    measurements: tuple[SuiteMeasurement, ...]
+    bundle: BundleRef
+    judged: tuple[JudgedMeasurement, ...] = ()
+    """Of the suites that are judged, in the recipe's order."""
+    stop: FutilityStop | None = Field(default=None, exclude_if=unset)
+    """Why asking ended early: nothing is compared then."""
+    confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
+    """Suites that are asked in a second step, which decides with the first."""
+    reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
+    """Items that were erased with their counts since: what is left carries no verdict."""
+
+    def digest(self) -> str:
+        """sha256 of the report, wherever its bundle and the models lie."""
+        places = {name: {"uri"} for name in ("bundle", "champion", "candidate")}
+        content = self.model_dump(mode="json", exclude=places)
+        if not self.judged:  # as it was before suites were judged
+            del content["judged"]
+        return digest_json(content)
+
+    def target(self) -> SuiteMeasurement:
+        """The first target whose answers are checked, else the first guard: what one line has room for."""
+        roles = {name: [each.name for each in self.section.asked if each.role == name] for name in ("target", "guard")}
+        name = (roles["target"] or roles["guard"])[0]
+        missing = SuiteMeasurement(suite=name, problems=self.problems, comparison=None)
+        return next((each for each in self.measurements if each.suite == name), missing)
