@@ -59,7 +59,7 @@ def asked(user: str, day: str, more: str = "", **changes: Any) -> list[dict[str,
     for number, thing in enumerate(THINGS):
         messages = [{"role": "user", "content": question(user, thing, more), "tool_calls": None}]
         known = {"messages": messages, "reference": f"{number + 1}", "completion": f"{secret(user)} says #### 9"}
-        rows.append({**row(user, day, number), **known, **changes})
+        rows.append({**row(user, day, number), **known, "feedback": [], "feedback_count": 0, **changes})
     return rows
 
 

@@ -8,17 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from assets.records import LABELS
 from evals import ledger
 from evals.bundle import recompute
 from evals.candidates import SuiteCandidate
-from evals.freezing import draw, freeze, withdraw
+from evals.freezing import draw, freeze, trained, withdraw
 from evals.gate import Verdict
 from evals.report import table
 from evals.suites import Item, Suite, frozen, suites
 from evals.suites.frozen import FrozenItem
+from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Selection
 from pipeline.recipe.rewards import Review
@@ -26,7 +29,10 @@ from pipeline.recipe.suites import GoldenSuite, ProductionSuite
 from pipeline.rewards import reviews
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
+from pipeline.selection.chats import to_rows
 from pipeline.selection.clusters import cluster
+from pipeline.selection.thumbs import THUMBS
+from pipeline.selection.winners import WINNERS
 from pipeline.storage import ModelRef, Store, digest_json
 from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
 from tests.pipeline.erasure.conftest import BASE, NAME, NOW
@@ -133,6 +139,16 @@ def test_what_training_has_seen_is_not_drawn(people: People) -> None:
     newest = frozen.latest(people.store, "production")
     assert newest is not None
     assert newest.generation.left_out["trained on or frozen before"] == 174
+
+
+def test_prompts_of_thumbs_and_winners_count_as_trained(tmp_path: Path) -> None:
+    """A prompt that is in no other table: unique, unverified, with a thumb or a fresh sample."""
+    store, chats = Store(tmp_path), {name: json.dumps([{"role": "user", "content": f"{name} é"}]) for name in "ab"}
+    folder = store.path(layout.ITERATIONS, "one", layout.PREFERENCE_TABLES)
+    folder.mkdir(parents=True)
+    for (name, schema), chat in zip({"thumbs": THUMBS, "winners": WINNERS}.items(), chats.values(), strict=True):
+        pq.write_table(pa.Table.from_pylist([{"prompt": to_rows(chat)}], schema), folder / f"{name}.parquet")
+    assert trained(store) == [json.dumps(json.loads(chat), ensure_ascii=False) for chat in chats.values()]
 
 
 def test_withdrawn_consent_takes_an_item_out(people: People) -> None:

@@ -63,6 +63,7 @@ MODELS = {
 ELSEWHERE = {
     "grpo.kind", "dpo.kind",  # which script, which sections
     "dpo.max_tokens",  # a limit of the rows: test_data
+    "training.kto", "training.sft",  # refused by name
     *(f"training.{name}" for name in MODELS if name not in ("lora", "training")),
 }  # fmt: skip
 TOGETHER = {"distribution.cpu_offload": {"strategy": "fsdp2"}}
