@@ -32,7 +32,7 @@ class LibraryEnvironment(NamedTuple):
         `arguments` and the result are plain JSON. Raises ValueError with an instruction where there is no such
         environment or the script refuses, RuntimeError with its last lines where it ends otherwise.
         """
-        self._check()
+        self.check()
         with tempfile.TemporaryDirectory(prefix=f"{self.library}-") as folder:
             reply, output = Path(folder, "reply.json"), Path(folder, "output")
             request = {"module": module, "function": function, "arguments": arguments, "reply": str(reply)}
@@ -57,7 +57,8 @@ class LibraryEnvironment(NamedTuple):
             raise ValueError(answered["refused"])
         return answered["result"]
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ValueError, with how to make one, where there is no such environment. Starts nothing."""
         make = (
             f"Make an environment for it (python -m venv .venv-{self.library}; .venv-{self.library}/bin/pip install "
             f"-r {self.constraints}) and set {self.variable} to its Python, .venv-{self.library}/bin/python"
