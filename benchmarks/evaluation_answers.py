@@ -107,7 +107,7 @@ def kills(small: bool) -> dict[str, float]:
             twice += len(keys) - len(set(keys))
             same &= _bundle(store, plan) == _bundle(whole, plan)
         again = _next_gate(whole, plan, _trained(Path(folder) / "another", 2, small))
-    print(f"  {killed} kills in {evaluations} evaluations of {4 * items:,} answers")
+    print(f"  {killed} kills; evaluations: {evaluations}, of {4 * items:,} answers")
     print(f"  the evidence has {'the same' if same else 'ANOTHER'} digest as without a kill")
     return {
         "kills": float(killed),

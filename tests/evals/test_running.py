@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.serving.endpoint_engine import PROBE_SAMPLING
 from pipeline.storage import CheckpointRef, DatasetRef, Store
 from tests.pipeline.rewards.judge.endpoint import Said, serving
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, chat_server, completion
@@ -27,7 +32,8 @@ from .judging import ADAPTER, JUDGE, NEW, OLD, judge
 
 CRASHED, NEVER_RETRY = 1, 64
 SUITE = ArithmeticSuite(items=40)
-ENGINE = {"kind": "endpoint", "champion": "old", "candidate": "new", "attempts": 1}
+IN_FLIGHT = 8
+ENGINE = {"kind": "endpoint", "champion": "old", "candidate": "new", "attempts": 1, "in_flight": IN_FLIGHT}
 JUDGED = {"kind": "judged", "name": "preferred", "over": "arithmetic", "role": "guard"}
 
 
@@ -125,3 +131,28 @@ def test_a_judge_that_is_away_is_asked_at_the_next_run(
     report = json.loads(plan.with_name("eval_report.json").read_text())
     assert [each["suite"] for each in report["judged"]] == ["preferred"]
     assert len(server.asked) - asked == 2 * 3 * 8, "the probes of both arms, and no question"
+
+
+@pytest.mark.slow
+def test_a_killed_run_asks_again_what_was_in_flight_alone(tmp_path: Path) -> None:
+    """Counted where it is asked; the probes of each start are no questions of the suite."""
+    plan, child = planned(tmp_path / "killed"), list[subprocess.Popen[bytes]]()
+    kills = [70, 190, None]
+
+    def kills_its_client(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        if place == kills[len(child) - 1]:
+            child[-1].send_signal(signal.SIGKILL)
+        return None
+
+    with chat_server(kills_its_client) as server:
+        for at in kills:
+            environment = {**os.environ, "SERVING_URL": server.url}
+            child.append(subprocess.Popen([sys.executable, "-m", "evals", "run", str(plan)], env=environment))
+            assert child[-1].wait(240) == (0 if at is None else -signal.SIGKILL)
+        asked = Counter(
+            (str(body["model"]), str(body["messages"]), int(body["seed"]))
+            for body in (request.body for request in server.asked)
+            if body["max_tokens"] != PROBE_SAMPLING.max_completion_tokens
+        )
+    assert len(asked) == 160 == kept(tmp_path / "killed")
+    assert 0 < asked.total() - 160 <= 2 * IN_FLIGHT
