@@ -8,8 +8,8 @@
     verify BUNDLE [DIGEST]    recompute a verdict offline and print it as JSON
 
 Exit codes: 0 done; 1 where a plan's gate could pass nobody, or a bundle is not intact. Of `run`: 64 never retry (the
-plan or what it names is wrong), 143 pre-empted, anything else a crash: run it again, and what was answered is not asked
-again.
+plan or what it names is wrong), 143 pre-empted, anything else a crash, a full disk, a server or judge that is lost: run
+it again, and what was answered is not asked again.
 """
 
 from __future__ import annotations
