@@ -1,15 +1,14 @@
 """What answers cost, with real processes and the embedded model: batches, seeds, kills, the next gate, the journal.
 
-The second model is the embedded one with noise on its weights, by which it answers about as differently as a trained
-candidate does. Kills are SIGKILLs of `python -m evals run` at random instants, each of which takes its serving process
-with it.
+The second model is a candidate that the project's own trainer makes of the embedded one, by the embedded recipe's GRPO
+on fresh problems of the same task. Kills are SIGKILLs of `python -m evals run` at random instants, each of which takes
+its serving process with it.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.kills import result_of
+from benchmarks.training import write_plan
 from evals.evaluate import evaluate
 from evals.plan import EvalPlan, inference, publish_plan
 from evals.results import EvalArm
@@ -30,7 +31,8 @@ from evals.suites import Suite, suites
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import identify
-from pipeline.recipe import Evaluation
+from pipeline.methods import GRPO
+from pipeline.recipe import Evaluation, Training
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import ArithmeticSuite
@@ -40,8 +42,10 @@ from pipeline.serving.inference import Answer, AnswerRequest, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref
 
-NOISE = 0.1
-"""Standard deviation of the noise on each weight, as a share of its tensor's."""
+BATCH = 32
+"""Answers in flight where the evaluation is killed."""
+STEPS = 32
+"""Of the candidate's training, as in the embedded recipe."""
 
 
 def batches(small: bool) -> dict[str, float]:
@@ -61,7 +65,7 @@ def seeds(small: bool) -> dict[str, float]:
     """Variance of the paired difference of one sample each, with one seed for both models and with unrelated ones."""
     suite, k = _suite(100 if small else 400), 2
     with tempfile.TemporaryDirectory() as folder, closing(grader_of(Verifier())) as check:
-        other = _noisy(Path(folder) / "noisy", 1)
+        other = _trained(Path(folder), 1, small).model
         scores = {
             (name, seed): _scores(model, suite, k, seed, check)
             for name, model in (("champion", _base()), ("candidate", other))
@@ -70,35 +74,44 @@ def seeds(small: bool) -> dict[str, float]:
     paired = [scores["candidate", seed] - scores["champion", seed] for seed in (1, 2)]
     unrelated = [scores["candidate", a] - scores["champion", b] for a, b in ((1, 2), (2, 1))]
     shared, apart = (float(np.mean([each.var() for each in pair])) for pair in (paired, unrelated))
+    before, after = (np.mean([scores[name, seed].mean() for seed in (1, 2)]) for name in ("champion", "candidate"))
+    print(f"  right: {before:.3f} of the champion's answers, {after:.3f} of the trained candidate's")
     print(f"  variance of the difference: {shared:.3f} with a seed for each answer, {apart:.3f} with unrelated seeds")
     return {"variance_ratio": shared / apart}
 
 
 def kills(small: bool) -> dict[str, float]:
-    """20 SIGKILLs at random instants, then the end; what was asked twice, and whether the evidence is the same."""
-    draw, times = random.Random(7), 3 if small else 20
+    """20 SIGKILLs at random instants, in as many evaluations as that takes; each then ends. What was asked twice, and
+    whether the evidence is that of an evaluation without a kill."""
+    draw, times, items = random.Random(7), 3 if small else 20, 60 if small else 600
+    killed = twice = evaluations = 0
+    same = True
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / "killed")
-        plan = _plan(store, 60 if small else 600, _noisy(Path(folder) / "noisy", 1), batch_size=32)
-        killed = 0
-        while killed < times and not _done(store, plan):
-            with _run(store, plan) as process:
-                time.sleep(draw.uniform(4, 14))
-                process.send_signal(signal.SIGKILL)
-            killed += not _done(store, plan)
-        with _run(store, plan) as process:
-            assert process.wait() == 0, "the last run ends"
+        candidate = _trained(Path(folder) / "trained", 1, small)
         whole = Store(Path(folder) / "whole")
-        with _run(whole, _plan(whole, 60 if small else 600, plan.candidate.model, batch_size=256)) as process:
+        plan = _plan(whole, items, candidate, batch_size=256)
+        with _run(whole, plan) as process:
             assert process.wait() == 0
-        keys = [json.loads(line)["answer"]["key"] for file in _journals(store) for line in file.open()]
-        same = _bundle(store, plan) == _bundle(whole, plan)
-        again = _next_gate(store, plan, _noisy(Path(folder) / "another", 2))
-    print(f"  {killed} kills; {len(keys):,} answers in the journals, {len(set(keys)):,} of them different")
+        while killed < times:
+            evaluations += 1
+            store = Store(Path(folder) / f"killed-{evaluations}")
+            plan = _plan(store, items, candidate, BATCH)
+            while not _done(store, plan):
+                with _run(store, plan) as process:
+                    if killed < times:
+                        time.sleep(draw.uniform(4, 14))
+                        process.send_signal(signal.SIGKILL)
+                    assert process.wait() in (0, -signal.SIGKILL)
+                killed += not _done(store, plan)
+            keys = [(file, json.loads(line)["answer"]["key"]) for file in _journals(store) for line in file.open()]
+            twice += len(keys) - len(set(keys))
+            same &= _bundle(store, plan) == _bundle(whole, plan)
+        again = _next_gate(whole, plan, _trained(Path(folder) / "another", 2, small))
+    print(f"  {killed} kills; evaluations: {evaluations}, of {4 * items:,} answers")
     print(f"  the evidence has {'the same' if same else 'ANOTHER'} digest as without a kill")
     return {
         "kills": float(killed),
-        "answers_asked_twice": float(len(keys) - len(set(keys))),
+        "answers_asked_twice": float(twice),
         "same_evidence_after_kills": float(same),
         "champion_answers_asked_again": float(again),
     }
@@ -127,17 +140,12 @@ def _base() -> ModelRef:
     return model_ref(MODEL_DIR)
 
 
-def _noisy(folder: Path, seed: int) -> ModelRef:
-    from safetensors.numpy import load_file, save_file
-
-    shutil.copytree(MODEL_DIR, folder)
-    draw, tensors = np.random.default_rng(seed), load_file(folder / "model.safetensors")
-    noisy = {
-        name: (value + NOISE * value.std() * draw.standard_normal(value.shape)).astype(value.dtype)
-        for name, value in tensors.items()
-    }
-    save_file(noisy, folder / "model.safetensors", metadata={"format": "pt"})
-    return model_ref(folder)
+def _trained(root: Path, seed: int, small: bool) -> CheckpointRef:
+    """What the trainer makes of the embedded model."""
+    grpo = GRPO(steps=4 if small else STEPS, learning_rate=1.2e-3, max_completion_tokens=32)
+    path = write_plan(root, Training(grpo=grpo, seed=seed, threads=1), seed=seed)
+    subprocess.run([sys.executable, "-m", "pipeline.training", str(path)], check=True, capture_output=True)
+    return result_of(path).checkpoint
 
 
 def _suite(items: int) -> Suite:
@@ -175,7 +183,7 @@ def _scores(model: ModelRef, suite: Suite, k: int, seed: int, check: Grader) -> 
     return np.array([sample.outcome.score or 0.0 for result in arm.results for sample in result.samples])
 
 
-def _plan(store: Store, items: int, candidate: ModelRef, batch_size: int, id: str = "benchmark") -> EvalPlan:
+def _plan(store: Store, items: int, candidate: CheckpointRef, batch_size: int, id: str = "benchmark") -> EvalPlan:
     section = Evaluation(
         suites=(ArithmeticSuite(items=items),),
         serving=TransformersServing(batch_size=batch_size),
@@ -186,8 +194,7 @@ def _plan(store: Store, items: int, candidate: ModelRef, batch_size: int, id: st
     )
     ensure_suite(store, ArithmeticSuite(items=items), section.seed)
     iteration = identify(0, "m", _base(), DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
-    checkpoint = CheckpointRef(adapter=candidate, model=candidate, step=1)
-    plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=checkpoint)
+    plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=candidate)
     publish_plan(store, plan)
     return plan
 
@@ -211,7 +218,7 @@ def _bundle(store: Store, plan: EvalPlan) -> str:
     return json.dumps({name: (folder / name).read_text() for name in ("measurement.json", "arithmetic/champion.jsonl")})
 
 
-def _next_gate(store: Store, plan: EvalPlan, candidate: ModelRef) -> int:
+def _next_gate(store: Store, plan: EvalPlan, candidate: CheckpointRef) -> int:
     """Answers of the champion that a gate on another candidate asks again."""
     before = {file: file.read_bytes() for file in _journals(store)}
     another = _plan(store, len(suites(store, plan.section)[0].items), candidate, 256, "another")

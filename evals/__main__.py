@@ -8,8 +8,8 @@
     verify BUNDLE [DIGEST]    recompute a verdict offline and print it as JSON
 
 Exit codes: 0 done; 1 where a plan's gate could pass nobody, or a bundle is not intact. Of `run`: 64 never retry (the
-plan or what it names is wrong), 143 pre-empted, anything else a crash: run it again, and what was answered is not asked
-again.
+plan or what it names is wrong), 143 pre-empted, anything else a crash, a full disk, a server or judge that is lost: run
+it again, and what was answered is not asked again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from evals.power import AnswerCost
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import load
 from pipeline.recipe.suites import LibrarySuite
+from pipeline.rewards.judge import JudgeAway
 from pipeline.rewards.judge.endpoint import judge_endpoint
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.endpoint import serving_addresses
 from pipeline.storage import Store
 
-NEVER_RETRY, PREEMPTED = 64, 143
+CRASHED, NEVER_RETRY, PREEMPTED = 1, 64, 143
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,9 +74,15 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         return chosen.act(chosen)
+    except JudgeAway as error:
+        print(error, file=sys.stderr)
+        return CRASHED
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return chosen.refused
+    except (OSError, RuntimeError) as error:  # a full disk, a server that is lost: it may pass
+        print(error, file=sys.stderr)
+        return CRASHED
 
 
 def _add_plan(plan: argparse.ArgumentParser) -> None:

@@ -214,7 +214,16 @@ def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[Che
         if not refusals:
             yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
         if tokens is not None:
-            longest = max(tokens(each.messages(item)) for item in each.items)
+            try:
+                longest = max(tokens(each.messages(item)) for item in each.items)
+            except Exception as error:  # the boundary of the tokenizer, as in _template
+                why = " ".join(str(error).split())[:200]
+                yield CheckedLine(
+                    False,
+                    f"suite {each.name}: the model's chat template does not take its messages ({why}). Leave out "
+                    "system, or save the tokenizer with a template that takes the roles of its items.",
+                )
+                continue
             limit = settings.max_completion_tokens or section.max_completion_tokens
             yield _fits(recipe, f"longest question of {each.name}", longest, limit)
 

@@ -32,8 +32,7 @@ class LibraryEnvironment(NamedTuple):
         `arguments` and the result are plain JSON. Raises ValueError with an instruction where there is no such
         environment or the script refuses, RuntimeError with its last lines where it ends otherwise.
         """
-        if problem := self.problem():
-            raise ValueError(problem)
+        self.check()
         with tempfile.TemporaryDirectory(prefix=f"{self.library}-") as folder:
             reply, output = Path(folder, "reply.json"), Path(folder, "output")
             request = {"module": module, "function": function, "arguments": arguments, "reply": str(reply)}
@@ -58,17 +57,16 @@ class LibraryEnvironment(NamedTuple):
             raise ValueError(answered["refused"])
         return answered["result"]
 
-    def problem(self) -> str:
-        """Why the library cannot be called, and what to do; "" where its environment is there."""
+    def check(self) -> None:
+        """Raise ValueError, with how to make one, where there is no such environment. Starts nothing."""
         make = (
             f"Make an environment for it (python -m venv .venv-{self.library}; .venv-{self.library}/bin/pip install "
             f"-r {self.constraints}) and set {self.variable} to its Python, .venv-{self.library}/bin/python"
         )
         if not self.python:
-            return f"{self.library} runs in an environment of its own, and none is named. {make}."
+            raise ValueError(f"{self.library} runs in an environment of its own, and none is named. {make}.")
         if not Path(self.python).is_file():
-            return f"There is no Python for {self.library} at {self.python}. {make}."
-        return ""
+            raise ValueError(f"There is no Python for {self.library} at {self.python}. {make}.")
 
 
 class LibraryEnvironments(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
-from pipeline.serving.endpoint import Endpoint, ServingAddresses
+from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
 from pipeline.serving.inference import InferenceEngine
 from pipeline.serving.transformers_engine import TransformersEngine
 
@@ -32,24 +32,15 @@ def open_engine(
 
     Raises ValueError naming the variable to set.
     """
+    check_addresses(section, addresses, where)
     match section:
         case EndpointServing():
             from pipeline.serving.endpoint_engine import EndpointEngine
 
-            if not addresses.url:
-                raise ValueError(
-                    f"{where}.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
-                    "http://127.0.0.1:8000/v1, and SERVING_API_KEY to a key where it wants one."
-                )
             yield EndpointEngine(section, Endpoint(addresses.url, addresses.api_key), log)
         case VllmServing():
             from pipeline.serving.vllm_engine import VllmEngine
 
-            if not addresses.vllm_python:
-                raise ValueError(
-                    f"{where}.kind is vllm, and VLLM_PYTHON is empty. Set it to the Python of an environment "
-                    "that has vLLM."
-                )
             if section.adapters and adapter is None:
                 raise ValueError(
                     f"{where}.adapters is true, and the candidate is no adapter of the champion. Set it to false."
@@ -59,3 +50,29 @@ def open_engine(
                 yield engine
         case _:
             yield TransformersEngine(section, log)
+
+
+def check_addresses(section: AnyServing, addresses: ServingAddresses, where: str = "evaluation.serving") -> None:
+    """Raise ValueError naming the variable to set where this deployment has no address for the recipe's engine. Asks
+    nobody and starts nothing: for who is about to pay for a training."""
+    match section:
+        case EndpointServing():
+            if not addresses.url:
+                raise ValueError(
+                    f"{where}.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
+                    "http://127.0.0.1:8000/v1, and SERVING_API_KEY to a key where it wants one."
+                )
+            check_endpoint(Endpoint(addresses.url, addresses.api_key), "The evaluation's", "SERVING")
+        case VllmServing():
+            if not addresses.vllm_python:
+                raise ValueError(
+                    f"{where}.kind is vllm, and VLLM_PYTHON is empty. Set it to the Python of an environment that has "
+                    "vLLM."
+                )
+            if not Path(addresses.vllm_python).is_file():
+                raise ValueError(
+                    f"No Python at {addresses.vllm_python}. Set VLLM_PYTHON to the Python of an environment that has "
+                    "vLLM."
+                )
+        case _:
+            pass

@@ -57,7 +57,12 @@ class AnswerJournal:
         """Keep an answer. Raises OSError where the disk does not take it whole; it is then asked again."""
         line = AnswerLine(protocol=self._protocol, item=item, answer=answer).model_dump_json() + "\n"
         content = line.encode()
-        if os.write(self._descriptor, content) != len(content):
+        try:
+            written = os.write(self._descriptor, content)
+        except OSError as error:
+            problem = f"{self._path} cannot be written ({error.strerror})"
+            raise OSError(f"{problem}. Make room on its disk, and evaluate again.") from error
+        if written != len(content):
             raise OSError(f"{self._path} took a part of a line alone: make room on its disk and evaluate again.")
         self.answers[answer.key] = answer
 

@@ -134,8 +134,6 @@ class VllmEngine:
         adapter: ServedAdapter | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        if not python.is_file():
-            raise ValueError(f"No Python at {python}. Set VLLM_PYTHON to the Python of an environment that has vLLM.")
         self._settings, self._python, self.folder, self._log = settings, python, folder, log
         self._adapter, self._arguments = adapter, tuple(arguments)
         self._stack = ExitStack()

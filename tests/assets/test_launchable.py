@@ -25,6 +25,12 @@ SPOT = RECIPES / "spot_h200_dpo.yaml"
 PLAN_PATH = Path("/checkpoints/preference-tuning/iterations/x/training/plan.json")
 
 
+@pytest.fixture(autouse=True)
+def vllm_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What recipes whose engine is vLLM want to be told: it is not started here."""
+    monkeypatch.setenv("VLLM_PYTHON", sys.executable)
+
+
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
     _, made = make_plan(tmp_path_factory.mktemp("plan"), processes=8)
@@ -117,6 +123,33 @@ def test_a_model_too_large_for_its_evaluation_is_refused(plan: TrainingPlan, mon
 def test_a_suite_too_small_for_its_guards_is_refused(plan: TrainingPlan, override: str, words: str) -> None:
     check = checked(load(RECIPES / "embedded.yaml", [override]), plan, PLAN_PATH)
     assert not check.passed
+    assert words in str(check.description)
+
+
+ENDPOINT = "evaluation.serving={kind: endpoint, champion: old, candidate: new}"
+LIBRARY = "evaluation.suites=[{kind: arithmetic}, {kind: %s, name: task, task: %s}]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "variable", "value", "words"),
+    [
+        (["evaluation.serving={kind: vllm}"], "VLLM_PYTHON", "", "VLLM_PYTHON is empty. Set it"),
+        (["evaluation.serving={kind: vllm}"], "VLLM_PYTHON", "/no/python", "No Python at /no/python. Set VLLM_PYTHON"),
+        ([ENDPOINT], "SERVING_URL", "", "SERVING_URL is empty. Set it"),
+        ([ENDPOINT], "SERVING_URL", "127.0.0.1:8000", "Set SERVING_URL to one like"),
+        ([ENDPOINT], "SERVING_URL", "http://127.0.0.1:9/v1", ""),
+        ([ENDPOINT, LIBRARY % ("inspect", "a.py@a")], "INSPECT_PYTHON", "", "set INSPECT_PYTHON"),
+        ([ENDPOINT, LIBRARY % ("lm_eval", "a.yaml")], "LM_EVAL_PYTHON", "/no/python", "set LM_EVAL_PYTHON"),
+    ],
+)
+def test_an_engine_without_an_address_is_refused(
+    plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch, overrides: list[str], variable: str, value: str, words: str
+) -> None:
+    for name in ("SERVING_URL", "INSPECT_PYTHON", "LM_EVAL_PYTHON"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/v1" if name == "SERVING_URL" else sys.executable)
+    monkeypatch.setenv(variable, value)
+    check = checked(load(RECIPES / "embedded.yaml", overrides), plan, PLAN_PATH)
+    assert check.passed is (not words), check.description
     assert words in str(check.description)
 
 

@@ -72,6 +72,23 @@ def test_a_prompt_beyond_the_context_is_refused(places: dict[str, Path], capsys:
     assert [line for line in wrong if "longest prompt" in line and "context of 1,024. Lower" in line]
 
 
+def test_a_template_that_refuses_a_role_is_a_problem(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    strict = make_model(tmp_path / "strict")
+    template = strict / "chat_template.jinja"
+    refusal = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
+    template.write_text(refusal + template.read_text())
+    own = [f"base_model.uri='{strict}'", "training.grpo.max_completion_tokens=64"]
+    assert check(places, capsys, *own)[0] == 0
+    code, _, wrong = check(places, capsys, *own, "evaluation.suites.0.system='Be brief.'")
+    assert code == 1
+    assert wrong == [
+        "suite own-questions: the model's chat template does not take its messages (No system role). Leave out system, "
+        "or save the tokenizer with a template that takes the roles of its items."
+    ]
+
+
 def test_a_template_that_is_missing_is_refused(
     places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

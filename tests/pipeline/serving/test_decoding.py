@@ -13,9 +13,11 @@ from transformers import AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
+from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.__main__ import LoadedModel
 from pipeline.serving.decoding import stop_ids
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, answer_seed
+from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef, model_ref
 
 OPINIONS: dict[str, Any] = {
@@ -119,3 +121,22 @@ def test_stop_ids_are_those_of_every_file_that_names_some(tmp_path: Path) -> Non
     bare = changed(tmp_path / "bare")
     (tmp_path / "bare" / "generation_config.json").unlink()
     assert stops(bare) == (3,)
+
+
+def test_a_prompt_that_the_model_cannot_take_is_refused(tmp_path: Path) -> None:
+    """Before anything is drawn, whichever of the prompts it is."""
+    strict = changed(tmp_path / "strict")
+    template = Path(strict.uri) / "chat_template.jinja"
+    refusal = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
+    template.write_text(refusal + template.read_text())
+    told: Messages = [{"role": "system", "content": "Be brief."}, *PROMPTS[1]]
+    long: Messages = [{"role": "user", "content": "How many tins? " * 400}]
+    answers: list[Answer] = []
+    for prompt, words in ((told, "messages of system user: No system role"), (long, "context of 1,024. Lower")):
+        asked = requests([PROMPTS[0], prompt], PLAN)
+        with (
+            TransformersEngine(TransformersServing(), lambda line: None).open("champion", strict) as session,
+            pytest.raises(ValueError, match=f"cannot be asked this: .*{words}"),
+        ):
+            session.answer(asked, PLAN, answers.append)
+    assert not answers

@@ -49,6 +49,7 @@ BAD_REPLIES = {
     "a null finish_reason": (a_choice(finish_reason=None), "finish_reason is None"),
     "an unknown finish_reason": (a_choice(finish_reason="tool_calls"), "finish_reason is 'tool_calls'"),
     "no text": (a_choice(message={"role": "assistant", "content": None}), "a choice without a text"),
+    "an empty choice": (lambda body: completion(body, choices=[{}]), "a choice without a text"),
     "a page": (lambda body: HttpResponse(200, b"<html>Sign in</html>"), "not JSON"),
     "HTTP 500": (lambda body: HttpResponse(500), "HTTP 500, 3 times"),
     "a body that is cut": (lambda body: HttpResponse(200, b"{", promised=100), "the connection broke, 3 times"),

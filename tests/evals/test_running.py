@@ -1,0 +1,158 @@
+"""`python -m evals run PLAN` as it is typed: how it ends, and that what went wrong for now is over at the next run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evals.__main__ import main
+from evals.plan import EvalPlan, publish_plan
+from evals.suites import pin, suites
+from pipeline import layout
+from pipeline.demo.suite import ensure_suite
+from pipeline.iteration import identify
+from pipeline.recipe import Evaluation
+from pipeline.recipe.rewards import Verifier
+from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.serving.endpoint_engine import PROBE_SAMPLING
+from pipeline.storage import CheckpointRef, DatasetRef, Store
+from tests.pipeline.rewards.judge.endpoint import Said, serving
+from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, chat_server, completion
+
+from .judging import ADAPTER, JUDGE, NEW, OLD, judge
+
+CRASHED, NEVER_RETRY = 1, 64
+SUITE = ArithmeticSuite(items=40)
+IN_FLIGHT = 8
+ENGINE = {"kind": "endpoint", "champion": "old", "candidate": "new", "attempts": 1, "in_flight": IN_FLIGHT}
+JUDGED = {"kind": "judged", "name": "preferred", "over": "arithmetic", "role": "guard"}
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    def other(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        """The candidate's answers are not the champion's."""
+        return completion(request.body, seed=request.body["seed"] + 1) if request.body["model"] == "new" else None
+
+    with chat_server(other) as opened:
+        yield opened
+
+
+def planned(root: Path, *judged: dict[str, str]) -> Path:
+    """A plan below the data root, as the stage leaves it."""
+    store = Store(root)
+    section = Evaluation.model_validate(
+        {"suites": [SUITE.model_dump(), *judged], "serving": ENGINE, "samples_per_item": 2, "luck_per_year": None}
+    )
+    ensure_suite(store, SUITE, section.seed)
+    iteration = identify(0, "m", OLD, DatasetRef(uri="", rows=0, digest="d"), "r")
+    plan = EvalPlan(
+        iteration=iteration,
+        section=section,
+        verifier=Verifier(),
+        candidate=CheckpointRef(adapter=ADAPTER, model=NEW, step=1),
+        judge=JUDGE if judged else None,
+    )
+    pin(store, plan.path(), suites(store, section))
+    return store.path(publish_plan(store, plan))
+
+
+def kept(root: Path) -> int:
+    """Answers in the journals."""
+    return sum(len(file.read_bytes().splitlines()) for file in (root / layout.ANSWERS).rglob("*.jsonl"))
+
+
+def test_a_plan_that_cannot_be_asked_is_never_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SERVING_URL", raising=False)
+    assert main(["run", str(planned(tmp_path))]) == NEVER_RETRY
+    assert "SERVING_URL is empty. Set it" in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_in_words_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: ChatServer
+) -> None:
+    plan, write = planned(tmp_path), os.write
+    monkeypatch.setenv("SERVING_URL", server.url)
+
+    def full(descriptor: int, content: bytes) -> int:
+        if content.startswith(b'{"protocol"') and kept(tmp_path) >= 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        assert main(["run", str(plan)]) == CRASHED
+    error = capsys.readouterr().err
+    assert "cannot be written (No space left on device). Make room on its disk, and evaluate again." in error
+    assert "Traceback" not in error and kept(tmp_path) == 30
+    assert not plan.with_name("eval_report.json").exists()
+    assert main(["run", str(plan)]) == 0
+    assert kept(tmp_path) == 160
+
+
+def test_a_lost_server_ends_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drops(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        return HttpResponse(503) if place >= 60 else None
+
+    plan = planned(tmp_path)
+    with chat_server(drops) as server:
+        monkeypatch.setenv("SERVING_URL", server.url)
+        assert main(["run", str(plan)]) == CRASHED
+    assert "see to the server, and run again" in capsys.readouterr().err
+    assert 0 < kept(tmp_path) < 160 and not plan.with_name("eval_report.json").exists()
+
+
+def test_a_judge_that_is_away_is_asked_at_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: ChatServer
+) -> None:
+    plan = planned(tmp_path, JUDGED)
+    monkeypatch.setenv("SERVING_URL", server.url)
+    with serving(lambda judge, request, place: Said(503)) as away:
+        monkeypatch.setenv("JUDGE_URL", away.url)
+        assert main(["run", str(plan)]) == CRASHED
+    assert "endpoint" in capsys.readouterr().err and not plan.with_name("eval_report.json").exists()
+    asked = len(server.asked)
+    with serving(judge(0.5)) as there:
+        monkeypatch.setenv("JUDGE_URL", there.url)
+        assert main(["run", str(plan)]) == 0
+    report = json.loads(plan.with_name("eval_report.json").read_text())
+    assert [each["suite"] for each in report["judged"]] == ["preferred"]
+    assert len(server.asked) - asked == 2 * 3 * 8, "the probes of both arms, and no question"
+
+
+@pytest.mark.slow
+def test_a_killed_run_asks_again_what_was_in_flight_alone(tmp_path: Path) -> None:
+    """Counted where it is asked; the probes of each start are no questions of the suite."""
+    plan, child = planned(tmp_path / "killed"), list[subprocess.Popen[bytes]]()
+    kills = [70, 190, None]
+
+    def kills_its_client(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+        if place == kills[len(child) - 1]:
+            child[-1].send_signal(signal.SIGKILL)
+        return None
+
+    with chat_server(kills_its_client) as server:
+        for at in kills:
+            environment = {**os.environ, "SERVING_URL": server.url}
+            child.append(subprocess.Popen([sys.executable, "-m", "evals", "run", str(plan)], env=environment))
+            assert child[-1].wait(240) == (0 if at is None else -signal.SIGKILL)
+        asked = Counter(
+            (str(body["model"]), str(body["messages"]), int(body["seed"]))
+            for body in (request.body for request in server.asked)
+            if body["max_tokens"] != PROBE_SAMPLING.max_completion_tokens
+        )
+    assert len(asked) == 160 == kept(tmp_path / "killed")
+    assert 0 < asked.total() - 160 <= 2 * IN_FLIGHT
