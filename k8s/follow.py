@@ -87,7 +87,7 @@ class GangFollower:
             verdict = earlier or self._attempts.end(number, self._until_over())
             if verdict.cause != "succeeded" and self._attempts.open(number):
                 self._delete()
-                self._earlier_gone()
+                self._await_pods()
         except BaseException as ending:
             if not isinstance(ending, Exception):  # no error of ours: the step is being interrupted
                 self._interrupted()
@@ -112,13 +112,17 @@ class GangFollower:
 
     def _until_over(self) -> Classification:
         patience = Timeouts(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
-        seen = False
+        seen, until = False, self._gone_by()
         while True:
             observed = self._look(allowed=seen)
             if observed.state == "absent" and not seen:
-                if not self._make() and self._look().state == "absent":
-                    return Classification("gone", "another launch is ahead, or pods of it live on without their owner")
-                seen = True
+                made = self._make(late=self._hooks.now() > until)
+                if made.cause == "gone":
+                    return made
+                if made.cause == "leaving":
+                    self._tell(made)
+                    self._pause()
+                seen = made.cause == "starting"
                 continue
             self._check_ours(observed)
             verdict = self._verdict(observed)
@@ -153,19 +157,38 @@ class GangFollower:
             return Classification("stuck", f"{FRUITLESS} starts in a row left no newer checkpoint")
         return verdict
 
-    def _make(self) -> bool:
-        """Put the gang into the cluster, once nothing is left of other attempts. False: it is not ours to make."""
-        if self._pods(self._gang.attempt) or not self._earlier_gone():
-            return False
-        if not self._attempts.open(self._attempt.attempt):
-            return False
+    def _make(self, late: bool) -> Classification:
+        """Put the gang into the cluster, where the last look saw none. `late`: what was to be gone should be by now.
+
+        starting: it is there now. leaving: look again, for pods of this plan are there: earlier attempts', or this
+        one's, which another launcher has just made. gone: it is not this launch's to make.
+        """
+        number, alive = self._gang.attempt, self._pods()
+        names = ", ".join(pod.name for pod in alive)
+        own = any(pod.attempt == number for pod in alive)
+        if self._settled():
+            return Classification("gone", "another launch settled how it ended")
+        if own and late:
+            return Classification("gone", f"{names} live on without their owner")
+        if alive and not late:
+            return Classification("leaving", f"{names} are not over yet")
+        if alive:
+            self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
         obj = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
+        if self._settled():  # since the pods were counted: whoever did that may have cleared away before this came
+            self._delete(obj["metadata"]["uid"])
+            return Classification("gone", "another launch settled how it ended")
         self._make_owned(obj["metadata"]["uid"])
         self._hooks.log(
             f"{self._gang.name}: {self._gang.nodes} x {self._gang.settings.instance_type} in namespace "
             f"{self._gang.settings.namespace}, by {self._gang.settings.backend}"
         )
-        return True
+        return Classification("starting", "it was made")
+
+    def _settled(self) -> bool:
+        """Whether it is on record how the attempt ended: then nothing of it may come into the cluster any more."""
+        number = self._attempt.attempt
+        return self._attempts.ending(number) is not None or not self._attempts.open(number)
 
     def _make_owned(self, uid: str) -> None:
         """Whatever else the gang needs; it goes when its object, of this uid, goes."""
@@ -178,37 +201,37 @@ class GangFollower:
     def _look(self, allowed: bool = False) -> Observed:
         return self._patiently(lambda: observe(self._client, self._gang), allowed)
 
-    def _delete(self) -> None:
+    def _delete(self, uid: str = "") -> None:
+        """`uid`: only that one."""
         at = resource(self._gang)
-        self._patiently(lambda: self._client.delete(at, self._gang.settings.namespace, self._gang.name))
+        self._patiently(lambda: self._client.delete(at, self._gang.settings.namespace, self._gang.name, uid))
 
     def _await_end(self) -> None:
         """Of an object that is being deleted; not for ever, as its finalizer may wait for a node nobody reaches."""
-        until = self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+        until = self._gone_by()
         while self._look().state == "leaving":
             if self._hooks.now() > until:
                 return
             self._pause()
 
-    def _earlier_gone(self) -> bool:
-        """Wait for the pods of every attempt up to this one. Those that don't end are on nodes that nobody reaches.
-
-        False when some are of this very attempt: they could still write.
-        """
-        until = self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+    def _await_pods(self) -> None:
+        """Of every attempt up to this one. Those that don't end are on nodes that nobody reaches."""
+        until = self._gone_by()
         while alive := self._pods():
             if self._hooks.now() > until:
                 names = ", ".join(pod.name for pod in alive)
                 self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
-                return all(pod.attempt != self._gang.attempt for pod in alive)
+                return
             self._pause()
-        return True
 
-    def _pods(self, attempt: int | None = None) -> list[PodSeen]:
-        """Those that are not over, of one attempt, or of all up to this one."""
+    def _gone_by(self) -> float:
+        """When what is deleted now should be gone."""
+        return self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+
+    def _pods(self) -> list[PodSeen]:
+        """Those that are not over, of all attempts up to this one."""
         pods = self._patiently(lambda: pods_of(self._client, self._gang, every_attempt=True))
-        numbers = range(self._gang.attempt + 1) if attempt is None else (attempt,)
-        return [pod for pod in pods if pod.alive and pod.attempt in numbers]
+        return [pod for pod in pods if pod.alive and pod.attempt <= self._gang.attempt]
 
     def _patiently(self, ask: Callable[[], T], allowed: bool = False) -> T:
         """What the API server answers, also when it is away for a while: the gang does not need it.

@@ -217,13 +217,13 @@ def test_gang_is_not_made_where_another_launch_is_ahead(
     follower = GangFollower(
         cluster.connect(), gang, attempts, attempt, Hooks(log=lambda line: None, sleep=lambda s: None), lambda _: True
     )
-    alive: list[list[PodSeen]] = []
-    if rival == "its pods are still alive":  # and would be gone by the next look
-        alive.append([running_pod(attempt.attempt)])
+    alive: list[PodSeen] = []
+    if rival == "its pods are still alive":
+        alive.append(running_pod(attempt.attempt))
     else:
         attempts.close(attempt.model_copy(update={"closed_at": 1.0, "outcome": "crashed"}))
-    monkeypatch.setattr(follower, "_pods", lambda *_: alive.pop() if alive else [])
-    assert not follower._make()
+    monkeypatch.setattr(follower, "_pods", lambda: alive)
+    assert follower._make(late=False).cause == ("leaving" if rival == "its pods are still alive" else "gone")
     assert cluster.api.find("JobSet", cluster.namespace, gang.name) is None
 
 
