@@ -1,4 +1,4 @@
-"""One attempt at a training, followed from wherever it stands until it is over and gone.
+"""One attempt at a training or an evaluation, followed from wherever it stands until it is over and gone.
 
 Owns the order of things: the record of the attempt, then its object, then what the object owns; and at the end the
 object, its pods, then the record. What comes of the training is the launcher's.
@@ -7,7 +7,7 @@ How long a launch bears with each state of its gang, by the time between two loo
 
 The tail of the first pod's log: its lines to people while it runs, its last ones for a report. Fails nothing.
 
-Whether a gang that is started again and again gets anywhere: by the checkpoints that it leaves.
+Whether a gang that is started again and again gets anywhere: by the checkpoints or answers that it leaves.
 
 A pre-emption is not counted, however often it happens. But a pod that fills its node's disk is evicted like a
 pre-empted one, and a trainer may leave with 143 by mistake: those would start for ever.
@@ -19,7 +19,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from k8s.attempts import GangAttempts
@@ -30,7 +29,6 @@ from k8s.ledger import LaunchAttempt
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
 from k8s.render import render
 from k8s.render.placement import plan_label
-from pipeline.training.launch import TrainingRefused
 from pipeline.training.progress import PREFIX
 
 AWAY_S = 1800.0
@@ -60,8 +58,12 @@ class Hooks(NamedTuple):
     sleep: Callable[[float], None] = time.sleep
 
 
+class NotOurs(ValueError):
+    """An object of somebody else has the gang's name."""
+
+
 class GangFollower:
-    """One attempt. Raises Refused, TrainingRefused for an object of somebody else, RuntimeError without an API."""
+    """One attempt. Raises Refused, NotOurs for an object of somebody else, RuntimeError without an API."""
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class GangFollower:
         if verdict.cause == "crashed" and self._taken and self._gang.settings.backend not in SELF_RESTARTING:
             return Classification("preempted", f"a pod was taken away before ({self._taken}); {verdict.why}")
         if verdict.cause not in OVER and not self._worthwhile(self.restarts):
-            return Classification("stuck", f"{FRUITLESS} starts in a row left no newer checkpoint")
+            return Classification("stuck", f"{FRUITLESS} starts in a row left no newer {LEFT[self._gang.task]}")
         return verdict
 
     def _make(self, late: bool) -> Classification:
@@ -256,9 +258,10 @@ class GangFollower:
 
     def _check_ours(self, observed: Observed) -> None:
         if observed.state != "absent" and observed.plan != plan_label(self._gang):
-            raise TrainingRefused(
+            raise NotOurs(
                 f"Namespace {self._gang.settings.namespace} has a {self._gang.settings.backend} {self._gang.name} that "
-                "is none of this training's. It is left as it is: see whose it is (kubectl describe), then remove it."
+                f"is none of this {self._gang.task}'s. It is left as it is: see whose it is (kubectl describe), then "
+                "remove it."
             )
 
     def _tell(self, verdict: Classification) -> None:
@@ -305,7 +308,9 @@ class Timeouts:
         unmended = verdict.cause in NO_PROGRESS
         self._unmended_s = self._unmended_s + passed * (before in NO_PROGRESS) if unmended else 0.0
         if self._ran_s > self._timeout_s:
-            return Classification("timed_out", f"it ran for {self._ran_s:.0f} s, longer than training.timeout_s")
+            return Classification(
+                "timed_out", f"it ran for {self._ran_s:.0f} s, longer than its time-out of {self._timeout_s:.0f} s"
+            )
         if self._unmended_s > NO_PROGRESS_S:
             return verdict._replace(why=f"{verdict.why}, for {self._unmended_s:.0f} s")
         if self._idle_s > self._start_timeout_s:
@@ -366,19 +371,17 @@ def _first(observed: Observed) -> PodSeen | None:
     return ranked[0] if ranked else None
 
 
+LEFT = {"training": "checkpoint", "evaluation": "answer"}
+"""By task, what a start may leave."""
 FRUITLESS = 10
-"""Starts in a row that left no newer checkpoint, after which somebody has to look."""
-
-
-PATTERNS = ("checkpoints/step-*", "nemo/*/checkpoints/step_*")
-"""In a training's folder: ours, and NeMo RL's."""
+"""Starts in a row that left nothing new, after which somebody has to look."""
 
 
 class GangProgress:
-    """Counts the starts since a checkpoint was new in a training's `folder`."""
+    """Counts the starts since something was new among what they leave, by names."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, left: Callable[[], set[str]]) -> None:
+        self._there = left
         self._known, self._fruitless = self._there(), 0
         self._starts: int | None = None
 
@@ -390,6 +393,3 @@ class GangProgress:
             self._known |= there
         self._starts = starts
         return self._fruitless < FRUITLESS
-
-    def _there(self) -> set[str]:
-        return {str(path) for pattern in PATTERNS for path in self._folder.glob(pattern)}
