@@ -6,7 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
+from assets.cluster import abandon_gang
+from assets.resources import Deployment
 from evals.comparison import EvalReport
 from k8s.attempts import GangAttempts
 from k8s.evaluation import EvaluationRefused
@@ -136,3 +139,22 @@ def test_evaluation_left_in_the_cluster_is_deleted(cluster: Cluster, tmp_path: P
     assert deleted is not None
     assert any("its run was cancelled" in line for line in lines)
     assert delete(given, cluster.connect(), Hooks(log=lines.append), "again") is None
+
+
+def test_cancelled_run_takes_its_evaluation_along(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the job of the sensor `gang_orphaned` does it, which knows the iteration alone."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    store = Store(tmp_path / "data")
+    plan, settings = published(store, noisy(tmp_path / "candidate")), cluster.settings(tmp_path)
+    launched = Evaluating(cluster, task(store, plan, settings), sleep=lambda _: (_ for _ in ()).throw(Killed()))
+    assert isinstance(launched.ended(), Killed)
+    placed = yaml.safe_dump(settings.model_dump(mode="json", exclude_defaults=True))
+    overrides = [f"data_root={tmp_path / 'data'}", f"compute.kubernetes={placed}", "compute.evaluation={}"]
+    deployment = Deployment(recipe_path=str(ROOT / "jobs" / "recipes" / "embedded.yaml"), overrides=overrides)
+    (jobset,) = cluster.jobsets()
+    with ender(cluster):
+        name = abandon_gang(deployment, plan.iteration.id, "its run was cancelled", lambda line: None)
+        cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+    assert name == jobset["metadata"]["name"]
