@@ -1,4 +1,4 @@
-"""How the training stage reaches a cluster: the check before a launch, and the launch with its live lines."""
+"""How training and evaluation reach a cluster: the check before a launch, and the launch with its live lines."""
 
 import json
 from collections.abc import Callable, Generator, Sequence
@@ -12,12 +12,16 @@ import dagster as dg
 from assets.environment import environment
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
+from evals.comparison import EvalReport
 from evals.ledger import exhausted, lines
+from evals.plan import EvalPlan
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
 from k8s.client import connect
+from k8s.evaluation import EvaluationJob, evaluation_task, machine
 from k8s.launch import Hooks, abandon, launch
 from k8s.launchable import check_launch
+from k8s.task import Task, delete, run
 from pipeline import layout
 from pipeline.demo import is_demo_model
 from pipeline.recipe import Recipe
@@ -79,14 +83,51 @@ def train_on_cluster(
         return launch(deployment.store(), plan, settings, client, hooks, dict(session.get_bootstrap_env_vars()))
 
 
+def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deployment, plan: EvalPlan) -> EvalReport:
+    """Launch the evaluation of a published plan, or follow the one that is there, to its report.
+
+    A crash is asked to be tried again, as often as a training's; what no retry mends fails the step for good.
+    """
+    context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration.id})  # whose: `jobs.sensors` asks
+
+    def line(text: str) -> bool:
+        if text.startswith("evaluation: "):
+            context.log.info(text)
+        return False  # it stays among the last lines of a report
+
+    hooks = Hooks(log=context.log.info, line=line, cancelled=lambda: _cancelled(context))
+    try:
+        return run(_evaluation(deployment, plan), connect(deployment.kubeconfig()), hooks)
+    except ValueError as refusal:
+        raise dg.Failure(str(refusal), allow_retries=False) from refusal
+    except RuntimeError as error:
+        raise dg.RetryRequested(max_retries=2, seconds_to_wait=5) from error
+
+
+def _evaluation(deployment: Deployment, plan: EvalPlan) -> Task[EvalReport]:
+    store, asked = deployment.store(), environment()
+    addresses = {"JUDGE_URL": asked.judge[0], "SERVING_URL": asked.serving.url}
+    return evaluation_task(
+        store,
+        EvaluationJob(plan.iteration.id, plan.digest()),
+        deployment.recipe().compute,
+        lambda: store.read(plan.path(layout.EVAL_REPORT), EvalReport),
+        {name: value for name, value in addresses.items() if value},
+    )
+
+
 def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable[[str], None]) -> str:
-    """Take the gang of an iteration out of the cluster. Its name; "" when no launch left one."""
-    settings, store = deployment.recipe().compute.kubernetes, deployment.store()
+    """Take what an iteration trains and evaluates out of the cluster. Its names; "" when no launch left any."""
+    compute, store = deployment.recipe().compute, deployment.store()
     plan = store.read(layout.iteration(iteration, layout.PLAN), TrainingPlan)
-    if settings is None or plan is None:
+    eval_plan = store.read(layout.iteration(iteration, layout.EVAL_PLAN), EvalPlan)
+    if compute.kubernetes is None or (plan is None and eval_plan is None):
         return ""
-    abandoned_gang = abandon(store, plan, settings, connect(deployment.kubeconfig()), Hooks(log=log), why)
-    return abandoned_gang.name if abandoned_gang else ""
+    client, hooks = connect(deployment.kubeconfig()), Hooks(log=log)
+    abandoned_gangs = [abandon(store, plan, compute.kubernetes, client, hooks, why) if plan else None]
+    if eval_plan is not None and compute.evaluation is not None:
+        abandoned_gangs.append(delete(_evaluation(deployment, eval_plan), client, hooks, why))
+    return ", ".join(gang.name for gang in abandoned_gangs if gang is not None)
 
 
 def launchable(
@@ -133,10 +174,15 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
     refusals = exhausted(ledger, section, datetime.now(UTC))
     refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe)
-    refusals += address_refusals(recipe)
-    if large := too_large(section.serving, base, this_machine()):
+    where = this_machine()
+    if recipe.compute.evaluation is not None:  # it has addresses and environments of its own
+        where = machine(recipe.compute)
+    else:
+        refusals += address_refusals(recipe)
+    if large := too_large(section.serving, base, where):
         refusals.append(
-            f"{large}. Choose another evaluation.serving, such as kind: endpoint, or run it on another machine."
+            f"{large}. Choose another evaluation.serving, such as kind: endpoint, or a larger machine "
+            "(compute.evaluation runs it on a node of the cluster)."
         )
     demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
     if demo and not is_demo and not recipe.accept_demo_suite:

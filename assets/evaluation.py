@@ -4,6 +4,7 @@ from contextlib import closing
 
 import dagster as dg
 
+from assets.cluster import evaluate_on_cluster
 from assets.metadata import picture
 from assets.resources import Deployment
 from evals import report
@@ -13,6 +14,7 @@ from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from evals.plan import EvalPlan, inference, publish_plan
 from pipeline.rewards.verifiers import grader_of
+from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
 
 
@@ -32,9 +34,10 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     )
     publish_plan(work.store, plan)
     withdraw(work)
-    log, judge = context.log.info, deployment.endpoints().judge
-    with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
-        result: EvalReport = evaluate(work.store, plan, engine, check, log, deployment.libraries(), judge)
+    if work.recipe.compute.evaluation is None:
+        result = _evaluate_here(deployment, work, plan)
+    else:
+        result = evaluate_on_cluster(context, deployment, plan)
     compared = result.target().comparison
     figures = {}
     if result.stop is not None:
@@ -55,6 +58,12 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
             "evidence digest": result.bundle.digest,
         },
     )
+
+
+def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPlan) -> EvalReport:
+    log, judge = work.log, deployment.endpoints().judge
+    with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
+        return evaluate(work.store, plan, engine, check, log, deployment.libraries(), judge)
 
 
 @dg.asset(

@@ -13,11 +13,12 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
+from pipeline.section import Operational, settings
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.engines import open_engine
 from pipeline.serving.inference import InferenceEngine
 from pipeline.serving.vllm_engine import ServedAdapter
-from pipeline.storage import CheckpointRef, ModelRef, Record, Store
+from pipeline.storage import CheckpointRef, ModelRef, Record, Store, digest_json
 
 
 class EvalPlan(Record):
@@ -35,6 +36,13 @@ class EvalPlan(Record):
     def path(self, *parts: str) -> str:
         """Name of something that the evaluation publishes, relative to the store's root."""
         return self.iteration.path(*parts)
+
+    def digest(self) -> str:
+        """sha256 of what decides the evidence: not where the models lie, nor how fast they are asked."""
+        judge = settings(self.judge, Operational) if self.judge is not None else None
+        asked = settings(self.section, Operational), settings(self.verifier, Operational), judge
+        candidate = self.candidate.model.digest, self.candidate.adapter.digest
+        return digest_json([self.iteration.id, self.iteration.champion.digest, *candidate, *asked])
 
     def models(self) -> frozenset[str]:
         """Digests of both models and of what they came from."""

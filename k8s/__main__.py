@@ -18,10 +18,11 @@ from typing import Any
 
 import yaml
 
-from k8s.gang import Gang, example
+from k8s.gang import Gang, evaluation_gang, example
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
 from k8s.lint.manifests import Manifests
 from k8s.render import render
+from pipeline import layout
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.overrides import NOT_YAML
 
@@ -76,6 +77,15 @@ def gang_of_recipe(recipe: Recipe) -> Gang:
     )  # fmt: skip
 
 
+def gangs_of_recipe(recipe: Recipe) -> list[Gang]:
+    """That gang, and the one of its evaluation where the recipe has a pod for it. Raises as `gang_of_recipe`."""
+    gangs = [gang_of_recipe(recipe)]
+    if recipe.compute.evaluation is not None:
+        path = Path(recipe.data_root, layout.iteration("example", layout.EVAL_PLAN))
+        gangs.append(evaluation_gang("example", "0" * 64, path, recipe.compute))
+    return gangs
+
+
 def read(file: str) -> list[dict[str, Any]]:
     """The objects of a file of manifests; `-` is standard input.
 
@@ -108,11 +118,11 @@ def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
         if recipe.compute.kubernetes is None:
             print(f"{file}: trains on the machine of its Dagster step, no cluster\n")
             continue
-        gang = gang_of_recipe(recipe)
-        # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
-        findings = [f for f in lint_gang(gang, [*render(gang), *manifests]) if f not in given]
-        print(_report(f"{file}: {_about(gang)}", findings))
-        all_findings += findings
+        for gang in gangs_of_recipe(recipe):
+            # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
+            findings = [f for f in lint_gang(gang, [*render(gang), *manifests]) if f not in given]
+            print(_report(f"{file}: {_about(gang)}", findings))
+            all_findings += findings
     if files:
         print(_report(f"{', '.join(files)}: {len(manifests)} objects", given))
     errors = sum(finding.severity == "error" for finding in all_findings)
@@ -121,7 +131,8 @@ def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
 
 
 def _render(file: str) -> int:
-    yaml.safe_dump_all(render(gang_of_recipe(load(file))), sys.stdout, sort_keys=False, width=120)
+    objects = [each for gang in gangs_of_recipe(load(file)) for each in render(gang)]
+    yaml.safe_dump_all(objects, sys.stdout, sort_keys=False, width=120)
     return 0
 
 
@@ -135,6 +146,8 @@ def _estimate(file: str) -> int:
 def _about(gang: Gang) -> str:
     settings = gang.settings
     nodes = f"{gang.nodes} x {gang.instance.name} ({settings.capacity})"
+    if gang.task == "evaluation":
+        return f"its evaluation: {settings.backend}, {nodes}, {gang.processes} devices"
     return f"{settings.backend}, {nodes}, {gang.processes} processes each"
 
 

@@ -1,4 +1,4 @@
-"""The attempts at one training: a record for each, made before anything of it is in the cluster.
+"""The attempts at one training or evaluation: a record for each, made before anything of it is in the cluster.
 
 Owns the number that fences one attempt from the next. Records lie beside the plan, so they survive whoever launches.
 """
@@ -23,8 +23,9 @@ class AttemptEnding(Record):
 class GangAttempts:
     """The attempts at the plan of one iteration."""
 
-    def __init__(self, store: Store, iteration: str) -> None:
-        self._store, self._folder = store, layout.iteration(iteration, layout.ATTEMPTS)
+    def __init__(self, store: Store, iteration: str, folder: str = layout.ATTEMPTS) -> None:
+        """`folder`: of their records, below the iteration's."""
+        self._store, self._folder = store, layout.iteration(iteration, folder)
 
     def all(self) -> Sequence[LaunchAttempt]:
         """In their order."""

@@ -1,4 +1,4 @@
-"""One attempt at a training, followed from wherever it stands until it is over and gone.
+"""One attempt at a training or an evaluation, followed from wherever it stands until it is over and gone.
 
 Owns the order of things: the record of the attempt, then its object, then what the object owns; and at the end the
 object, its pods, then the record. What comes of the training is the launcher's.
@@ -7,7 +7,7 @@ How long a launch bears with each state of its gang, by the time between two loo
 
 The tail of the first pod's log: its lines to people while it runs, its last ones for a report. Fails nothing.
 
-Whether a gang that is started again and again gets anywhere: by the checkpoints that it leaves.
+Whether a gang that is started again and again gets anywhere: by the checkpoints or answers that it leaves.
 
 A pre-emption is not counted, however often it happens. But a pod that fills its node's disk is evicted like a
 pre-empted one, and a trainer may leave with 143 by mistake: those would start for ever.
@@ -19,7 +19,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from k8s.attempts import GangAttempts
@@ -30,7 +29,6 @@ from k8s.ledger import LaunchAttempt
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
 from k8s.render import render
 from k8s.render.placement import plan_label
-from pipeline.training.launch import TrainingRefused
 from pipeline.training.progress import PREFIX
 
 AWAY_S = 1800.0
@@ -60,8 +58,12 @@ class Hooks(NamedTuple):
     sleep: Callable[[float], None] = time.sleep
 
 
+class NotOurs(ValueError):
+    """An object of somebody else has the gang's name."""
+
+
 class GangFollower:
-    """One attempt. Raises Refused, TrainingRefused for an object of somebody else, RuntimeError without an API."""
+    """One attempt. Raises Refused, NotOurs for an object of somebody else, RuntimeError without an API."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class GangFollower:
             verdict = earlier or self._attempts.end(number, self._until_over())
             if verdict.cause != "succeeded" and self._attempts.open(number):
                 self._delete()
-                self._earlier_gone()
+                self._await_pods()
         except BaseException as ending:
             if not isinstance(ending, Exception):  # no error of ours: the step is being interrupted
                 self._interrupted()
@@ -112,13 +114,17 @@ class GangFollower:
 
     def _until_over(self) -> Classification:
         patience = Timeouts(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
-        seen = False
+        seen, until = False, self._gone_by()
         while True:
             observed = self._look(allowed=seen)
             if observed.state == "absent" and not seen:
-                if not self._make() and self._look().state == "absent":
-                    return Classification("gone", "another launch is ahead, or pods of it live on without their owner")
-                seen = True
+                made = self._make(late=self._hooks.now() > until)
+                if made.cause == "gone":
+                    return made
+                if made.cause == "leaving":
+                    self._tell(made)
+                    self._pause()
+                seen = made.cause == "starting"
                 continue
             self._check_ours(observed)
             verdict = self._verdict(observed)
@@ -150,22 +156,41 @@ class GangFollower:
         if verdict.cause == "crashed" and self._taken and self._gang.settings.backend not in SELF_RESTARTING:
             return Classification("preempted", f"a pod was taken away before ({self._taken}); {verdict.why}")
         if verdict.cause not in OVER and not self._worthwhile(self.restarts):
-            return Classification("stuck", f"{FRUITLESS} starts in a row left no newer checkpoint")
+            return Classification("stuck", f"{FRUITLESS} starts in a row left no newer {LEFT[self._gang.task]}")
         return verdict
 
-    def _make(self) -> bool:
-        """Put the gang into the cluster, once nothing is left of other attempts. False: it is not ours to make."""
-        if self._pods(self._gang.attempt) or not self._earlier_gone():
-            return False
-        if not self._attempts.open(self._attempt.attempt):
-            return False
+    def _make(self, late: bool) -> Classification:
+        """Put the gang into the cluster, where the last look saw none. `late`: what was to be gone should be by now.
+
+        starting: it is there now. leaving: look again, for pods of this plan are there: earlier attempts', or this
+        one's, which another launcher has just made. gone: it is not this launch's to make.
+        """
+        number, alive = self._gang.attempt, self._pods()
+        names = ", ".join(pod.name for pod in alive)
+        own = any(pod.attempt == number for pod in alive)
+        if self._settled():
+            return Classification("gone", "another launch settled how it ended")
+        if own and late:
+            return Classification("gone", f"{names} live on without their owner")
+        if alive and not late:
+            return Classification("leaving", f"{names} are not over yet")
+        if alive:
+            self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
         obj = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
+        if self._settled():  # since the pods were counted: whoever did that may have cleared away before this came
+            self._delete(obj["metadata"]["uid"])
+            return Classification("gone", "another launch settled how it ended")
         self._make_owned(obj["metadata"]["uid"])
         self._hooks.log(
             f"{self._gang.name}: {self._gang.nodes} x {self._gang.settings.instance_type} in namespace "
             f"{self._gang.settings.namespace}, by {self._gang.settings.backend}"
         )
-        return True
+        return Classification("starting", "it was made")
+
+    def _settled(self) -> bool:
+        """Whether it is on record how the attempt ended: then nothing of it may come into the cluster any more."""
+        number = self._attempt.attempt
+        return self._attempts.ending(number) is not None or not self._attempts.open(number)
 
     def _make_owned(self, uid: str) -> None:
         """Whatever else the gang needs; it goes when its object, of this uid, goes."""
@@ -178,37 +203,37 @@ class GangFollower:
     def _look(self, allowed: bool = False) -> Observed:
         return self._patiently(lambda: observe(self._client, self._gang), allowed)
 
-    def _delete(self) -> None:
+    def _delete(self, uid: str = "") -> None:
+        """`uid`: only that one."""
         at = resource(self._gang)
-        self._patiently(lambda: self._client.delete(at, self._gang.settings.namespace, self._gang.name))
+        self._patiently(lambda: self._client.delete(at, self._gang.settings.namespace, self._gang.name, uid))
 
     def _await_end(self) -> None:
         """Of an object that is being deleted; not for ever, as its finalizer may wait for a node nobody reaches."""
-        until = self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+        until = self._gone_by()
         while self._look().state == "leaving":
             if self._hooks.now() > until:
                 return
             self._pause()
 
-    def _earlier_gone(self) -> bool:
-        """Wait for the pods of every attempt up to this one. Those that don't end are on nodes that nobody reaches.
-
-        False when some are of this very attempt: they could still write.
-        """
-        until = self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+    def _await_pods(self) -> None:
+        """Of every attempt up to this one. Those that don't end are on nodes that nobody reaches."""
+        until = self._gone_by()
         while alive := self._pods():
             if self._hooks.now() > until:
                 names = ", ".join(pod.name for pod in alive)
                 self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
-                return all(pod.attempt != self._gang.attempt for pod in alive)
+                return
             self._pause()
-        return True
 
-    def _pods(self, attempt: int | None = None) -> list[PodSeen]:
-        """Those that are not over, of one attempt, or of all up to this one."""
+    def _gone_by(self) -> float:
+        """When what is deleted now should be gone."""
+        return self._hooks.now() + self._gang.grace_s + GONE_WITHIN_S
+
+    def _pods(self) -> list[PodSeen]:
+        """Those that are not over, of all attempts up to this one."""
         pods = self._patiently(lambda: pods_of(self._client, self._gang, every_attempt=True))
-        numbers = range(self._gang.attempt + 1) if attempt is None else (attempt,)
-        return [pod for pod in pods if pod.alive and pod.attempt in numbers]
+        return [pod for pod in pods if pod.alive and pod.attempt <= self._gang.attempt]
 
     def _patiently(self, ask: Callable[[], T], allowed: bool = False) -> T:
         """What the API server answers, also when it is away for a while: the gang does not need it.
@@ -233,9 +258,10 @@ class GangFollower:
 
     def _check_ours(self, observed: Observed) -> None:
         if observed.state != "absent" and observed.plan != plan_label(self._gang):
-            raise TrainingRefused(
+            raise NotOurs(
                 f"Namespace {self._gang.settings.namespace} has a {self._gang.settings.backend} {self._gang.name} that "
-                "is none of this training's. It is left as it is: see whose it is (kubectl describe), then remove it."
+                f"is none of this {self._gang.task}'s. It is left as it is: see whose it is (kubectl describe), then "
+                "remove it."
             )
 
     def _tell(self, verdict: Classification) -> None:
@@ -282,7 +308,9 @@ class Timeouts:
         unmended = verdict.cause in NO_PROGRESS
         self._unmended_s = self._unmended_s + passed * (before in NO_PROGRESS) if unmended else 0.0
         if self._ran_s > self._timeout_s:
-            return Classification("timed_out", f"it ran for {self._ran_s:.0f} s, longer than training.timeout_s")
+            return Classification(
+                "timed_out", f"it ran for {self._ran_s:.0f} s, longer than its time-out of {self._timeout_s:.0f} s"
+            )
         if self._unmended_s > NO_PROGRESS_S:
             return verdict._replace(why=f"{verdict.why}, for {self._unmended_s:.0f} s")
         if self._idle_s > self._start_timeout_s:
@@ -343,19 +371,17 @@ def _first(observed: Observed) -> PodSeen | None:
     return ranked[0] if ranked else None
 
 
+LEFT = {"training": "checkpoint", "evaluation": "answer"}
+"""By task, what a start may leave."""
 FRUITLESS = 10
-"""Starts in a row that left no newer checkpoint, after which somebody has to look."""
-
-
-PATTERNS = ("checkpoints/step-*", "nemo/*/checkpoints/step_*")
-"""In a training's folder: ours, and NeMo RL's."""
+"""Starts in a row that left nothing new, after which somebody has to look."""
 
 
 class GangProgress:
-    """Counts the starts since a checkpoint was new in a training's `folder`."""
+    """Counts the starts since something was new among what they leave, by names."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, left: Callable[[], set[str]]) -> None:
+        self._there = left
         self._known, self._fruitless = self._there(), 0
         self._starts: int | None = None
 
@@ -367,6 +393,3 @@ class GangProgress:
             self._known |= there
         self._starts = starts
         return self._fruitless < FRUITLESS
-
-    def _there(self) -> set[str]:
-        return {str(path) for pattern in PATTERNS for path in self._folder.glob(pattern)}

@@ -1,4 +1,4 @@
-"""The gang: everything that a renderer needs to know of one attempt at one training, and nothing else.
+"""The gang: everything that a renderer needs to know of one attempt at one training or evaluation, and nothing else.
 
 Owns how a plan and the recipe's `compute.kubernetes` become one record; the renderers are functions of that record.
 
@@ -9,32 +9,36 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from k8s.instances import Instance, instance
-from pipeline.recipe import Kubernetes
+from pipeline.recipe import Compute, Kubernetes
 from pipeline.storage import Record
 from pipeline.training.plan import TrainingPlan
 
 
 class Gang(Record):
-    """`nodes` pods, each on a node of its own with `processes` training processes, which live and die together."""
+    """`nodes` pods, each on a node of its own with `processes` training processes, which live and die together. An
+    evaluation is a gang of one pod."""
 
+    task: Literal["training", "evaluation"] = "training"
     name: str
     """Of the object and of its headless Service: a DNS label of at most 40 characters, the same for the same plan and
     attempt."""
     iteration: str
     plan_digest: str
-    """sha256 of the training, hexadecimal."""
+    """sha256 of the training or the evaluation, hexadecimal."""
     plan_path: str
-    """Of plan.json, the same for Dagster's step and in the pods."""
+    """Of its plan, the same for Dagster's step and in the pods."""
     attempt: int
     """From 1; a higher one has the right to the checkpoint directory."""
     engine: str
     """trl or nemo_rl."""
     nodes: int
     processes: int
-    """On each node; as many GPUs, unless the instance has none."""
+    """On each node; as many GPUs, unless the instance has none. Of an evaluation the GPUs alone."""
     grace_s: int
     """From SIGTERM to SIGKILL."""
     timeout_s: int
@@ -43,6 +47,8 @@ class Gang(Record):
     settings: Kubernetes
     pipes: dict[str, str] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
     """Environment that opens a Dagster Pipes session in the first pod; empty: none."""
+    secret: str = ""
+    """Secret with the keys of what an evaluation asks; empty: none."""
 
 
 def gang_of(
@@ -64,6 +70,52 @@ def gang_of(
         instance=instance(settings.instance_type),
         settings=settings,
         pipes=pipes or {},
+    )
+
+
+EVALUATION_GRACE_S = 30
+"""An evaluation that is to end has nothing to save: its answers are in the journal as they come."""
+
+
+def evaluation_gang(
+    iteration: str,
+    digest: str,
+    plan_path: Path,
+    compute: Compute,
+    attempt: int = 1,
+    addresses: Mapping[str, str] | None = None,
+) -> Gang:
+    """The gang of one pod that answers an evaluation's questions, as `compute.evaluation` has it.
+
+    `digest`: of the evaluation. `addresses`: environment that says where judge and servers listen; what the recipe has
+    goes before. Raises ValueError for a recipe without such a pod and an instance type that is not known.
+    """
+    pod, training = compute.evaluation, compute.kubernetes
+    if pod is None or training is None:
+        raise ValueError("The recipe evaluates on the machine of its Dagster step: add compute.evaluation.")
+    settings = training.model_copy(
+        update={
+            "backend": pod.backend or ("jobset" if training.backend == "rayjob" else training.backend),
+            "image": pod.image or training.image,
+            "instance_type": pod.instance_type or training.instance_type,
+            "env": {**(addresses or {}), **training.env, **pod.env},
+        }
+    )
+    return Gang(
+        task="evaluation",
+        name=object_name("eval", iteration, digest[:8], str(attempt)),
+        iteration=iteration,
+        plan_digest=digest,
+        plan_path=str(plan_path),
+        attempt=attempt,
+        engine="trl",
+        nodes=1,
+        processes=pod.devices,
+        grace_s=EVALUATION_GRACE_S,
+        timeout_s=round(pod.timeout_s),
+        instance=instance(settings.instance_type),
+        settings=settings,
+        secret=pod.secret or "",
     )
 
 

@@ -1,8 +1,6 @@
-"""The launcher on a cluster: one gang at a time for a plan, until `result.json` is there. The local one's twin.
+"""The launcher of trainings on a cluster, until `result.json` is there. The local one's twin.
 
-Rule: the newest attempt that is not over is followed; its object is made if it is not there, under a name that the plan
-and the attempt's number determine, so that whoever launches again, after any crash, finds it. What a look means is
-`classify.py`'s; what follows from it is here:
+What a look at a gang means is `classify.py`'s; what follows from it, of any task, is `task.py`'s:
 
     wait            queued, starting, restarting (up to `start_timeout_s`), running, leaving
     a new attempt   pre-empted, and the backend does not start the gang again by itself; deleted before this launch
@@ -19,15 +17,14 @@ launcher or, where none lives any more, by `abandon`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
 
 from k8s.attempts import GangAttempts
-from k8s.classify import Classification
-from k8s.client import KubernetesClient, Refused
+from k8s.client import KubernetesClient
 from k8s.estimate import paid_devices
-from k8s.follow import GangFollower, GangProgress, Hooks
-from k8s.gang import Gang, gang_of
+from k8s.follow import Hooks
+from k8s.gang import gang_of
 from k8s.ledger import LaunchAttempt, Ledger, ledger
+from k8s.task import Task, delete, run
 from pipeline import layout
 from pipeline.recipe import Compute, Kubernetes
 from pipeline.storage import Store
@@ -35,21 +32,8 @@ from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
-AGAIN = frozenset(("preempted", "gone"))
-NO_RETRY = frozenset(("refused", "out_of_memory", "image", "volume", "queued", "deleted", "stuck", "timed_out"))
-FOR_PEOPLE = {
-    "refused": "Its last lines say what to change.",
-    "out_of_memory": "Lower what it holds (per_device_train_batch_size, max_completion_tokens, fsdp2), or shm_gb.",
-    "image": "Push it, or correct compute.kubernetes.image, and see that the nodes may pull it.",
-    "volume": "Create it: k8s/manifests/bases/storage; or correct compute.kubernetes.claim.",
-    "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.nodes).",
-    "no_capacity": "Run it again later, or set compute.kubernetes.capacity to spot_first.",
-    "starting": "Look at kubectl get events: why no pod is made, or none starts; k8s/README.md says what to look for.",
-    "deleted": "Somebody deleted it. Run it again to go on from the last checkpoint.",
-    "timed_out": "Raise training.timeout_s and run it again: it resumes.",
-    "crashed": "Run it again to resume.",
-    "stuck": "See why its pods go (kubectl get events: a full disk evicts too), or save more often.",
-}
+CHECKPOINTS = ("checkpoints/step-*", "nemo/*/checkpoints/step_*")
+"""In a training's folder: ours, and NeMo RL's."""
 
 
 def launch(
@@ -66,44 +50,29 @@ def launch(
     """
     if plan.decision.method == "none":
         return None
-    attempts = GangAttempts(store, plan.iteration)
-    path = _path(store, plan)
-    progress = GangProgress(path.parent)
-    starts = 0
-    while True:
-        if (training_result := finished(store, plan)) is not None:
-            attempts.settle(hooks.now())
-            return training_result
-        attempt = attempts.current(hooks.now(), lambda number: gang_of(plan, path, settings, number).name)
-        gang = gang_of(plan, path, settings, attempt.attempt, pipes)
-        follower = GangFollower(
-            client, gang, attempts, attempt, hooks, lambda n, base=starts: progress.started(base + n)
-        )
-        try:
-            verdict = follower.follow()
-        except Refused as refusal:
-            raise TrainingRefused(f"{refusal} A gang that is there goes on; launch again to follow it.") from refusal
-        if (training_result := finished(store, plan)) is not None:
-            return training_result
-        if verdict.cause == "succeeded":
-            raise RuntimeError(
-                f"{gang.name} ended well without {path.with_name(layout.RESULT_FILE)}: is the claim mounted?"
-            )
-        if verdict.cause not in AGAIN:
-            _give_up(gang, verdict)
-        hooks.log(f"{gang.name} {verdict.cause.replace('_', ' ')} ({verdict.why}): a new attempt resumes")
-        starts += 1 + follower.restarts
+    return run(training_task(store, plan, settings, pipes), client, hooks)
 
 
 def abandon(
     store: Store, plan: TrainingPlan, settings: Kubernetes, client: KubernetesClient, hooks: Hooks, why: str
 ) -> LaunchAttempt | None:
     """Delete the gang that earlier launches of a plan left in the cluster; the attempt that it was, if there is one."""
-    attempts = GangAttempts(store, plan.iteration)
-    if (attempt := attempts.unfinished()) is not None:
-        gang = gang_of(plan, _path(store, plan), settings, attempt.attempt)
-        GangFollower(client, gang, attempts, attempt, hooks, lambda _: True).abandon(why)
-    return attempt
+    return delete(training_task(store, plan, settings), client, hooks, why)
+
+
+def training_task(
+    store: Store, plan: TrainingPlan, settings: Kubernetes, pipes: dict[str, str] | None = None
+) -> Task[TrainingResult]:
+    """The task of one training; `pipes` as in `launch`."""
+    path = _path(store, plan)
+    return Task(
+        gang=lambda number: gang_of(plan, path, settings, number, pipes),
+        attempts=GangAttempts(store, plan.iteration),
+        result=lambda: finished(store, plan),
+        result_path=path.with_name(layout.RESULT_FILE),
+        left=lambda: {str(each) for pattern in CHECKPOINTS for each in path.parent.glob(pattern)},
+        refusal=TrainingRefused,
+    )
 
 
 def finished(store: Store, plan: TrainingPlan) -> TrainingResult | None:
@@ -114,13 +83,6 @@ def finished(store: Store, plan: TrainingPlan) -> TrainingResult | None:
 
 def _path(store: Store, plan: TrainingPlan) -> Path:
     return store.path(layout.iteration(plan.iteration, layout.PLAN))
-
-
-def _give_up(gang: Gang, verdict: Classification) -> NoReturn:
-    message = f"{gang.name}: {verdict.cause.replace('_', ' ')}: {verdict.why}. {FOR_PEOPLE.get(verdict.cause, '')}"
-    if verdict.cause in NO_RETRY:
-        raise TrainingRefused(message)
-    raise RuntimeError(message)
 
 
 def account_for(store: Store, plan: TrainingPlan, result: TrainingResult, compute: Compute) -> Ledger:

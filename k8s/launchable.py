@@ -1,4 +1,5 @@
-"""Whether a cluster would take a plan's gang, and the budget its cost, as far as that can be known before a launch."""
+"""Whether a cluster would take a plan's gang and its evaluation's, and the budget the training's cost, as far as that
+can be known before a launch."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from k8s.estimate import LaunchEstimate, estimate_launch, expected_hours, over_budget
-from k8s.gang import gang_of
+from k8s.gang import evaluation_gang, gang_of
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
+from pipeline import layout
 from pipeline.recipe import Recipe
 from pipeline.training.plan import TrainingPlan
 
@@ -28,6 +30,10 @@ def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchC
     if settings is not None:
         gang = gang_of(plan, plan_path, settings)
         findings = lint_gang(gang, render(gang))
+    if recipe.compute.evaluation is not None:
+        path = plan_path.parent.with_name(layout.EVAL_PLAN)
+        gang = evaluation_gang(plan.iteration, "0" * 64, path, recipe.compute)
+        findings += lint_gang(gang, render(gang))
     expected, timeout_s = plan.decision.expected.get(method.kind), recipe.training.timeout_s
     hours = expected_hours(expected, timeout_s) if expected else (0.0, timeout_s / 3600)
     cost = estimate_launch(recipe.compute, hours, recipe.training.checkpoints)

@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
-# What a trainer's pod runs (of a RayJob: nemo-rl.Dockerfile), and what the servers of champion, canary and judge run:
-# the same vLLM that trained them.
+# What the pods of a trainer (of a RayJob: nemo-rl.Dockerfile) and of an evaluation run, and what the servers of
+# champion, canary and judge run: the same vLLM that trained them.
 #   docker build -f k8s/images/trainer.Dockerfile --build-arg REVISION=$(git rev-parse HEAD) -t REGISTRY/trainer .
 # A recipe names it by digest (compute.kubernetes.image), as `docker push` prints it.
 #
@@ -26,9 +26,11 @@ COPY constraints-gpu.txt k8s/images/trainer.txt /build/
 RUN pip install --no-cache-dir -c /build/constraints-gpu.txt torch
 RUN pip install --no-cache-dir -c /build/constraints-gpu.txt -r /build/trainer.txt
 
-# Not installed but found: the project's own requirements include Dagster, and no trainer needs it.
+# Not installed but found: the project's own requirements include Dagster, and no trainer or evaluation needs it.
 COPY pipeline /app/pipeline
+COPY evals /app/evals
 ENV PYTHONPATH=/app \
+    VLLM_PYTHON=/opt/venv/bin/python \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \

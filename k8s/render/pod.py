@@ -1,4 +1,5 @@
-"""The pod of a trainer, alike for all backends: labels, command, environment, resources, volumes, no privilege.
+"""The pod of a trainer or an evaluation, alike for all backends: labels, command, environment, resources, volumes, no
+privilege.
 
 What differs is how a pod learns its node's rank and its gang's restart, and where node 0 is: the backend says so.
 """
@@ -20,6 +21,9 @@ PORT = 29500
 """Of the rendezvous, on node 0."""
 USER = 1000
 """User and group in the images: Dagster's steps and the trainers write to the same volume."""
+COMPONENTS = {"training": "trainer", "evaluation": "evaluation"}
+KEYS = ("JUDGE_API_KEY", "SERVING_API_KEY")
+"""Of a gang's Secret; one that it does not have is not set."""
 SHARE = 32
 """One part in so many of a node is left to the daemons that run on each."""
 EFA = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
@@ -30,7 +34,7 @@ def labels(gang: Gang) -> dict[str, str]:
     """Of every object and pod of the gang."""
     return {
         "app.kubernetes.io/name": "preference-tuning",
-        "app.kubernetes.io/component": "trainer",
+        "app.kubernetes.io/component": COMPONENTS[gang.task],
         "app.kubernetes.io/managed-by": "preference-tuning",
         "preference-tuning/iteration": label_value(gang.iteration),
         PLAN: plan_label(gang),
@@ -54,6 +58,10 @@ def ranked_template(gang: Gang, master: str, rank: str, restart: str = "") -> Ob
     `master`: DNS name of node 0. `rank`, `restart`: field paths of what tells a pod its node's rank and its gang's
     restart; without the latter nothing restarts the gang under the same name.
     """
+    if gang.task == "evaluation":  # its journal of answers needs no fence
+        return pod_template(
+            gang, container(gang, ["python", "-m", "evals", "run", _literal(gang.plan_path)]), affinity(gang)
+        )
     run = command(_literal(gang.plan_path), f"{gang.attempt}.{'$(RESTART)' if restart else 0}")
     fields = {"RESTART": restart} if restart else {}
     if gang.nodes > 1:
@@ -103,7 +111,7 @@ def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -
         "image": gang.settings.image,
         "imagePullPolicy": "IfNotPresent",
         **({"command": list(run)} if run else {}),
-        "env": [*env, *own],
+        "env": [*env, *own, *keys(gang)],
         "resources": {"requests": resources, "limits": dict(resources)},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         # A crash's last lines stay in the pod's status when the log has gone with its node.
@@ -120,6 +128,13 @@ def environment(gang: Gang) -> dict[str, str]:
     defaults = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "WARN"}
     fabric = EFA if adapters(gang) else {}
     return {**defaults, **fabric, **gang.settings.env, **gang.pipes}
+
+
+def keys(gang: Gang) -> list[Object]:
+    """Variables of the container that are in the gang's Secret."""
+    names = [name for name in KEYS if gang.secret and name not in environment(gang)]
+    references = {name: {"name": gang.secret, "key": name, "optional": True} for name in names}
+    return [{"name": name, "valueFrom": {"secretKeyRef": reference}} for name, reference in references.items()]
 
 
 def requests(gang: Gang) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.section import Section
 
@@ -88,6 +88,26 @@ class Kubernetes(Section):
     """More environment of the trainer; no secrets."""
 
 
+class EvaluationPod(Section):
+    """A pod for each evaluation, for models that the Dagster step's machine has no room for. What it does not name
+    (namespace, queue, capacity, service account, volume) is that of `compute.kubernetes`."""
+
+    backend: Literal["jobset", "volcano", "indexed_job"] | None = None
+    """What runs the pod. null: that of the training, and jobset where that is rayjob."""
+    image: ImageName | None = None
+    """Pinned: name@sha256:digest. null: the trainer's; the one of a rayjob has no evaluation in it."""
+    instance_type: str | None = None
+    """Of its node; one of k8s/instances.py. null: that of the training."""
+    devices: PositiveInt = Field(default=1, le=1024)
+    """GPUs of the pod, at least as many as `evaluation.serving.tensor_parallel`."""
+    timeout_s: PositiveFloat = Field(default=6 * 3600.0, le=1e9)
+    """Longest duration of one launch; what was answered by then is kept."""
+    secret: DnsName | None = None
+    """Secret of that namespace whose keys JUDGE_API_KEY and SERVING_API_KEY the pod gets; null: no keys."""
+    env: dict[Variable, str] = Field(default={})
+    """More environment, such as VLLM_PYTHON, INSPECT_PYTHON and LM_EVAL_PYTHON as the image has them; no secrets."""
+
+
 class Compute(Section):
     """Where the work of a stage runs."""
 
@@ -106,8 +126,19 @@ class Compute(Section):
     """The device that a training process has."""
     kubernetes: Kubernetes | None = None
     """A gang of pods for each training; null: it runs on the machine of its Dagster step."""
+    evaluation: EvaluationPod | None = None
+    """A pod of that cluster for each evaluation; null: it runs on the machine of its Dagster step."""
     budget_usd: PositiveFloat | None = Field(default=None, le=1e12)
     """Of one iteration's training: an estimate above it refuses the launch. null: no limit."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Compute:
+        if self.evaluation is not None and self.kubernetes is None:
+            raise ValueError("compute.evaluation needs a cluster: add compute.kubernetes, or leave it out.")
+        backend = self.kubernetes.backend if self.kubernetes is not None else ""
+        if self.evaluation is not None and backend == "rayjob" and self.evaluation.image is None:
+            raise ValueError("the image of a rayjob has no evaluation in it: set compute.evaluation.image.")
+        return self
 
     @property
     def devices(self) -> int:

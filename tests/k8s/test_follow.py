@@ -8,6 +8,7 @@ import pytest
 from k8s.attempts import GangAttempts
 from k8s.follow import FRUITLESS, KEPT, GangFollower, GangProgress, Hooks, LogTail
 from k8s.gang import Gang, example, gang_of
+from k8s.launch import CHECKPOINTS
 from k8s.observe import Observed, PodSeen
 from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
@@ -118,7 +119,7 @@ def test_training_over_its_timeout_is_ended_for_good(cluster: Cluster, planned: 
     with ender(cluster):
         error = lines[0].ended()
     assert isinstance(error, TrainingRefused)
-    assert "longer than training.timeout_s" in str(error)
+    assert "longer than its time-out" in str(error)
 
 
 def test_missing_claim_is_not_taken_for_a_lack_of_nodes(
@@ -174,7 +175,7 @@ def test_quota_that_never_comes_is_told_in_the_queues_words(cluster: Cluster, pl
 
 @pytest.fixture
 def progress(tmp_path: Path) -> GangProgress:
-    return GangProgress(tmp_path)
+    return GangProgress(lambda: {str(path) for pattern in CHECKPOINTS for path in tmp_path.glob(pattern)})
 
 
 def test_starts_without_a_checkpoint_come_to_an_end(progress: GangProgress) -> None:
@@ -217,13 +218,13 @@ def test_gang_is_not_made_where_another_launch_is_ahead(
     follower = GangFollower(
         cluster.connect(), gang, attempts, attempt, Hooks(log=lambda line: None, sleep=lambda s: None), lambda _: True
     )
-    alive: list[list[PodSeen]] = []
-    if rival == "its pods are still alive":  # and would be gone by the next look
-        alive.append([running_pod(attempt.attempt)])
+    alive: list[PodSeen] = []
+    if rival == "its pods are still alive":
+        alive.append(running_pod(attempt.attempt))
     else:
         attempts.close(attempt.model_copy(update={"closed_at": 1.0, "outcome": "crashed"}))
-    monkeypatch.setattr(follower, "_pods", lambda *_: alive.pop() if alive else [])
-    assert not follower._make()
+    monkeypatch.setattr(follower, "_pods", lambda: alive)
+    assert follower._make(late=False).cause == ("leaving" if rival == "its pods are still alive" else "gone")
     assert cluster.api.find("JobSet", cluster.namespace, gang.name) is None
 
 

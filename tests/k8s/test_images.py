@@ -181,6 +181,19 @@ def test_a_trainer_has_what_it_imports_and_no_dagster(image: str, entry: str) ->
     assert "dagster" not in requirements(image) | external
 
 
+def test_the_trainers_image_has_what_an_evaluation_loads() -> None:
+    """By what is loaded once `python -m evals run` has begun: data stages that it imports load their libraries late."""
+    assert {"pipeline", "evals"} <= set(copied(IMAGES / "trainer.Dockerfile"))
+    code = "import sys, evals.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = {name for name in done.stdout.split() if not name.startswith("_")} - set(sys.stdlib_module_names)
+    brought = {"annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}  # by pydantic
+    brought |= {"cloudpickle", "idna", "cython_runtime"}  # by pyarrow and httpx2
+    external = names - brought - set(PACKAGES)
+    assert {DISTRIBUTIONS.get(name, name) for name in external} <= requirements("trainer")
+    assert {"assets", "jobs", "k8s"}.isdisjoint(names)
+
+
 def test_the_trainer_is_pinned_and_agrees_with_the_tested_set() -> None:
     gpu, cpu = pins("constraints-gpu.txt"), pins("constraints-cpu.txt")
     assert requirements("trainer") | requirements("nemo-rl") <= gpu.keys()

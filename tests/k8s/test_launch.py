@@ -198,10 +198,9 @@ def test_two_launchers_follow_one_gang(cluster: Cluster, planned: Planned, tmp_p
 def test_two_launchers_say_the_same_of_a_crash(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     """The first clears the gang away: to the other that is no deletion by somebody, nor its own to try again."""
     settings = cluster.settings(tmp_path, max_restarts=0)
-    first = Launch(cluster, planned, settings)
+    both = [Launch(cluster, planned, settings) for _ in range(2)]
     with ender(cluster):
-        pods = cluster.run_all()  # the second one comes to a gang: two that make it at once are another matter
-        both = [first, Launch(cluster, planned, settings)]
+        pods = cluster.run_all()
         for launched in both:
             lines = launched.lines
             cluster.driver.wait_until(

@@ -43,9 +43,9 @@ class Mortal:
 def kills(answered: Iterable[int], unsent: Iterable[int]) -> Iterator[Any]:
     """Calls whose answer is lost with the launcher, and calls before which it wrote a record of its own."""
     for nth in answered:  # all of them take a while: the one that puts the gang into the cluster stands for the others
-        yield pytest.param(nth, True, id=f"{nth}-after", marks=[pytest.mark.slow] * (nth != 4))
+        yield pytest.param(nth, True, id=f"{nth}-after", marks=[pytest.mark.slow] * (nth != 3))
     for nth in unsent:
-        yield pytest.param(nth, False, id=f"{nth}-before", marks=[pytest.mark.slow] * (nth != 4))
+        yield pytest.param(nth, False, id=f"{nth}-before", marks=[pytest.mark.slow] * (nth != 3))
 
 
 def mortal(cluster: Cluster, nth: int, after: bool) -> KubernetesClient:
@@ -54,14 +54,14 @@ def mortal(cluster: Cluster, nth: int, after: bool) -> KubernetesClient:
     return client
 
 
-@pytest.mark.parametrize(("nth", "after"), [*kills(range(1, 9), unsent=(1, 4))])
+@pytest.mark.parametrize(("nth", "after"), [*kills(range(1, 8), unsent=(1, 3))])
 def test_launcher_finds_the_gang_of_one_killed_at_any_call(
     cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
 ) -> None:
     cluster.ours.faults.clear()
     settings = cluster.settings(tmp_path)
     killed = Launch(cluster, planned, settings, mortal(cluster, nth, after))
-    if nth > 4:  # by then it waits for the pods
+    if nth > 3:  # by then it waits for the pods
         cluster.run_all()
     assert isinstance(killed.ended(), Killed)
     with Robot(cluster, planned) as robot:
@@ -75,14 +75,14 @@ def test_launcher_finds_the_gang_of_one_killed_at_any_call(
     assert (attempt.attempt, attempt.outcome) == (1, "succeeded")
 
 
-@pytest.mark.parametrize(("nth", "after"), [*kills(range(2, 6), unsent=(4,))])
+@pytest.mark.parametrize(("nth", "after"), [*kills(range(2, 5), unsent=(3, 4))])
 def test_launcher_makes_what_a_killed_one_left_unmade(
     cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
 ) -> None:
     assert cluster.ours
     settings = cluster.settings(tmp_path, backend="indexed_job")
     killed = Launch(cluster, planned, settings, mortal(cluster, nth, after))
-    if nth > 4:
+    if nth > 3:
         cluster.run_all()
     assert isinstance(killed.ended(), Killed)
     again = Launch(cluster, planned, settings)
@@ -244,7 +244,7 @@ def test_what_a_running_gang_asks_of_the_api_server(cluster: Cluster, planned: P
     launched = Launch(cluster, planned, cluster.settings(tmp_path), sleep=sleep)
     cluster.run_all()
     assert isinstance(launched.ended(), Killed)
-    result = 4  # a look in vain, twice the pods of earlier attempts, the object
+    result = 3  # a look in vain, the pods of every attempt, the object
     assert launched.client.requests <= result + 3 * 61  # the object, its pods and the log, each time
 
 

@@ -36,10 +36,11 @@ every_overlay = pytest.mark.parametrize("name", [EKS, A100, GKE])
 
 
 def from_outside() -> list[Pods]:
-    """Pods that the manifests don't make: a gang's, and those of a run of Dagster's (dagster_k8s labels them)."""
+    """Pods that the manifests don't make: a gang's, an evaluation's, and a Dagster run's (dagster_k8s labels those)."""
     run = {"app.kubernetes.io/component": "run_worker", "app.kubernetes.io/name": "preference-tuning"}
     return [
         Pods("preference-tuning", "a gang", labels(gang_of(EKS)), {}),
+        Pods("preference-tuning", "an evaluation", labels(gang_of(EKS).model_copy(update={"task": "evaluation"})), {}),
         Pods("preference-tuning", "a run", run, {}),
     ]
 

@@ -10,7 +10,7 @@ bases = pytest.mark.parametrize("base", ["platform", "serving"])
 
 
 def pod(component: str) -> tuple[str, Object]:
-    if component in ("run_worker", "trainer"):  # made at run time
+    if component in ("run_worker", "trainer", "evaluation"):  # made at run time
         return RUNS, {COMPONENT: component}
     ((namespace, labels),) = ((n, labels) for n, _, labels, _ in pods(both()) if labels[COMPONENT] == component)
     return namespace, labels
@@ -60,7 +60,7 @@ REACHED_BY = {
     "code-location": {"webserver", "daemon"},
     "champion": set(),
     "canary": set(),
-    "judge": {"run_worker"},
+    "judge": {"run_worker", "evaluation"},
 }
 
 
@@ -68,7 +68,7 @@ REACHED_BY = {
 def test_nothing_else_reaches_them(target: str) -> None:
     """From the side that takes: what an attacker's own pod may send is not ours to say."""
     policies = of_kind(both(), "NetworkPolicy")
-    everyone = {labels[COMPONENT] for _, _, labels, _ in pods(both())} | {"run_worker", "trainer"}
+    everyone = {labels[COMPONENT] for _, _, labels, _ in pods(both())} | {"run_worker", "trainer", "evaluation"}
     takes = {name for name in everyone if allowed(policies, "Ingress", pod(target), pod(name), PORTS[target])}
     assert takes == REACHED_BY[target]
     for stranger in (("default", {COMPONENT: "webserver-proxy"}), ("default", {}), (pod(target)[0], {})):

@@ -7,9 +7,10 @@ from typing import Any
 
 import yaml
 
-from k8s.gang import Gang, example
+from k8s.gang import Gang, evaluation_gang, example
 from k8s.render import render
-from pipeline.recipe import Kubernetes
+from pipeline.recipe import Compute, Kubernetes
+from pipeline.recipe.compute import EvaluationPod
 
 FOLDER = Path(__file__).parent / "golden"
 IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
@@ -23,6 +24,18 @@ def gang(nodes: int = 3, processes: int = 8, engine: str = "trl", **settings: An
     )  # fmt: skip
 
 
+def evaluation(backend: str = "jobset", **pod: Any) -> Gang:
+    """The pod of an evaluation beside such a gang."""
+    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend, "capacity": "spot_first"})
+    return evaluation_gang(
+        "example",
+        "0" * 64,
+        Path("/checkpoints/data/iterations/example/eval_plan.json"),
+        Compute(kubernetes=settings, evaluation=EvaluationPod(**pod)),
+        addresses={"JUDGE_URL": "http://judge.preference-tuning-serving:8000/v1"},
+    )
+
+
 CASES = {
     "jobset-p5en-spot": gang(),
     "jobset-one-node": gang(nodes=1, capacity="spot_first", instance_type="p4d.24xlarge"),
@@ -34,6 +47,9 @@ CASES = {
     "volcano-p5en": gang(backend="volcano"),
     "indexed-job": gang(nodes=2, backend="indexed_job", instance_type="p4d.24xlarge", capacity="on_demand"),
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
+    "evaluation-jobset": evaluation(devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/venv/bin/python"}),
+    "evaluation-rayjob": evaluation("rayjob", image=IMAGE, instance_type="g6e.12xlarge", devices=4),
+    "evaluation-indexed-job": evaluation("indexed_job", instance_type="cpu"),
     "rayjob-eks": gang(engine="nemo_rl", backend="rayjob"),
 }
 

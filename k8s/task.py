@@ -1,0 +1,101 @@
+"""A task on a cluster: one gang at a time for a plan, until its result is there. What is run is the task's to say.
+
+Rule: the newest attempt that is not over is followed; its object is made if it is not there, under a name that the plan
+and the attempt's number determine, so that whoever launches again, after any crash, finds it. What a look means is
+`classify.py`'s; what follows from it is here (`launch.py` lists it). The result is the truth, never the object's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NoReturn, TypeVar
+
+from k8s.attempts import GangAttempts
+from k8s.classify import Classification
+from k8s.client import KubernetesClient, Refused
+from k8s.follow import GangFollower, GangProgress, Hooks, NotOurs
+from k8s.gang import Gang
+from k8s.ledger import LaunchAttempt
+
+R = TypeVar("R")
+
+AGAIN = frozenset(("preempted", "gone"))
+NO_RETRY = frozenset(("refused", "out_of_memory", "image", "volume", "queued", "deleted", "stuck", "timed_out"))
+FOR_PEOPLE = {
+    "refused": "Its last lines say what to change.",
+    "out_of_memory": "Lower what it holds (per_device_train_batch_size, max_completion_tokens, fsdp2), or shm_gb.",
+    "image": "Push it, or correct compute.kubernetes.image, and see that the nodes may pull it.",
+    "volume": "Create it: k8s/manifests/bases/storage; or correct compute.kubernetes.claim.",
+    "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.nodes).",
+    "no_capacity": "Run it again later, or set compute.kubernetes.capacity to spot_first.",
+    "starting": "Look at kubectl get events: why no pod is made, or none starts; k8s/README.md says what to look for.",
+    "deleted": "Somebody deleted it. Run it again to go on from the last checkpoint.",
+    "timed_out": "Raise training.timeout_s and run it again: it resumes.",
+    "crashed": "Run it again to resume.",
+    "stuck": "See why its pods go (kubectl get events: a full disk evicts too), or save more often.",
+}
+
+
+@dataclass(frozen=True)
+class Task(Generic[R]):
+    """What a cluster is to do for a plan."""
+
+    gang: Callable[[int], Gang]
+    """Of the attempt of that number."""
+    attempts: GangAttempts
+    result: Callable[[], R | None]
+    """What comes of it, once it is there."""
+    result_path: Path
+    left: Callable[[], set[str]]
+    """What its starts have left so far, by names: ten starts that leave nothing new are the last."""
+    refusal: type[ValueError]
+    """Raised for what no retry mends."""
+    advice: Mapping[str, str] = field(default_factory=dict[str, str])
+    """For people, by cause, where FOR_PEOPLE has other advice."""
+
+
+def run(task: Task[R], client: KubernetesClient, hooks: Hooks) -> R:
+    """Follow the task to its end. Raises its refusal for what no retry mends, else RuntimeError."""
+    progress = GangProgress(task.left)
+    starts = 0
+    while True:
+        if (result := task.result()) is not None:
+            task.attempts.settle(hooks.now())
+            return result
+        attempt = task.attempts.current(hooks.now(), lambda number: task.gang(number).name)
+        gang = task.gang(attempt.attempt)
+        follower = GangFollower(
+            client, gang, task.attempts, attempt, hooks, lambda n, base=starts: progress.started(base + n)
+        )
+        try:
+            verdict = follower.follow()
+        except NotOurs as refusal:
+            raise task.refusal(str(refusal)) from refusal
+        except Refused as refusal:
+            raise task.refusal(f"{refusal} A gang that is there goes on; launch again to follow it.") from refusal
+        if (result := task.result()) is not None:
+            return result
+        if verdict.cause == "succeeded":
+            raise RuntimeError(f"{gang.name} ended well without {task.result_path}: is the claim mounted?")
+        if verdict.cause not in AGAIN:
+            _give_up(task, gang, verdict)
+        hooks.log(f"{gang.name} {verdict.cause.replace('_', ' ')} ({verdict.why}): a new attempt resumes")
+        starts += 1 + follower.restarts
+
+
+def delete(task: Task[R], client: KubernetesClient, hooks: Hooks, why: str) -> LaunchAttempt | None:
+    """Delete the gang that earlier launches of a task left in the cluster; the attempt that it was, if there is one."""
+    if (attempt := task.attempts.unfinished()) is not None:
+        gang = task.gang(attempt.attempt)
+        GangFollower(client, gang, task.attempts, attempt, hooks, lambda _: True).abandon(why)
+    return attempt
+
+
+def _give_up(task: Task[R], gang: Gang, verdict: Classification) -> NoReturn:
+    advice = {**FOR_PEOPLE, **task.advice}.get(verdict.cause, "")
+    message = f"{gang.name}: {verdict.cause.replace('_', ' ')}: {verdict.why}. {advice}"
+    if verdict.cause in NO_RETRY:
+        raise task.refusal(message)
+    raise RuntimeError(message)

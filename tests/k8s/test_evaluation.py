@@ -1,0 +1,58 @@
+"""What a recipe asks of an evaluation's pod: refused where it cannot be, and what its digest holds."""
+
+from pathlib import Path
+
+import pytest
+
+from k8s.evaluation import machine
+from k8s.gang import evaluation_gang
+from k8s.render import primary
+from pipeline.recipe import Compute, Evaluation, Kubernetes, load
+from pipeline.recipe.compute import EvaluationPod
+from pipeline.recipe.serving import TransformersServing
+from pipeline.storage import Store
+
+from .evaluations import SECTION, noisy, published
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "trainer@sha256:" + "0" * 64
+SPOT = ROOT / "jobs" / "recipes" / "spot_h200_dpo.yaml"
+
+
+def test_a_pod_without_a_cluster_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs a cluster: add compute\.kubernetes"):
+        Compute(evaluation=EvaluationPod())
+
+
+def test_a_rayjobs_image_is_no_evaluations() -> None:
+    settings = Kubernetes(image=IMAGE, backend="rayjob")
+    with pytest.raises(ValueError, match=r"set compute\.evaluation\.image"):
+        Compute(kubernetes=settings, evaluation=EvaluationPod())
+    own = Compute(kubernetes=settings, evaluation=EvaluationPod(image=IMAGE))
+    assert primary(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), own))["kind"] == "JobSet"
+
+
+def test_a_recipe_without_a_pod_has_no_evaluation_gang() -> None:
+    with pytest.raises(ValueError, match=r"add compute\.evaluation"):
+        evaluation_gang("i", "0" * 64, Path("/p"), Compute())
+
+
+def test_the_memory_is_that_of_the_nodes_gpus() -> None:
+    pod = EvaluationPod(instance_type="g6e.12xlarge", devices=4)
+    assert machine(Compute(kubernetes=Kubernetes(image=IMAGE), evaluation=pod)).devices == (48 * 10**9,) * 4
+
+
+def test_where_an_evaluation_runs_is_in_no_digest() -> None:
+    pod = "compute.evaluation={devices: 8, secret: endpoints}"
+    assert load(SPOT, [pod]).digest() == load(SPOT).digest()
+
+
+def test_a_batch_size_does_not_make_another_evaluation(tmp_path: Path) -> None:
+    candidate, store = noisy(tmp_path / "candidate"), Store(tmp_path / "data")
+    first = published(store, candidate)
+
+    def other(section: Evaluation) -> str:
+        return first.model_copy(update={"section": section}).digest()
+
+    assert other(SECTION.model_copy(update={"serving": TransformersServing(batch_size=8)})) == first.digest()
+    assert other(SECTION.model_copy(update={"seed": 12})) != first.digest()

@@ -1,0 +1,160 @@
+"""A real evaluation as a pod: killed and evicted on its way, and the same evidence in the end."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from assets.cluster import abandon_gang
+from assets.resources import Deployment
+from evals.comparison import EvalReport
+from k8s.attempts import GangAttempts
+from k8s.evaluation import EvaluationRefused
+from k8s.follow import Hooks
+from k8s.task import Task, delete, run
+from pipeline import layout
+from pipeline.storage import Store
+
+from .cluster.kubelet import Kubelet
+from .conftest import Cluster, ender
+from .evaluations import keys, noisy, published, task
+
+ROOT = Path(__file__).parents[2]
+STEPS_S = 600
+"""For each part: only a hang should fail."""
+
+
+class Evaluating(threading.Thread):
+    """A launch of an evaluation in a thread of its own."""
+
+    def __init__(self, cluster: Cluster, given: Task[EvalReport], **hooks: object) -> None:
+        super().__init__(daemon=True)
+        self.lines: list[str] = []
+        self.report: EvalReport | None = None
+        self.error: BaseException | None = None
+        self._call = (given, cluster.connect(), Hooks(**{"log": self.lines.append, **hooks}))  # type: ignore[arg-type]
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.report = run(*self._call)
+        except BaseException as error:  # whatever it is, the test looks at it
+            self.error = error
+
+    def ended(self, within_s: float = STEPS_S) -> BaseException | None:
+        self.join(within_s)
+        assert not self.is_alive(), self.lines
+        return self.error
+
+
+@pytest.mark.slow
+@pytest.mark.pods
+@pytest.mark.timeout(4 * STEPS_S)
+@pytest.mark.parametrize("backend", ["jobset", "indexed_job"])
+def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_path: Path, backend: str) -> None:
+    candidate = noisy(tmp_path / "candidate")
+    here = Store(tmp_path / "here")
+    plan = published(here, candidate)
+    command = [sys.executable, "-m", "evals", "run", str(here.path(plan.path(layout.EVAL_PLAN)))]
+    subprocess.run(command, check=True, cwd=ROOT)
+    undisturbed = here.read(plan.path(layout.EVAL_REPORT), EvalReport)
+    assert undisturbed is not None
+
+    store = Store(tmp_path / "data")
+    assert published(store, candidate).digest() == plan.digest()
+    with Kubelet(cluster.api, tmp_path / "logs") as kubelet:
+        cluster.driver.patience_s = STEPS_S
+        cluster.ours.logs = kubelet.logs
+        given = task(store, plan, cluster.settings(tmp_path, backend=backend))
+        launched = Evaluating(cluster, given)
+
+        def answered(more_than: int) -> None:
+            cluster.driver.wait_until(lambda: len(keys(store)) > more_than or not launched.is_alive(), "answers")
+            assert launched.is_alive(), launched.lines
+
+        answered(4)
+        (pod,) = cluster.pods(1)
+        assert cluster.api.evict(cluster.namespace, pod["metadata"]["name"]) == 201
+        answered(len(keys(store)))  # of the pod that came instead
+        pods = cluster.pods(1)
+        kubelet.kill(cluster.namespace, pods[0]["metadata"]["name"])
+        error = launched.ended()
+        if backend == "indexed_job":  # which starts nothing again by itself: the step is retried
+            assert isinstance(error, RuntimeError)
+            assert "what was answered is not asked again" in str(error)
+            launched = Evaluating(cluster, given)
+            error = launched.ended()
+        assert error is None, launched.lines
+
+    assert launched.report is not None
+    assert launched.report.bundle.digest == undisturbed.bundle.digest
+    assert len(keys(store)) == len(set(keys(store))) == len(keys(here))
+    outcomes = [attempt.outcome for attempt in GangAttempts(store, plan.iteration.id, layout.EVAL_ATTEMPTS).all()]
+    assert outcomes == (["succeeded"] if backend == "jobset" else ["preempted", "crashed", "succeeded"])
+    assert not GangAttempts(store, plan.iteration.id).all(), "none of the training's"
+
+
+@pytest.mark.slow
+@pytest.mark.pods
+@pytest.mark.timeout(2 * STEPS_S)
+def test_evaluation_that_is_refused_is_not_tried_again(cluster: Cluster, tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    plan = published(store, noisy(tmp_path / "candidate"))
+    store.path(plan.path(layout.EVAL_PLAN)).write_text("{}")
+    with Kubelet(cluster.api, tmp_path / "logs") as kubelet, ender(cluster):
+        cluster.ours.logs = kubelet.logs
+        launched = Evaluating(cluster, task(store, plan, cluster.settings(tmp_path)))
+        error = launched.ended()
+    assert isinstance(error, EvaluationRefused), launched.lines
+    assert "refuses the plan" in str(error)
+
+
+class Killed(BaseException):
+    """The launcher's end, which tells nobody."""
+
+
+def test_evaluation_left_in_the_cluster_is_deleted(cluster: Cluster, tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise Killed
+
+    store = Store(tmp_path / "data")
+    plan = published(store, noisy(tmp_path / "candidate"))
+    given = task(store, plan, cluster.settings(tmp_path))
+    launched = Evaluating(cluster, given, sleep=sleep)
+    (pod,) = cluster.run_all(1)
+    assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "evaluation"
+    ended.set()
+    assert isinstance(launched.ended(), Killed)
+    (jobset,) = cluster.jobsets()
+    lines: list[str] = []
+    with ender(cluster):
+        deleted = delete(given, cluster.connect(), Hooks(log=lines.append), "its run was cancelled")
+        cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+    assert deleted is not None
+    assert any("its run was cancelled" in line for line in lines)
+    assert delete(given, cluster.connect(), Hooks(log=lines.append), "again") is None
+
+
+def test_cancelled_run_takes_its_evaluation_along(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the job of the sensor `gang_orphaned` does it, which knows the iteration alone."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    store = Store(tmp_path / "data")
+    plan, settings = published(store, noisy(tmp_path / "candidate")), cluster.settings(tmp_path)
+    launched = Evaluating(cluster, task(store, plan, settings), sleep=lambda _: (_ for _ in ()).throw(Killed()))
+    assert isinstance(launched.ended(), Killed)
+    placed = yaml.safe_dump(settings.model_dump(mode="json", exclude_defaults=True))
+    overrides = [f"data_root={tmp_path / 'data'}", f"compute.kubernetes={placed}", "compute.evaluation={}"]
+    deployment = Deployment(recipe_path=str(ROOT / "jobs" / "recipes" / "embedded.yaml"), overrides=overrides)
+    (jobset,) = cluster.jobsets()
+    with ender(cluster):
+        name = abandon_gang(deployment, plan.iteration.id, "its run was cancelled", lambda line: None)
+        cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+    assert name == jobset["metadata"]["name"]
