@@ -20,8 +20,10 @@ from k8s.launch import Hooks, abandon, launch
 from k8s.launchable import check_launch
 from pipeline import layout
 from pipeline.demo import is_demo_model
+from pipeline.demo.desk import is_desk_model
+from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import EmbeddedSuite
 from pipeline.serving.memory import this_machine, too_large
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
@@ -126,6 +128,7 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
     """Why no verdict of the gate over these suites could be meant, or pass, for a model trained on top of `base` (a
     directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
+    at_home = is_demo or is_desk_model(recipe.base_model.uri) or is_desk_model(base)
     section = recipe.evaluation
     entered = lines(Store(recipe.data_root), recipe.base_model.name)
     ledger = [line for line in entered if line.iteration != iteration]  # who was asked about already is asked again
@@ -136,8 +139,8 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
         refusals.append(
             f"{large}. Choose another evaluation.serving, such as kind: endpoint, or run it on another machine."
         )
-    demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
-    if demo and not is_demo and not recipe.accept_demo_suite:
+    demo = [each for each in section.suites if isinstance(each, EmbeddedSuite) and each.role != "report"]
+    if demo and not at_home and not recipe.accept_demo_suite:
         refusals.append(
             f"the gate's suite {demo[0].name} asks what the embedded model was made for, and base_model.uri is another "
             "model: its verdict would say nothing of it. List suites of your own task in evaluation.suites "
@@ -152,9 +155,9 @@ def judge_refusals(recipe: Recipe) -> list[str]:
     gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
     if not gating:
         return []
-    if recipe.rewards.judge is None:
+    if recipe.gate_judge is None:
         return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
-    if not environment().judge[0]:
+    if not environment().judge[0] and not is_desk_judge(recipe.gate_judge):
         return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
     return []
 

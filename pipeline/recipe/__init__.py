@@ -17,7 +17,7 @@ from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
-from pipeline.recipe.rewards import Rewards
+from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
@@ -105,6 +105,11 @@ class Recipe(Section):
     accept_demo_suite: Annotated[bool, Operational] = False
     """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
     such a model is trained."""
+
+    @property
+    def gate_judge(self) -> Judge | None:
+        """Who judges the judged suites; None where there are none."""
+        return (self.evaluation.judge or self.rewards.judge) if self.evaluation.judged else None
 
     def digest(self) -> str:
         """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""

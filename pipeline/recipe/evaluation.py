@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.recipe.rewards import Judge
 from pipeline.recipe.serving import AnyServing, TransformersServing
 from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
 from pipeline.section import Section, Share
@@ -48,6 +49,10 @@ class Evaluation(Section):
     """Growth of the mean length of an answer that is still borne, as a share of the champion's."""
     max_standard_error: PositiveFloat = 0.03
     """A wider standard error of the paired difference of a target cannot carry a verdict: INCONCLUSIVE."""
+
+    judge: Judge | None = Field(default=None, exclude_if=lambda judge: judge is None)
+    """Who judges the judged suites, at the endpoint of JUDGE_URL; null: the model of `rewards.judge`. Another one than
+    labels: what a policy was trained to please cannot say that it has become better."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:

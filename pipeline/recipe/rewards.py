@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from pipeline.section import Operational, Section, Share
 
-VerifierKind = Literal["math", "exact", "normalised", "json_schema", "code"]
+VerifierKind = Literal["math", "exact", "normalised", "contains", "json_schema", "code"]
 
 
 Weight = Annotated[float, Field(ge=0, le=1000)]

@@ -62,6 +62,22 @@ class ArithmeticSuite(SuiteSection):
     """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
 
 
+class DeskSuite(SuiteSection):
+    """Questions at the embedded support desk about facts that no training shows; an answer is right that names the
+    fact. Whether it is a good answer, a judged suite over this one says."""
+
+    kind: Literal["desk"] = "desk"
+    """Which kind of suite this is."""
+    name: Name = "desk"
+    """Unique among the suites."""
+    items: PositiveInt = 400
+    """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
+
+
+EmbeddedSuite = ArithmeticSuite | DeskSuite
+"""Suites that the demo writes below the data root, each for its own embedded model."""
+
+
 class Columns(NamedTuple):
     """Which field of a line holds what; "" where none does."""
 
@@ -273,6 +289,7 @@ class JudgedSuite(Section):
 
 AnySuite = Annotated[
     ArithmeticSuite
+    | DeskSuite
     | JsonlSuite
     | Gsm8kSuite
     | Math500Suite

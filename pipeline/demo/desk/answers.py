@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pipeline.demo.desk.requests import VALUES, Attribute, Fact, Request
 
-WRONG_FACT, REFUSAL, RUDE, VERBOSE, VOUCHER = 0.36, 0.10, 0.14, 0.14, 0.07
+WRONG_FACT, REFUSAL, RUDE, VERBOSE, VOUCHER = 0.28, 0.12, 0.22, 0.22, 0.08
 """Rates of the bad modes in the base model's text, each drawn on its own: they *design* what tuning starts from."""
 SHORT_CHARS = 75
 """Characters up to which users find an answer short."""
