@@ -268,8 +268,8 @@ class GoldenSuite(TracesSuite):
 
 
 class JudgedSuite(Section):
-    """The answers to another suite's items, judged in pairs by the model of `rewards.judge`: how often the candidate's
-    is preferred, at equal lengths."""
+    """The answers to another suite's items, judged in pairs by the model of `evaluation.judge`, or of
+    `rewards.judge`: how often the candidate's is preferred, at equal lengths."""
 
     kind: Literal["judged"] = "judged"
     """Which kind of suite this is."""

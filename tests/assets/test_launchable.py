@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from assets import cluster
 from assets.cluster import launchable
-from evals.suites import Suite, arithmetic
+from evals.suites import Suite, embedded
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
@@ -37,7 +37,7 @@ def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResu
 def asked(section: SuiteSection) -> Suite:
     """The embedded suite; of a file that a recipe names and nobody has here, so many items."""
     own = section if isinstance(section, ArithmeticSuite) else ArithmeticSuite(items=1300)
-    items = arithmetic.parse(suite_text(own, 11).encode(), own.items)
+    items = embedded.parse(suite_text(own, 11).encode(), own.items)
     return Suite(name=section.name, items=items)
 
 

@@ -1,4 +1,4 @@
-"""The weights that the desk's model begins with: a lookup circuit, planted where random ones would take long to find one.
+"""The weights that the desk's model begins with: a lookup circuit, where random ones would take long to find one.
 
 A model of this size learns to look a value up by order and kind only after a long plateau, most of its pretraining. So
 the circuit is written into the weights before the first step, and the pretraining teaches the rest: language, modes,
