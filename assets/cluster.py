@@ -23,7 +23,7 @@ from pipeline.demo import is_demo_model
 from pipeline.demo.desk import is_desk_model
 from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import EmbeddedSuite
+from pipeline.recipe.suites import EmbeddedSuite, JudgedSuite, SuiteSection
 from pipeline.serving.memory import this_machine, too_large
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
@@ -128,7 +128,6 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
     """Why no verdict of the gate over these suites could be meant, or pass, for a model trained on top of `base` (a
     directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
-    at_home = is_demo or is_desk_model(recipe.base_model.uri) or is_desk_model(base)
     section = recipe.evaluation
     entered = lines(Store(recipe.data_root), recipe.base_model.name)
     ledger = [line for line in entered if line.iteration != iteration]  # who was asked about already is asked again
@@ -139,15 +138,26 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
         refusals.append(
             f"{large}. Choose another evaluation.serving, such as kind: endpoint, or run it on another machine."
         )
-    demo = [each for each in section.suites if isinstance(each, EmbeddedSuite) and each.role != "report"]
-    if demo and not at_home and not recipe.accept_demo_suite:
+    models = (recipe.base_model.uri, base)
+    away = [each for each in section.suites if each.role != "report" and _of_another_model(each, models)]
+    if away and not recipe.accept_demo_suite:
         refusals.append(
-            f"the gate's suite {demo[0].name} asks what the embedded model was made for, and base_model.uri is another "
+            f"the gate's suite {away[0].name} asks what the embedded model was made for, and base_model.uri is another "
             "model: its verdict would say nothing of it. List suites of your own task in evaluation.suites "
-            "(docs/evaluation.md), or set accept_demo_suite: true in the recipe where word problems in arithmetic are "
-            "what you tune for."
+            "(docs/evaluation.md), or set accept_demo_suite: true in the recipe where its task is what you tune "
+            "for."
         )
     return refusals
+
+
+def _of_another_model(suite: SuiteSection | JudgedSuite, models: Sequence[str]) -> bool:
+    """Whether the suite was made for an embedded model that is none of these (directories)."""
+    home = (
+        {"arithmetic": is_demo_model, "desk": is_desk_model}.get(suite.kind)
+        if isinstance(suite, EmbeddedSuite)
+        else None
+    )
+    return home is not None and not any(home(model) for model in models)
 
 
 def judge_refusals(recipe: Recipe) -> list[str]:

@@ -48,7 +48,7 @@ def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
 
 
 def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
-    """Who looks one of an order's facts up may look up the others: the order is the cluster."""
+    """The fact is the cluster: whoever can look it up answers each item that asks for it."""
     rng = random.Random(f"desk/{seed}")
     asked: set[str] = set()
     while len(asked) < items:
@@ -58,7 +58,7 @@ def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
             asked.add(text)
             yield {
                 "id": f"desk-{seed}-{len(asked) - 1:05d}",
-                "cluster": request.order,
+                "cluster": "/".join(request.fact),
                 "messages": request.messages,
                 "reference": request.fact.value,
                 "slice": request.attribute,

@@ -11,9 +11,10 @@ from assets import cluster
 from assets.cluster import launchable
 from evals.suites import Suite, embedded
 from pipeline.demo import MODEL_DIR
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.suites import ArithmeticSuite, SuiteSection
+from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, SuiteSection
 from pipeline.serving.memory import Machine
 from pipeline.storage import ModelRef, model_ref
 from pipeline.training.plan import TrainingPlan
@@ -146,3 +147,21 @@ def test_a_judged_suite_that_gates_needs_its_judge(
     check = checked(load(RECIPES / "embedded.yaml", overrides), plan, PLAN_PATH)
     assert check.passed is (not words), check.description
     assert words in str(check.description)
+
+
+def test_the_desk_brings_its_model_and_its_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUDGE_URL", raising=False)
+    recipe = load(RECIPES / "desk.yaml")
+    assert cluster.judge_refusals(recipe) == []
+    another = load(RECIPES / "desk.yaml", ["evaluation.judge={model: a-judge, digest: d}"])
+    assert "set JUDGE_URL" in cluster.judge_refusals(another)[0]
+    suites = [asked_of_the_desk(recipe)]
+    assert not [line for line in cluster.gate_refusals(recipe, str(DESK_DIR), suites) if "was made for" in line]
+    foreign = load(RECIPES / "desk.yaml", [f"base_model.uri={MODEL_DIR}"])
+    assert [line for line in cluster.gate_refusals(foreign, str(MODEL_DIR), suites) if "suite desk asks" in line]
+
+
+def asked_of_the_desk(recipe: Recipe) -> Suite:
+    section = recipe.evaluation.suites[0]
+    assert isinstance(section, DeskSuite)
+    return Suite(name=section.name, items=embedded.parse(suite_text(section, 11).encode(), section.items))
