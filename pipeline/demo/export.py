@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from pydantic import Field
+
 from pipeline.recipe.traces import DeskUsers
 from pipeline.serving.inference import Answer, Messages
 from pipeline.storage import ModelRef, Record
@@ -38,7 +40,7 @@ class TrafficClaim(Record):
     days: tuple[str, ...]
     traces_per_day: int
     seed: int
-    desk: DeskUsers | None = None
+    desk: DeskUsers | None = Field(default=None, exclude_if=lambda desk: desk is None)
     """How the users behave, of the desk alone."""
 
 
