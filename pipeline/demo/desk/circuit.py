@@ -11,6 +11,7 @@ same order, and copies it; every other position attends to the start of the text
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +43,8 @@ def plant(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write the circuit into an untrained model of 96 hidden units and heads of 32."""
     with torch.no_grad():
         _embed(model.model.embed_tokens.weight, tokenizer)
-        first, second = model.model.layers[0].self_attn, model.model.layers[1].self_attn
+        layers: Any = model.model.layers
+        first, second = layers[0].self_attn, layers[1].self_attn
         for attention in (first, second):
             attention.o_proj.weight *= 0.5
             for norm in (attention.q_norm, attention.k_norm):
@@ -81,17 +83,17 @@ def _embed(weight: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
 class _Head:
     """The weights of one head, cleared."""
 
-    def __init__(self, attention: torch.nn.Module, number: int) -> None:
+    def __init__(self, attention: Any, number: int) -> None:
         rows = slice(number * HEAD, (number + 1) * HEAD)
         projections = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-        weights: list[Tensor] = [projection.weight for projection in projections]  # type: ignore[union-attr]
+        weights: list[Tensor] = [projection.weight for projection in projections]
         self.query, self.key, self.value = (weight[rows] for weight in weights[:3])
         self.output = weights[3][:, rows]
         for weight in (self.query, self.key, self.value, self.output):
             weight.zero_()
 
 
-def _gather(attention: torch.nn.Module) -> None:
+def _gather(attention: Any) -> None:
     head = _Head(attention, 0)
     for dimension in NEAR:
         head.query[dimension, CONST] = 1.0
@@ -102,7 +104,7 @@ def _gather(attention: torch.nn.Module) -> None:
         head.output[GATHERED.start + place, place] = 0.1
 
 
-def _repeat(attention: torch.nn.Module) -> None:
+def _repeat(attention: Any) -> None:
     head = _Head(attention, 1)
     for dimension in NEAR:
         head.query[dimension, IS_SPACE] = 4.0
@@ -113,7 +115,7 @@ def _repeat(attention: torch.nn.Module) -> None:
     _copy(head)
 
 
-def _look_up(attention: torch.nn.Module) -> None:
+def _look_up(attention: Any) -> None:
     head = _Head(attention, 0)
     *code, carrier, day, price, start = FAR
     order_norm = 12**0.5 * 0.13

@@ -234,7 +234,7 @@ def completions(
     given: list[tuple[str, bool]] = []
     for start in range(0, len(asked), 250):
         chunk = [
-            tokenizer.apply_chat_template(request.messages, tokenize=False, add_generation_prompt=True)
+            str(tokenizer.apply_chat_template(request.messages, tokenize=False, add_generation_prompt=True))
             for request in asked[start : start + 250]
         ]
         inputs = tokenizer(chunk, return_tensors="pt", padding=True, return_token_type_ids=False)
