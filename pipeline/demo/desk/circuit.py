@@ -80,7 +80,7 @@ def _embed(weight: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
     weight[ids["<|im_start|>"], TOKEN_CODE] = 0  # who looks nothing up copies nothing
 
 
-class _Head:
+class _PlantedHead:
     """The weights of one head, cleared."""
 
     def __init__(self, attention: Any, number: int) -> None:
@@ -94,7 +94,7 @@ class _Head:
 
 
 def _gather(attention: Any) -> None:
-    head = _Head(attention, 0)
+    head = _PlantedHead(attention, 0)
     for dimension in NEAR:
         head.query[dimension, CONST] = 1.0
         head.key[dimension, IS_ORDER] = 4.0
@@ -105,7 +105,7 @@ def _gather(attention: Any) -> None:
 
 
 def _repeat(attention: Any) -> None:
-    head = _Head(attention, 1)
+    head = _PlantedHead(attention, 1)
     for dimension in NEAR:
         head.query[dimension, IS_SPACE] = 4.0
         head.key[dimension, IS_ORDER] = 4.0
@@ -116,7 +116,7 @@ def _repeat(attention: Any) -> None:
 
 
 def _look_up(attention: Any) -> None:
-    head = _Head(attention, 0)
+    head = _PlantedHead(attention, 0)
     *code, carrier, day, price, start = FAR
     order_norm = 12**0.5 * 0.13
     for dimension, attribute in zip((carrier, day, price), ATTRIBUTES, strict=True):
@@ -133,7 +133,7 @@ def _look_up(attention: Any) -> None:
     _copy(head)
 
 
-def _copy(head: _Head) -> None:
+def _copy(head: _PlantedHead) -> None:
     for place in range(HEAD):
         head.value[place, TOKEN_CODE.start + place] = 1.0
         head.output[TOKEN_CODE.start + place, place] = 0.6
