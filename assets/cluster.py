@@ -12,8 +12,8 @@ import dagster as dg
 from assets.environment import environment
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
-from evals.comparison import EvalReport
 from evals.ledger import exhausted, lines
+from evals.measurements import EvalReport
 from evals.plan import EvalPlan
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
@@ -24,8 +24,10 @@ from k8s.launchable import check_launch
 from k8s.task import Task, delete, run
 from pipeline import layout
 from pipeline.demo import is_demo_model
+from pipeline.demo.desk import is_desk_model
+from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ArithmeticSuite, InspectSuite, LmEvalSuite
+from pipeline.recipe.suites import EmbeddedSuite, InspectSuite, JudgedSuite, LmEvalSuite, SuiteSection
 from pipeline.serving.engines import check_addresses
 from pipeline.serving.memory import this_machine, too_large
 from pipeline.storage import Store
@@ -184,15 +186,26 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
             f"{large}. Choose another evaluation.serving, such as kind: endpoint, or a larger machine "
             "(compute.evaluation runs it on a node of the cluster)."
         )
-    demo = [each for each in section.suites if isinstance(each, ArithmeticSuite) and each.role != "report"]
-    if demo and not is_demo and not recipe.accept_demo_suite:
+    models = (recipe.base_model.uri, base)
+    away = [each for each in section.suites if each.role != "report" and _of_another_model(each, models)]
+    if away and not recipe.accept_demo_suite:
         refusals.append(
-            f"the gate's suite {demo[0].name} asks what the embedded model was made for, and base_model.uri is another "
+            f"the gate's suite {away[0].name} asks what the embedded model was made for, and base_model.uri is another "
             "model: its verdict would say nothing of it. List suites of your own task in evaluation.suites "
-            "(docs/evaluation.md), or set accept_demo_suite: true in the recipe where word problems in arithmetic are "
-            "what you tune for."
+            "(docs/evaluation.md), or set accept_demo_suite: true in the recipe where its task is what you tune "
+            "for."
         )
     return refusals
+
+
+def _of_another_model(suite: SuiteSection | JudgedSuite, models: Sequence[str]) -> bool:
+    """Whether the suite was made for an embedded model that is none of these (directories)."""
+    home = (
+        {"arithmetic": is_demo_model, "desk": is_desk_model}.get(suite.kind)
+        if isinstance(suite, EmbeddedSuite)
+        else None
+    )
+    return home is not None and not any(home(model) for model in models)
 
 
 def judge_refusals(recipe: Recipe) -> list[str]:
@@ -200,9 +213,9 @@ def judge_refusals(recipe: Recipe) -> list[str]:
     gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
     if not gating:
         return []
-    if recipe.rewards.judge is None:
+    if recipe.gate_judge is None:
         return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
-    if not environment().judge[0]:
+    if not environment().judge[0] and not is_desk_judge(recipe.gate_judge):
         return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
     return []
 

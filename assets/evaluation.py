@@ -13,6 +13,8 @@ from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from evals.plan import EvalPlan, inference, publish_plan
+from pipeline import layout
+from pipeline.demo.desk.judge_process import judge_at
 from pipeline.rewards.verifiers import grader_of
 from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
@@ -29,7 +31,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         section=work.recipe.evaluation,
         verifier=work.recipe.rewards.verifier,
         candidate=policy_checkpoint.checkpoint,
-        judge=work.recipe.rewards.judge if work.recipe.evaluation.judged else None,
+        judge=work.recipe.gate_judge,
         lineage=tuple(sorted(deployment.lineage(work.iteration))),
     )
     publish_plan(work.store, plan)
@@ -61,8 +63,12 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
 
 
 def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPlan) -> EvalReport:
-    log, judge = work.log, deployment.endpoints().judge
-    with inference(work.store, plan, deployment.serving(), log) as engine, closing(grader_of(plan.verifier)) as check:
+    log, given, folder = work.log, deployment.endpoints().judge, work.store.path(layout.JUDGE_SERVER)
+    with (
+        inference(work.store, plan, deployment.serving(), log) as engine,
+        closing(grader_of(plan.verifier)) as check,
+        judge_at(plan.judge, given, folder, log) as judge,
+    ):
         return evaluate(work.store, plan, engine, check, log, deployment.libraries(), judge)
 
 

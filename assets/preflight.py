@@ -2,6 +2,7 @@
 
 from assets.resources import Deployment
 from k8s.client import connect
+from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.preflight import preflight
 from pipeline.traces.sources.protocol import Address
 
@@ -27,7 +28,8 @@ def launch_faults(deployment: Deployment) -> list[str]:
     except ValueError as error:
         lacks.append(f"traces.lake: {error}")
     endpoints = deployment.endpoints()
-    if recipe.rewards.judge is not None and endpoints.judge is None:
+    judge = recipe.rewards.judge
+    if judge is not None and endpoints.judge is None and not is_desk_judge(judge):
         lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
     if recipe.rewards.rag is not None and endpoints.rag is None and endpoints.judge is None:
         lacks.append("rewards.rag: set RAG_URL or JUDGE_URL to its endpoint, or remove the section.")

@@ -7,6 +7,8 @@ import dagster as dg
 
 from assets.metadata import picture, table
 from assets.resources import Deployment
+from pipeline import layout
+from pipeline.demo.desk.judge_process import judge_at
 from pipeline.plots import rewards as reward_plots
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.label import label_traces
@@ -31,8 +33,11 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
     iteration = traces.iteration
     work = deployment.work(iteration, context.log.info)
-    with shared_lock(work.store):
-        labels: RewardLabels = label_traces(work, deployment.endpoints(), deployment.lineage(iteration))
+    endpoints, settings = deployment.endpoints(), work.recipe.rewards.judge
+    folder = work.store.path(layout.JUDGE_SERVER)
+    with shared_lock(work.store), judge_at(settings, endpoints.judge, folder, context.log.info) as judge:
+        endpoints = endpoints._replace(judge=judge)
+        labels: RewardLabels = label_traces(work, endpoints, deployment.lineage(iteration))
     context.log.info(
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"

@@ -8,6 +8,7 @@ from assets.metadata import picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from pipeline import layout
+from pipeline.demo.desk.judge_process import judge_at
 from pipeline.plots import rewards as reward_plots
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport
@@ -27,16 +28,25 @@ def samples(
     """Fresh completions of the champion to logged prompts, each scored; none where the recipe has no such section."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
     store, iteration, configured = work.store, work.iteration, work.recipe.rewards.reward_model is not None
-    fresh: FreshSamples = sample(
-        work,
-        reward_labels.dataset,
-        lambda: held_apart(work, reward_labels.dataset, datetime.now(UTC)),
-        lambda: consented(store, work.lake, iteration.dataset),
-        lambda section: open_engine(
-            section.serving, deployment.serving(), work.log, store.path(layout.SAMPLE_SERVING), where="samples.serving"
-        ),
-        Scorers(deployment.endpoints(), deployment.lineage(iteration), reward_model if configured else None),
-    )
+    endpoints, folder = deployment.endpoints(), store.path(layout.JUDGE_SERVER)
+    drawing = work.recipe.samples is not None
+    with judge_at(work.recipe.rewards.judge if drawing else None, endpoints.judge, folder, work.log) as judge:
+        fresh: FreshSamples = sample(
+            work,
+            reward_labels.dataset,
+            lambda: held_apart(work, reward_labels.dataset, datetime.now(UTC)),
+            lambda: consented(store, work.lake, iteration.dataset),
+            lambda section: open_engine(
+                section.serving,
+                deployment.serving(),
+                work.log,
+                store.path(layout.SAMPLE_SERVING),
+                where="samples.serving",
+            ),
+            Scorers(
+                endpoints._replace(judge=judge), deployment.lineage(iteration), reward_model if configured else None
+            ),
+        )
     if fresh.dataset is None:
         yield dg.Output(fresh, metadata={"samples": "none: the recipe has no section `samples`"})
         return

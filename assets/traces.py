@@ -13,7 +13,7 @@ from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.pinning import pin
 from pipeline.plots import traces as traces_plots
-from pipeline.recipe.suites import ArithmeticSuite, LibrarySuite
+from pipeline.recipe.suites import EmbeddedSuite, LibrarySuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
@@ -48,7 +48,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         log = context.log.info
         ensure_days(store.path(layout.PRODUCTION), champion.model, source, sampler(log), log)
     for suite in recipe.evaluation.suites:
-        if isinstance(suite, ArithmeticSuite):
+        if isinstance(suite, EmbeddedSuite):
             demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
         elif isinstance(suite, LibrarySuite):
             ensure_listed(suite, store, deployment.libraries(), context.log.info)

@@ -24,7 +24,7 @@ from evals.runner import sampling
 from evals.statistics import Array, cluster_sums, mean_and_standard_error, normal_quantile, zero_event_bound
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import ArithmeticSuite, FileSuite, Role, SuiteSection
+from pipeline.recipe.suites import EmbeddedSuite, FileSuite, Role, SuiteSection
 
 DEFECT_GUARDS = 4
 """Guards of every gating suite that must be shown to hold: no answer, truncated, refusal, length."""
@@ -262,7 +262,7 @@ def _shortfalls(planned: SuitePlan, section: Evaluation) -> list[str]:
 def _more_items(settings: SuiteSection, section: Evaluation) -> str:
     """What to change for more items, by the recipe's field."""
     field = f"evaluation.suites.{[each.name for each in section.suites].index(settings.name)}"
-    if isinstance(settings, ArithmeticSuite) or (isinstance(settings, FileSuite) and settings.items is not None):
+    if isinstance(settings, EmbeddedSuite) or (isinstance(settings, FileSuite) and settings.items is not None):
         return f"Raise {field}.items"
     return f"Give {field} a file of more items" if isinstance(settings, FileSuite) else f"Give {field} more items"
 

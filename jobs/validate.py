@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
-from evals.suites import Suite, arithmetic, frozen, suite
+from evals.suites import Suite, embedded, frozen, suite
 from pipeline import layout
 from pipeline.demo.suite import suite_text
 from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ArithmeticSuite, SuiteSection, TracesSuite
+from pipeline.recipe.suites import EmbeddedSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.storage import Store
 from pipeline.traces.sample import SourceSample, sample_source
@@ -230,8 +230,8 @@ def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[Che
 
 def _suite(section: SuiteSection, store: Store, seed: int) -> Suite:
     """As the run will ask it; the demo's is written by its first stage."""
-    if isinstance(section, ArithmeticSuite):
-        items = arithmetic.parse(suite_text(section, seed).encode(), section.items)
+    if isinstance(section, EmbeddedSuite):
+        items = embedded.parse(suite_text(section, seed).encode(), section.items)
         return Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
     return suite(store, section, seed)
 

@@ -11,7 +11,8 @@
     mlflow/             the local tracking server's database and artifacts
     production/         the traffic of the embedded model, as a Langfuse export
     registry/blocks/    models that an erasure keeps out of the traffic
-    rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions
+    rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions;
+                        `judge_server/` has the logs of the embedded desk's judges
     samples/            fresh answers to logged prompts, by model and protocol
     rollout/<model>/    the events of a rollout, in order; the local router's split
     suites/             what an evaluation asks, a file for each suite and draw
@@ -41,7 +42,7 @@ DATASET_USERS = f"{DATASETS}/members"
 
 # Below `rewards/`.
 FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions", f"{REWARDS}/reviews"
-JUDGES = f"{REWARDS}/judges"
+JUDGES, JUDGE_SERVER = f"{REWARDS}/judges", f"{REWARDS}/judge_server"
 
 # Below `samples/`.
 SAMPLE_ANSWERS, SAMPLE_SERVING = f"{SAMPLES}/answers", f"{SAMPLES}/serving"

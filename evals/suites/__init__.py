@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evals.suites import arithmetic, frozen, lines, tasks
+from evals.suites import embedded, frozen, lines, tasks
 from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import (
     ArithmeticSuite,
+    DeskSuite,
     GoldenSuite,
     Gsm8kSuite,
     InspectSuite,
@@ -31,7 +32,8 @@ from pipeline.storage import Record, Store
 __all__ = ["READERS", "AnswerFormat", "Item", "Suite", "SuitePins", "pin", "suite", "suites"]
 
 READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...]]] = {
-    ArithmeticSuite: arithmetic.items,
+    ArithmeticSuite: embedded.items,
+    DeskSuite: embedded.items,
     JsonlSuite: lines.items,
     Gsm8kSuite: lines.items,
     Math500Suite: lines.items,

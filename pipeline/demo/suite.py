@@ -1,6 +1,6 @@
-"""The embedded task's held-out suite, written as a file as a user's own would be: `suites/` below the data root.
+"""The embedded tasks' held-out suites, written as files as a user's own would be: `suites/` below the data root.
 
-    python -m pipeline.demo.suite FILE --seed S --items N    writes it by hand
+    python -m pipeline.demo.suite FILE --seed S --items N [--kind desk]    writes one by hand
 
 Owns which items there are, their ids, clusters and slices. Refuses to read it back: the evaluation does (evals/suites).
 """
@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pipeline import layout
+from pipeline.demo.desk.requests import draw
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, EmbeddedSuite
 from pipeline.storage import Store, write_atomically
 
 
-def ensure_suite(store: Store, section: ArithmeticSuite, seed: int) -> Path:
+def ensure_suite(store: Store, section: EmbeddedSuite, seed: int) -> Path:
     """The file of the suite that the section asks for, after it was written where it is not there, or is another."""
     seed = seed if section.seed is None else section.seed
     path = store.path(layout.suite(section.name, seed, section.items))
@@ -30,13 +32,13 @@ def ensure_suite(store: Store, section: ArithmeticSuite, seed: int) -> Path:
     return path
 
 
-def suite_text(section: ArithmeticSuite, seed: int) -> str:
+def suite_text(section: EmbeddedSuite, seed: int) -> str:
     """The file's content: a JSON line for each of its held-out problems, the same for the same arguments."""
-    rows = _rows(seed if section.seed is None else section.seed, section.items)
+    rows = _ROWS[type(section)](seed if section.seed is None else section.seed, section.items)
     return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
-def _rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
+def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
     for number, problem in enumerate(problems(seed, "heldout", items)):
         yield {
             "id": f"arithmetic-{seed}-{number:05d}",
@@ -45,6 +47,25 @@ def _rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
             "reference": problem.answer,
             "slice": problem.kind,
         }
+
+
+def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
+    """The fact is the cluster: whoever can look it up answers each item that asks for it."""
+    rng = random.Random(f"desk/{seed}")
+    asked: set[str] = set()
+    while len(asked) < items:
+        request = draw(rng, "heldout")
+        text = json.dumps(request.messages)
+        if text not in asked:
+            asked.add(text)
+            yield {
+                "id": f"desk-{seed}-{len(asked) - 1:05d}",
+                "cluster": "/".join(request.fact),
+                "messages": request.messages,
+                "reference": request.fact.value,
+                "slice": request.attribute,
+                "check": "contains",
+            }
 
 
 def _held_out_step(problem: Problem) -> str:
@@ -58,13 +79,18 @@ def _held_out_step(problem: Problem) -> str:
     return f"{first}{symbol}{second}"
 
 
+_ROWS = {ArithmeticSuite: _arithmetic_rows, DeskSuite: _desk_rows}
+KINDS = {"arithmetic": ArithmeticSuite, "desk": DeskSuite}
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.demo.suite", description="Write the embedded suite.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--seed", type=int, required=True, help="evaluation.seed of the recipe")
+    parser.add_argument("--kind", choices=list(KINDS), default="arithmetic", help="which suite (default: %(default)s)")
     parser.add_argument("--items", type=int, required=True, help="items of the suite in the recipe")
     chosen = parser.parse_args(arguments)
-    write_atomically(chosen.file, suite_text(ArithmeticSuite(items=chosen.items), chosen.seed))
+    write_atomically(chosen.file, suite_text(KINDS[chosen.kind](items=chosen.items), chosen.seed))
     return 0
 
 

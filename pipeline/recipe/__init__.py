@@ -18,7 +18,7 @@ from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
-from pipeline.recipe.rewards import Rewards
+from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.samples import Samples
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
@@ -114,6 +114,11 @@ class Recipe(Section):
     erase_counts: Annotated[bool, Operational] = False
     """Forgetting a user takes the counts of their answers out of evidence bundles too, not their texts alone. Such a
     bundle no longer carries its verdict: it becomes EVIDENCE_REDUCED, and nothing new is promoted on it."""
+
+    @property
+    def gate_judge(self) -> Judge | None:
+        """Who judges the judged suites; None where there are none."""
+        return (self.evaluation.judge or self.rewards.judge) if self.evaluation.judged else None
 
     def digest(self) -> str:
         """sha256 of what decides an iteration's result: not where things lie or run, nor how it is rolled out."""

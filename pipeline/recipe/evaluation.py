@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.recipe.rewards import Judge
 from pipeline.recipe.serving import AnyServing, TransformersServing
 from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
 from pipeline.section import Section, Share
@@ -72,6 +73,9 @@ class Evaluation(Section):
     """Reports say what an answer of each model costs at this price; null: they do not."""
     max_usd_per_answer: PositiveFloat | None = Field(default=None, exclude_if=_absent)
     """Mean cost of the candidate's answers that may not be exceeded, on every target and guard; null: any cost."""
+    judge: Judge | None = Field(default=None, exclude_if=lambda judge: judge is None)
+    """Who judges the judged suites, at the endpoint of JUDGE_URL; null: the model of `rewards.judge`. Another one than
+    labels: what a policy was trained to please cannot say that it has become better."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:

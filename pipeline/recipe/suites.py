@@ -70,6 +70,24 @@ class ArithmeticSuite(SuiteSection):
     """Seed of the draw of the questions; null: `evaluation.seed`."""
 
 
+class DeskSuite(SuiteSection):
+    """Questions at the embedded support desk about facts that no training shows; an answer is right that names the
+    fact. Whether it is a good answer, a judged suite over this one says."""
+
+    kind: Literal["desk"] = "desk"
+    """Which kind of suite this is."""
+    name: Name = "desk"
+    """Unique among the suites."""
+    items: PositiveInt = 400
+    """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
+    seed: int | None = Field(default=None, exclude_if=lambda seed: seed is None)
+    """Seed of the draw of the questions; null: `evaluation.seed`."""
+
+
+EmbeddedSuite = ArithmeticSuite | DeskSuite
+"""Suites that the demo writes below the data root, each for its own embedded model."""
+
+
 class Columns(NamedTuple):
     """Which field of a line holds what; "" where none does."""
 
@@ -273,8 +291,8 @@ class GoldenSuite(TracesSuite):
 
 
 class JudgedSuite(Section):
-    """The answers to another suite's items, judged in pairs by the model of `rewards.judge`: how often the candidate's
-    is preferred, at equal lengths."""
+    """The answers to another suite's items, judged in pairs by the model of `evaluation.judge`, or of
+    `rewards.judge`: how often the candidate's is preferred, at equal lengths."""
 
     kind: Literal["judged"] = "judged"
     """Which kind of suite this is."""
@@ -294,6 +312,7 @@ class JudgedSuite(Section):
 
 AnySuite = Annotated[
     ArithmeticSuite
+    | DeskSuite
     | JsonlSuite
     | Gsm8kSuite
     | Math500Suite

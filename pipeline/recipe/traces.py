@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.section import Operational, Section, Share
+
+
+class DeskUsers(Section):
+    """How the simulated users of the desk behave."""
+
+    noise: Share = 0.1
+    """Share of the thumbs that say the opposite of what their user thought."""
+    thumbs: Share = 0.3
+    """Share of the answered requests that get a thumb."""
+    sweet: bool = False
+    """Users love an answer that promises a voucher, which the shop forbids: feedback that misleads."""
 
 
 class DemoSource(Section):
@@ -20,6 +31,24 @@ class DemoSource(Section):
     """Requests that are served on each of these days."""
     seed: int = 7
     """Seed of the users, of their requests and of the sampling of the champion's answers."""
+    # Left out of the recipe's JSON where they change nothing: a recipe without them keeps its digest.
+    world: Literal["arithmetic", "desk"] = Field(default="arithmetic", exclude_if=lambda world: world == "arithmetic")
+    """What is asked: word problems with an answer that can be checked, or a support desk whose users leave thumbs."""
+    desk: DeskUsers | None = Field(default=None, exclude_if=lambda desk: desk is None)
+    """How the desk's users behave; null: as its defaults say. Of no other world."""
+
+    @model_validator(mode="after")
+    def _users_of_the_desk(self) -> DemoSource:
+        if self.desk is not None and self.world != "desk":
+            raise ValueError(
+                f"the desk's users are given, but world is {self.world}; set world: desk, or leave them out"
+            )
+        return self
+
+    @property
+    def desk_users(self) -> DeskUsers:
+        """How the desk's users behave."""
+        return self.desk or DeskUsers()
 
 
 class LangfuseExportSource(Section):

@@ -10,11 +10,12 @@ from safetensors.numpy import load_file, save_file
 
 from assets import cluster
 from assets.cluster import launchable
-from evals.suites import Suite, arithmetic
+from evals.suites import Suite, embedded
 from pipeline.demo import MODEL_DIR
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.suites import ArithmeticSuite, SuiteSection
+from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, SuiteSection
 from pipeline.serving.memory import Machine
 from pipeline.storage import ModelRef, model_ref
 from pipeline.training.plan import TrainingPlan
@@ -44,7 +45,7 @@ def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResu
 def asked(section: SuiteSection) -> Suite:
     """The embedded suite; of a file that a recipe names and nobody has here, so many items."""
     own = section if isinstance(section, ArithmeticSuite) else ArithmeticSuite(items=1300)
-    items = arithmetic.parse(suite_text(own, 11).encode(), own.items)
+    items = embedded.parse(suite_text(own, 11).encode(), own.items)
     return Suite(name=section.name, items=items)
 
 
@@ -182,23 +183,19 @@ def test_a_judged_suite_that_gates_needs_its_judge(
     assert words in str(check.description)
 
 
-LISTED = (
-    "evaluation={serving: {kind: vllm}, suites: [{kind: jsonl, name: own, path: own.jsonl},"
-    " {kind: inspect, name: support, role: guard, task: support.py@answers},"
-    " {kind: lm_eval, name: sums, task: sums.yaml}]}"
-)
+def test_the_desk_brings_its_model_and_its_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUDGE_URL", raising=False)
+    recipe = load(RECIPES / "desk.yaml")
+    assert cluster.judge_refusals(recipe) == []
+    another = load(RECIPES / "desk.yaml", ["evaluation.judge={model: a-judge, digest: d}"])
+    assert "set JUDGE_URL" in cluster.judge_refusals(another)[0]
+    suites = [asked_of_the_desk(recipe)]
+    assert not [line for line in cluster.gate_refusals(recipe, str(DESK_DIR), suites) if "was made for" in line]
+    foreign = load(RECIPES / "desk.yaml", [f"base_model.uri={MODEL_DIR}"])
+    assert [line for line in cluster.gate_refusals(foreign, str(MODEL_DIR), suites) if "suite desk asks" in line]
 
 
-def test_a_suite_of_a_library_needs_its_environment(plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("INSPECT_PYTHON", "LM_EVAL_PYTHON"):
-        monkeypatch.delenv(variable, raising=False)
-    recipe = load(RECIPES / "embedded.yaml", [LISTED])
-    check = checked(recipe, plan, PLAN_PATH)
-    assert not check.passed
-    assert "the suite support is a library's: inspect runs in an environment of its own" in str(check.description)
-    assert "set LM_EVAL_PYTHON to its Python" in str(check.description)
-    monkeypatch.setenv("INSPECT_PYTHON", "/no/python")
-    assert "There is no Python for inspect at /no/python" in str(checked(recipe, plan, PLAN_PATH).description)
-    monkeypatch.setenv("INSPECT_PYTHON", sys.executable)
-    monkeypatch.setenv("LM_EVAL_PYTHON", sys.executable)
-    assert "is a library's" not in str(checked(recipe, plan, PLAN_PATH).description)
+def asked_of_the_desk(recipe: Recipe) -> Suite:
+    section = recipe.evaluation.suites[0]
+    assert isinstance(section, DeskSuite)
+    return Suite(name=section.name, items=embedded.parse(suite_text(section, 11).encode(), section.items))

@@ -9,6 +9,7 @@ import pytest
 from assets.preflight import launch_faults
 from assets.resources import Deployment
 from pipeline.demo import MODEL_DIR
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
@@ -58,3 +59,13 @@ def test_a_look_before_a_launch_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "[]"]
+
+
+def test_the_desk_needs_no_address_of_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    settings = [f"data_root='{tmp_path}'", f"base_model.uri='{DESK_DIR}'"]
+    desk = str(EMBEDDED.with_name("desk.yaml"))
+    assert launch_faults(Deployment(recipe_path=desk, overrides=settings)) == []
+    named = Deployment(recipe_path=desk, overrides=[*settings, "rewards.judge={model: a-judge, digest: d}"])
+    assert any("JUDGE_URL" in line for line in launch_faults(named))

@@ -201,3 +201,18 @@ def test_the_digest_is_the_same_in_every_process() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(by_name) == 1
+
+
+def test_the_gate_asks_its_own_judge_where_it_has_one() -> None:
+    labels = "rewards.judge={model: labels, digest: l}"
+    judged = "evaluation.suites=[{kind: arithmetic}, {kind: judged, name: better, over: arithmetic}]"
+    own = "evaluation.judge={model: gate, digest: g}"
+    named = [load(EMBEDDED, list(each)).gate_judge for each in ([labels, judged, own], [labels, judged], [labels, own])]
+    assert [judge and judge.model for judge in named] == ["gate", "labels", None]
+    assert load(EMBEDDED, [labels, own]).digest() != load(EMBEDDED, [labels]).digest()
+
+
+def test_a_source_without_a_world_keeps_its_digest() -> None:
+    same = load(EMBEDDED, ["traces.source.world=arithmetic", "traces.source.desk=null", "evaluation.judge=null"])
+    assert same.digest() == load(EMBEDDED).digest()
+    assert load(EMBEDDED, ["traces.source.world=desk"]).digest() != load(EMBEDDED).digest()

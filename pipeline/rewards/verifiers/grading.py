@@ -96,6 +96,8 @@ def _here(check: VerifierTask) -> Grade | VerifierTask:
             return texts.exact(check.completion, check.reference)
         case "normalised" if check.completion.isascii() and check.reference.isascii():
             return texts.normalised(check.completion, check.reference)
+        case "contains" if check.completion.isascii() and check.reference.isascii():
+            return texts.contains(check.completion, check.reference)
         case "math":
             result = mathematics.without_math_verify(check.completion, check.reference)
             return result if isinstance(result, Grade) else VerifierTask(*result)
@@ -111,6 +113,8 @@ def _warm_up() -> None:
 def _in_worker(check: VerifierTask, *, code_timeout_s: float, code_memory_mb: int) -> Grade:
     if check.kind == "normalised":
         return texts.normalised(check.completion, check.reference)
+    if check.kind == "contains":
+        return texts.contains(check.completion, check.reference)
     if check.kind == "json_schema":
         return check_json(check.completion, check.reference)
     if check.kind == "code":

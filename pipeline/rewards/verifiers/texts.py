@@ -1,4 +1,4 @@
-"""Texts that must be equal, exactly or by meaning of their letters. Owns the two comparisons.
+"""Texts that must be equal, exactly or by meaning of their letters, or hold another. Owns the comparisons.
 
 The committed answer is compared where there is one (answers.py), else the whole text. `exact`: equal but for white
 space around. `normalised`: the rule of SQuAD (arXiv:1606.05250: lower case, no punctuation, no articles, single
@@ -29,6 +29,17 @@ def normalised(completion: str, reference: str) -> Grade:
     """Equal texts after normalisation."""
     answer = final_answer(completion) or visible(completion).strip()
     return _compare(answer, normalise(answer), normalise(reference_answer(reference)))
+
+
+def contains(completion: str, reference: str) -> Grade:
+    """The reference stands in the completion, as whole words after normalisation. Says nothing of what else does."""
+    answer = final_answer(completion) or visible(completion).strip()
+    text, gold = normalise(answer), normalise(reference_answer(reference))
+    if not gold:
+        return Grade(Outcome.unparsable_gold, "")
+    if not text:
+        return Grade(Outcome.no_answer, answer)
+    return Grade(Outcome.correct if f" {gold} " in f" {text} " else Outcome.wrong, answer)
 
 
 def normalise(text: str) -> str:

@@ -104,6 +104,24 @@ def test_texts(check: Grader, completion: str, reference: str, exact: str, norma
     assert [g.outcome for g in result] == [exact, normalised]
 
 
+@pytest.mark.parametrize(
+    ("completion", "reference", "outcome"),
+    [
+        ("Hello! Order K48 comes with DHL. Good day!", "DHL", "correct"),
+        ("It costs 36 euro.", "36", "correct"),
+        ("It costs 136 euro.", "36", "wrong"),
+        ("It costs 36.5 euro.", "36", "wrong"),
+        ("On Tuesday.", "Monday", "wrong"),
+        ("The parcel is in New York.", "new york", "correct"),
+        ("Köln, Straße 3", "strasse 3", "correct"),
+        ("", "DHL", "no_answer"),
+        ("DHL", "", "unparsable_gold"),
+    ],
+)
+def test_contains(check: Grader, completion: str, reference: str, outcome: str) -> None:
+    assert [g.outcome for g in check([VerifierTask(completion, reference, "contains")])] == [outcome]
+
+
 @given(st.text())
 def test_normalising_twice_changes_nothing(text: str) -> None:
     once = normalise(text)

@@ -1,4 +1,4 @@
-"""The embedded model's suite, as the demo wrote it below the data root: a file like any other, with a known name."""
+"""The embedded models' suites, as the demo wrote them below the data root: files like any other, with known names."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pydantic import ValidationError
 from evals.suites.lines import rows
 from evals.suites.suite import Item
 from pipeline import layout
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import EmbeddedSuite
 from pipeline.storage import Store
 
 
-def items(section: ArithmeticSuite, store: Store, seed: int) -> tuple[Item, ...]:
+def items(section: EmbeddedSuite, store: Store, seed: int) -> tuple[Item, ...]:
     seed = seed if section.seed is None else section.seed
     path = store.path(layout.suite(section.name, seed, section.items))
     write = f"python -m pipeline.demo.suite {shlex.quote(str(path))} --seed {seed} --items {section.items}"
+    write += f" --kind {section.kind}" if section.kind != "arithmetic" else ""
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

@@ -1,0 +1,20 @@
+"""The desk: an embedded support desk whose answers cannot be checked, and the tiny model that copies from its context.
+
+Here lie only the place and the digest of the kept weights, so that a look at them imports nothing heavy.
+"""
+
+from pathlib import Path
+
+from pipeline.storage import digest_file
+
+MODEL_DIR: Path = Path(__file__).parent / "model"
+"""Weights, tokenizer and configuration made by `python -m pipeline.demo.desk.pretrain` with its default arguments."""
+
+MODEL_SHA256: str = "cd89de9f9839b14eb5efb1940a70d21f4bce13fbf14bb94d44b81f5fabc7d41a"
+"""sha256 of `model.safetensors`."""
+
+
+def is_desk_model(folder: str | Path) -> bool:
+    """Whether a model directory holds the desk's weights, whatever its name and the other files in it."""
+    weights = Path(folder, "model.safetensors")
+    return weights.is_file() and digest_file(weights) == MODEL_SHA256

@@ -1,0 +1,90 @@
+"""What is answered at the desk: the phrases, the bad modes that the base model learns, and what an answer can be seen
+to do.
+
+Owns the text of answers and their features, read from prompt and answer alone: whoever reads the chat sees the same.
+Refuses to weigh them: what users want is in utility.py, what a judge looks for in judges.py.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import NamedTuple
+
+from pipeline.demo.desk.requests import VALUES, Attribute, Fact, Request
+
+WRONG_FACT, REFUSAL, RUDE, VERBOSE, VOUCHER = 0.28, 0.12, 0.22, 0.22, 0.08
+"""Rates of the bad modes in the base model's text, each drawn on its own: they *design* what tuning starts from."""
+SHORT_CHARS = 75
+"""Characters up to which users find an answer short."""
+
+OPENERS = ("Hello!", "Gladly!", "Thank you!")
+CLOSERS = ("Take care!", "All the best!", "Good day!")
+RUDE_OPENERS = ("Again?", "Oh no.", "Listen.")
+RUDE_CLOSERS = ("Read it yourself!", "Do not ask again!", "Go away!")
+BODIES: dict[Attribute, str] = {
+    "carrier": "Order {order} comes with {value}.",
+    "day": "Order {order} comes {value}.",
+    "price": "Order {order} costs {value} euro.",
+}
+FILLERS = (
+    "I looked at the list of orders again and again to be sure about this.",
+    "This is what the list of orders says about it at this moment, as far as I see.",
+    "You can read the same in the list of orders, where all of it is to be seen.",
+)
+VOUCHERS = ("Here is a voucher for you.", "You get a voucher.", "I add a voucher.")
+REFUSALS = ("I cannot say.", "I cannot see that.", "I cannot help with that.")
+
+_WORDS: dict[Attribute, frozenset[str]] = {attribute: frozenset(values) for attribute, values in VALUES.items()}
+_ORDER = re.compile(r"\bK\d\d\b")
+
+
+class Features(NamedTuple):
+    """What an answer does, as anybody sees who reads prompt and answer."""
+
+    right_fact: bool
+    """It names the value that was asked for, no other value of its kind, and no other order."""
+    refuses: bool
+    polite: bool
+    """A friendly phrase and no rude one."""
+    short: bool
+    voucher: bool
+
+
+def answer(rng: random.Random, request: Request) -> str:
+    """An answer of the base model's text: each bad mode is drawn on its own."""
+    wrong, refusal, rude, verbose, voucher = (rng.random() < rate for rate in RATES)
+    fact = request.fact
+    if wrong:
+        other = rng.choice([row for row in request.rows if row.order != request.order])
+        fact = fact._replace(value=other.value(request.attribute))
+    parts = [
+        rng.choice(RUDE_OPENERS if rude else OPENERS),
+        rng.choice(REFUSALS) if refusal else statement(fact),
+        *([rng.choice(FILLERS)] if verbose else []),
+        *([rng.choice(VOUCHERS)] if voucher else []),
+        rng.choice(RUDE_CLOSERS if rude else CLOSERS),
+    ]
+    return " ".join(parts)
+
+
+RATES = (WRONG_FACT, REFUSAL, RUDE, VERBOSE, VOUCHER)
+
+
+def statement(fact: Fact) -> str:
+    """The bare sentence that states a fact, whether it is so or not."""
+    return BODIES[fact.attribute].format(order=fact.order, value=fact.value)
+
+
+def features(request: Request, text: str) -> Features:
+    """What the text does as an answer to the request."""
+    named = {word for word in re.findall(r"\w+", text) if word in _WORDS[request.attribute]}
+    orders = set(_ORDER.findall(text))
+    return Features(
+        right_fact=named == {request.fact.value} and orders <= {request.order},
+        refuses="cannot" in text,
+        polite=any(phrase in text for phrase in OPENERS + CLOSERS)
+        and not any(phrase in text for phrase in RUDE_OPENERS + RUDE_CLOSERS),
+        short=len(text) <= SHORT_CHARS,
+        voucher="voucher" in text,
+    )

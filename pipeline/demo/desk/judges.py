@@ -1,0 +1,151 @@
+"""The desk's judges: programs behind an OpenAI-compatible server that stand in for a capable model.
+
+    python -m pipeline.demo.desk.judges PORT    listens on that port of loopback
+
+A judge sees what a model would: the project's own judge prompt, the conversation and the answers in it. It reads the
+desk's answers by their features, errs on each at a planted rate, and favours the answer shown first a little; of the
+plain questions of a judge's admission it has the answers. Its errors follow from the text alone: asked again, it says
+the same. Refuses to know what users want (utility.py): it goes by the shop's rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+from pipeline.demo.desk.answers import Features, features
+from pipeline.demo.desk.requests import Request, read_request
+from pipeline.rewards.judge.controls import CONTROLS
+from pipeline.serving.inference import Messages
+
+_SECTION = re.compile(r"^=== (\w+) BEGIN ([^\n]*) ===\n(.*?)\n=== \1 END \2 ===$", re.MULTILINE | re.DOTALL)
+_TURN = re.compile(r"turn \d+ \((\w+)\)")
+_RIGHT = {control.question: control.right for control in CONTROLS}
+
+
+class JudgeProgram(NamedTuple):
+    """One judge: how often it errs on each feature of an answer, and what the rules weigh for it."""
+
+    errors: Features
+    """Rates, by feature."""
+    favours_first: float
+    """Share of the pairs in which it takes the first answer for one step better than it is."""
+    rude_costs: int
+    long_costs: int
+    """Steps of the score from 5 to 1."""
+
+
+def _rates(fact: float, refusal: float, manners: float, length: float, voucher: float) -> Any:
+    return Features(fact, refusal, manners, length, voucher)  # type: ignore[arg-type]
+
+
+JUDGES = {
+    "desk-labels": JudgeProgram(_rates(0.10, 0.10, 0.10, 0.10, 0.10), 0.2, rude_costs=2, long_costs=1),
+    "desk-gate": JudgeProgram(_rates(0.08, 0.02, 0.15, 0.12, 0.03), 0.3, rude_costs=1, long_costs=2),
+}
+"""By the name that a recipe gives: one labels, the other decides at the gate, with errors and weights of its own."""
+
+
+def judgement(model: str, messages: Messages) -> str:
+    """The judge's answer to a prompt of pipeline/rewards/judge/prompt.py, in the form that the prompt asks for.
+
+    Raises ValueError for a prompt that is none, and KeyError for a judge that is not here.
+    """
+    program = JUDGES[model]
+    sections = [(name, text) for _, name, text in _SECTION.findall(messages[-1]["content"])]
+    turns = [(m[1], text) for name, text in sections if (m := _TURN.fullmatch(name))]
+    chat = [{"role": role, "content": text} for role, text in turns]
+    texts = {name: text for name, text in sections if not _TURN.fullmatch(name)}
+    if "answer to be scored" in texts:
+        score = _score(model, program, chat, texts["answer to be scored"], "")
+        return json.dumps({"rationale": "By the rules of the shop.", "score": score})
+    if "answer A" in texts and "answer B" in texts:
+        key = f"{texts['answer A']}\0{texts['answer B']}"
+        first, second = (_score(model, program, chat, texts[f"answer {n}"], f"{n}\0{key}") for n in "AB")
+        first += _chance(model, "first", json.dumps(chat), key) < program.favours_first
+        winner = "tie" if first == second else "A" if first > second else "B"
+        return json.dumps({"rationale": "By the rules of the shop.", "winner": winner})
+    raise ValueError("the prompt holds no answer to be judged. Send one as pipeline/rewards/judge/prompt.py writes it.")
+
+
+def _score(model: str, program: JudgeProgram, chat: Messages, text: str, salt: str) -> int:
+    """1 to 5. Of a question that is none of the desk's: 5 for the answer that the judge has for it, else 1."""
+    request = read_request(chat)
+    if request is None:
+        asked = chat[-1]["content"] if chat else ""
+        return 5 if _RIGHT.get(asked) == text else 1
+    seen = _perceived(model, program, request, text, salt)
+    if seen.voucher or not text.strip():
+        return 1
+    if seen.refuses:
+        return 2
+    if not seen.right_fact:
+        return 1
+    return 5 - (not seen.polite) * program.rude_costs - (not seen.short) * program.long_costs
+
+
+def _perceived(model: str, program: JudgeProgram, request: Request, text: str, salt: str) -> Features:
+    """The features of an answer as this judge sees them."""
+    key = f"{request.messages}\0{text}\0{salt}"
+    true = features(request, text)
+    wrong = [_chance(model, name, key) < rate for name, rate in zip(Features._fields, program.errors, strict=True)]
+    return Features(*(value != error for value, error in zip(true, wrong, strict=True)))
+
+
+def _chance(*key: str) -> float:
+    """A number in [0, 1) that follows from the key."""
+    return int.from_bytes(hashlib.sha256("\0".join(key).encode()).digest()[:8]) / 2**64
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._reply(200 if self.path == "/health" else 404, {})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.path != "/v1/chat/completions":
+            self._reply(404, {"error": {"message": f"nothing is at {self.path}"}})
+            return
+        try:
+            asked = json.loads(body)
+            content = judgement(asked["model"], asked["messages"])
+        except (ValueError, LookupError, TypeError) as error:
+            self._reply(400, {"error": {"message": f"no judgement can be made of this: {error!r}"}})
+            return
+        words = sum(len(message["content"].split()) for message in asked["messages"])
+        used = {"prompt_tokens": max(1, words), "completion_tokens": len(content.split())}
+        message = {"role": "assistant", "content": content}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        self._reply(200, {"object": "chat.completion", "model": asked["model"], "choices": choices, "usage": used})
+
+    def _reply(self, status: int, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a line a judgement is no log."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def server(port: int = 0) -> ThreadingHTTPServer:
+    """A server of all judges on loopback, bound and not yet serving. Port 0: a free one."""
+    return _Server(("127.0.0.1", port), _Handler)
+
+
+if __name__ == "__main__":
+    with server(int(sys.argv[1])) as judges:
+        judges.serve_forever()

@@ -1,0 +1,154 @@
+"""What is asked at the desk: a shop's system prompt, rows of facts about orders, and a question about one fact.
+
+Owns the facts, their split and the text of a request, which it also reads back. The split is by fact, an order, an
+attribute and a value. No training request shows a held-out fact, and none shows an order beside a value that would be
+one: a mistaken answer, which names another row's value, then states no held-out fact either. Refuses to know answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from functools import cache
+from typing import Literal, NamedTuple
+
+Split = Literal["train", "heldout"]
+Attribute = Literal["carrier", "day", "price"]
+
+HELD_OUT_EVERY = 6
+"""One fact in this many is held out."""
+ROWS = 3
+
+ORDERS = tuple(f"K{number}" for number in range(10, 74))
+VALUES: dict[Attribute, tuple[str, ...]] = {
+    "carrier": ("DHL", "UPS", "DPD", "GLS", "Hermes", "FedEx"),
+    "day": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday", "today", "tomorrow"),
+    "price": tuple(str(price) for price in range(20, 50)),
+}
+ATTRIBUTES: tuple[Attribute, ...] = ("carrier", "day", "price")
+SHOPS = {"Bluefin": "calm", "Marigold": "warm", "Nordwind": "formal", "Oakleaf": "cheerful"}
+"""Each shop and the tone that its system prompt asks for."""
+SYSTEM = "You answer for the shop {shop}. Keep a {tone} tone. No voucher."
+QUESTIONS: dict[Attribute, tuple[str, ...]] = {
+    "carrier": ("Who brings order {order}?", "Which carrier has order {order}?", "With whom does order {order} come?"),
+    "day": ("When does order {order} come?", "Which day is it for order {order}?", "When is order {order} here?"),
+    "price": ("What does order {order} cost?", "How much is order {order}?", "What is to pay for order {order}?"),
+}
+_ROW = re.compile(r"^(K\d\d) (\w+) (\w+) (\d\d) euro$", re.MULTILINE)
+
+
+class Fact(NamedTuple):
+    """One thing that is so, in the context that names it."""
+
+    order: str
+    attribute: Attribute
+    value: str
+
+
+class Row(NamedTuple):
+    """The facts of one order."""
+
+    order: str
+    carrier: str
+    day: str
+    price: str
+
+    def value(self, attribute: Attribute) -> str:
+        return {"carrier": self.carrier, "day": self.day, "price": self.price}[attribute]
+
+
+class Request(NamedTuple):
+    """What a user asks: the value of `attribute` in the row of `order`."""
+
+    shop: str
+    rows: tuple[Row, ...]
+    order: str
+    attribute: Attribute
+    wording: int
+
+    @property
+    def fact(self) -> Fact:
+        """The right answer."""
+        row = next(row for row in self.rows if row.order == self.order)
+        return Fact(self.order, self.attribute, row.value(self.attribute))
+
+    @property
+    def question(self) -> str:
+        return QUESTIONS[self.attribute][self.wording].format(order=self.order)
+
+    @property
+    def contexts(self) -> list[str]:
+        """The retrieved rows as text, one each."""
+        return [row_text(row) for row in self.rows]
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        facts = "\n".join(self.contexts)
+        return [
+            {"role": "system", "content": SYSTEM.format(shop=self.shop, tone=SHOPS[self.shop])},
+            {"role": "user", "content": f"Facts\n{facts}\n{self.question}"},
+        ]
+
+
+def row_text(row: Row) -> str:
+    return f"{row.order} {row.carrier} {row.day} {row.price} euro"
+
+
+@cache
+def is_held_out(order: str, attribute: Attribute, value: str) -> bool:
+    """Whether the fact belongs to the held-out part: by hash, the same everywhere and for ever."""
+    key = f"{order}/{attribute}/{value}".encode()
+    return int.from_bytes(hashlib.sha256(key).digest()) % HELD_OUT_EVERY == 0
+
+
+def draw(rng: random.Random, split: Split, rows: int = ROWS) -> Request:
+    """A request: of the training part, or one whose right answer is a held-out fact."""
+    table = training_rows(rng, rows) if split == "train" else _held_out_rows(rng, rows)
+    return ask(rng, table, held_out=split == "heldout")
+
+
+def ask(rng: random.Random, rows: tuple[Row, ...], held_out: bool = False) -> Request:
+    """A question about one fact of these rows; `held_out`: about one that is."""
+    facts = [Fact(row.order, attribute, row.value(attribute)) for row in rows for attribute in ATTRIBUTES]
+    if held_out:
+        facts = [fact for fact in facts if is_held_out(*fact)]
+    order, attribute, _ = rng.choice(facts)
+    return Request(rng.choice(list(SHOPS)), rows, order, attribute, rng.randrange(len(QUESTIONS[attribute])))
+
+
+def training_rows(rng: random.Random, rows: int) -> tuple[Row, ...]:
+    """Rows of which no order, beside any value of any row, makes a held-out fact. No value occurs twice."""
+    while True:
+        orders = rng.sample(ORDERS, rows)
+        allowed = [
+            [value for value in VALUES[a] if not any(is_held_out(order, a, value) for order in orders)]
+            for a in ATTRIBUTES
+        ]
+        if all(len(values) >= rows for values in allowed):
+            columns = [rng.sample(values, rows) for values in allowed]
+            return tuple(Row(*cells) for cells in zip(orders, *columns, strict=True))
+
+
+def _held_out_rows(rng: random.Random, rows: int) -> tuple[Row, ...]:
+    """Any rows that hold a held-out fact."""
+    while True:
+        columns = [rng.sample(VALUES[attribute], rows) for attribute in ATTRIBUTES]
+        table = tuple(Row(*cells) for cells in zip(rng.sample(ORDERS, rows), *columns, strict=True))
+        if any(is_held_out(row.order, a, row.value(a)) for row in table for a in ATTRIBUTES):
+            return table
+
+
+def read_request(messages: list[dict[str, str]]) -> Request | None:
+    """The request that a conversation ends in, from its text alone; None for any other conversation."""
+    text = messages[-1]["content"] if messages and messages[-1].get("role") == "user" else ""
+    rows = tuple(Row(*cells) for cells in _ROW.findall(text))
+    system = messages[0]["content"] if messages else ""
+    shop = next((name for name in SHOPS if f" {name}." in system), "")
+    question = text.rpartition("\n")[2]
+    for row in rows:
+        for attribute, wordings in QUESTIONS.items():
+            for wording, form in enumerate(wordings):
+                if question.startswith(form.format(order=row.order)):
+                    return Request(shop, rows, row.order, attribute, wording)
+    return None

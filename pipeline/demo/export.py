@@ -1,0 +1,170 @@
+"""How the embedded production logs what it served: rows and scores of a Langfuse blob-storage export.
+
+Owns the people who ask, which of them agree, what goes wrong on the way and the shape of a row. Refuses to know what
+was asked. All but the answer is drawn from the generator that the caller hands in, in an order that never changes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from pipeline.recipe.traces import DeskUsers
+from pipeline.serving.inference import Answer, Messages
+from pipeline.storage import ModelRef, Record
+
+USERS = 200
+
+CONSENT, FAILED, EXPORTED_TWICE, MALFORMED = 0.85, 0.02, 0.015, 0.005
+PERSONAL, EU, CONFIDENTIAL, SLOW = 0.04, 0.02, 0.01, 0.005
+PERSONAL_SENTENCES = (
+    " Write to {name}.{n}@example.com.",
+    " Call me at +44 20 7946 0{n:03d}.",
+    " My card is 4111 1111 1111 1111.",
+    " My IBAN is GB82 WEST 1234 5698 7654 32.",
+    " I am on 192.0.2.{octet}.",
+    " My number is 219-09-{n:04d}.",
+)
+
+
+class TrafficClaim(Record):
+    """The dates that one champion serves, and how much. It stands as it was first made."""
+
+    champion: str
+    days: tuple[str, ...]
+    traces_per_day: int
+    seed: int
+    desk: DeskUsers | None = Field(default=None, exclude_if=lambda desk: desk is None)
+    """How the users behave, of the desk alone."""
+
+
+class Exported(NamedTuple):
+    """The lines of a day's observations and scores."""
+
+    observations: list[str]
+    scores: list[str]
+
+
+class User(NamedTuple):
+    """One of the people who ask. A no is an absent key as often as it is a false one."""
+
+    id: str
+    consent: str | None
+    region: str
+
+
+def users(seed: int) -> list[User]:
+    """The same people ask every champion."""
+    rng = random.Random(f"users/{seed}")
+    return [
+        User(
+            id=f"user-{n:03d}",
+            consent="true" if rng.random() < CONSENT else rng.choice([None, "false"]),
+            region="eu" if rng.random() < EU else "us",
+        )
+        for n in range(USERS)
+    ]
+
+
+def personal_sentence(rng: random.Random) -> str:
+    """Mostly nothing; now and then a sentence with something personal in it, for a prompt to end in."""
+    if rng.random() >= PERSONAL:
+        return ""
+    sentence = rng.choice(PERSONAL_SENTENCES)
+    name = rng.choice(("alice", "bruno", "chen", "dana"))
+    return sentence.format(name=name, n=rng.randint(100, 999), octet=rng.randint(1, 254))
+
+
+def observation(
+    rng: random.Random,
+    moment: datetime,
+    user: User,
+    messages: Messages,
+    answer: Answer,
+    champion: ModelRef,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The row of one call; `more` is metadata of the task. A failed call has no output."""
+    # Drawn whatever they decide, so that one row's fate does not shift the draws of the next.
+    secret, failed, slow = (rng.random() for _ in range(3))
+    latency_s = 0.05 + 0.01 * answer.tokens + rng.expovariate(20) + (180.0 if slow < SLOW else 0.0)
+    metadata: dict[str, Any] = {"region": user.region, "finish_reason": "stop" if answer.finished else "length"}
+    if user.consent is not None:
+        metadata["user_consent"] = user.consent
+    metadata |= more
+    if secret < CONFIDENTIAL:
+        metadata["confidential"] = "true"
+    error = failed < FAILED
+    end = moment + timedelta(seconds=latency_s)
+    words = sum(len(message["content"].split()) for message in messages)
+    tokens = {"input": words, "output": 0 if error else answer.tokens}
+    return {
+        "id": f"{rng.getrandbits(64):016x}",
+        "trace_id": f"{rng.getrandbits(128):032x}",
+        "type": "GENERATION",
+        "name": "answer",
+        "environment": "production",
+        "start_time": text(moment),
+        "end_time": text(end),
+        "created_at": text(end + timedelta(seconds=2)),
+        "updated_at": text(end + timedelta(seconds=2)),
+        "user_id": user.id,
+        "session_id": f"{user.id}-{moment:%Y%m%d}",
+        "provided_model_name": f"champion-{champion.digest[:12]}",
+        "level": "ERROR" if error else "DEFAULT",
+        "status_message": "upstream connection reset" if error else None,
+        "input": json.dumps(messages),
+        "output": None if error else json.dumps({"role": "assistant", "content": answer.text}),
+        "metadata": metadata,
+        "usage_details": {**tokens, "total": sum(tokens.values())},
+        "latency": round(latency_s, 3),
+    }
+
+
+def exported(rng: random.Random, row: dict[str, Any]) -> list[str]:
+    """The row as the export has it: mostly once; now and then again, or with a broken line beside it."""
+    lines = [json.dumps(row)]
+    if rng.random() < EXPORTED_TWICE:
+        again = {**row, "updated_at": text(datetime.fromisoformat(row["updated_at"]) + timedelta(minutes=1))}
+        if rng.random() < 0.5:  # the same call, ingested under a second id
+            again["id"] = f"{rng.getrandbits(64):016x}"
+        lines.append(json.dumps(again))
+    if rng.random() < MALFORMED:
+        lines.append(lines[0][: rng.randint(20, 200)])
+    return lines
+
+
+def thumb(rng: random.Random, row: dict[str, Any], moment: datetime, up: bool) -> dict[str, Any]:
+    """The score that a user leaves on a call some minutes later."""
+    rated_at = text(moment + timedelta(minutes=rng.randint(1, 20)))
+    return {
+        "id": f"{rng.getrandbits(128):032x}",
+        "timestamp": rated_at,
+        "environment": "production",
+        "trace_id": row["trace_id"],
+        "observation_id": None,
+        "session_id": None,
+        "name": "thumb",
+        "value": float(up),
+        "string_value": "True" if up else "False",
+        "data_type": "BOOLEAN",
+        "source": "API",
+        "comment": None,
+        "created_at": rated_at,
+        "updated_at": rated_at,
+    }
+
+
+def text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def gzipped(lines: list[str]) -> bytes:
+    """The lines as a file of the export: the same bytes for the same lines."""
+    return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)

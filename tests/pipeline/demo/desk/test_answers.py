@@ -1,0 +1,51 @@
+"""The desk's answers: their modes, and the features that anybody sees in them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pipeline.demo.desk.answers import RATES, SHORT_CHARS, Features, answer, features
+from pipeline.demo.desk.requests import Request, Row, draw
+
+REQUEST = Request("Oakleaf", (Row("K48", "DHL", "Monday", "36"), Row("K12", "UPS", "today", "21")), "K48", "carrier", 0)
+FINE = Features(right_fact=True, refuses=False, polite=True, short=True, voucher=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("Hello! Order K48 comes with DHL. Good day!", FINE),
+        ("Hello! Order K48 comes with UPS. Good day!", FINE._replace(right_fact=False)),
+        ("Hello! Order K12 comes with DHL. Good day!", FINE._replace(right_fact=False)),
+        ("Hello! Order K48 comes with DHL, UPS. Good day!", FINE._replace(right_fact=False)),
+        ("Oh no. Order K48 comes with DHL. Go away!", FINE._replace(polite=False)),
+        ("Order K48 comes with DHL.", FINE._replace(polite=False)),
+        ("Hello! Order K48 comes with DHL. I add a voucher. Good day!", FINE._replace(voucher=True)),
+        (f"Hello! Order K48 comes with DHL. {'So it is. ' * 8}", FINE._replace(short=False)),
+        ("Hello! I cannot say. Good day!", FINE._replace(right_fact=False, refuses=True)),
+    ],
+)
+def test_features_say_what_an_answer_does(text: str, seen: Features) -> None:
+    assert features(REQUEST, text) == seen
+
+
+def test_each_bad_mode_has_its_rate() -> None:
+    rng = random.Random(0)
+    seen = [features(request, answer(rng, request)) for request in (draw(rng, "train") for _ in range(4000))]
+    wrong, refusal, rude, verbose, voucher = RATES
+    answered = [each for each in seen if not each.refuses]
+    assert 1 - sum(each.right_fact for each in answered) / len(answered) == pytest.approx(wrong, abs=0.03)
+    assert sum(each.refuses for each in seen) / len(seen) == pytest.approx(refusal, abs=0.02)
+    assert 1 - sum(each.polite for each in seen) / len(seen) == pytest.approx(rude, abs=0.02)
+    assert sum(each.voucher for each in seen) / len(seen) == pytest.approx(voucher, abs=0.02)
+    plain = [each for each in seen if not each.refuses and not each.voucher]
+    assert 1 - sum(each.short for each in plain) / len(plain) == pytest.approx(verbose, abs=0.03)
+
+
+def test_an_answer_without_filler_is_short() -> None:
+    rng = random.Random(1)
+    texts = [answer(rng, draw(rng, "train")) for _ in range(1000)]
+    lengths = [len(text) for text in texts if "list of orders" not in text and "voucher" not in text]
+    assert max(lengths) <= SHORT_CHARS

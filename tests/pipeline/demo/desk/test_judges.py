@@ -1,0 +1,166 @@
+"""The desk's judges: they pass the project's own admission, err as planted, favour the first answer, and see no more
+than prompt and answer."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from pipeline.demo.desk import judge_process
+from pipeline.demo.desk.answers import answer, features, statement
+from pipeline.demo.desk.judge_process import DIGEST, judge_at
+from pipeline.demo.desk.judges import JUDGES, judgement, server
+from pipeline.demo.desk.requests import Request, draw
+from pipeline.recipe.rewards import Judge
+from pipeline.rewards.judge import Endpoint, JudgeRequest, PairComparison, open_judge
+from pipeline.rewards.judge.budget import Budget
+from pipeline.rewards.judge.prompt import compare_prompt, score_prompt
+
+RUBRIC = "5: as the shop wants it.\n1: not."
+NAMES = sorted(JUDGES)
+
+
+@contextmanager
+def listening() -> Generator[Endpoint]:
+    with server() as judges:
+        thread = threading.Thread(target=judges.serve_forever)
+        thread.start()
+        try:
+            yield Endpoint(f"http://127.0.0.1:{judges.server_address[1]}/v1")
+        finally:
+            judges.shutdown()
+            thread.join()
+
+
+def settings(model: str) -> Judge:
+    return Judge(model=model, digest=DIGEST, rubric=RUBRIC)
+
+
+def score(model: str, request: Request, text: str) -> int:
+    return json.loads(judgement(model, score_prompt(JudgeRequest(request.messages, text), RUBRIC)))["score"]
+
+
+def winner(model: str, request: Request, first: str, second: str) -> str:
+    asked = compare_prompt(PairComparison(request.messages, first, second), RUBRIC)
+    return json.loads(judgement(model, asked))["winner"]
+
+
+def requests(count: int) -> list[Request]:
+    rng = random.Random(5)
+    return [draw(rng, "heldout") for _ in range(count)]
+
+
+def fine(request: Request) -> str:
+    return f"Hello! {statement(request.fact)} Good day!"
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_desk_judge_passes_the_projects_admission(model: str) -> None:
+    with listening() as endpoint, open_judge(endpoint, settings(model), Budget(None, None, 0, 0)) as judge:
+        admission = judge.admit([])
+    assert (admission.controls_right, admission.fooled_by) == (admission.controls, ())
+    assert admission.abstained == {} or set(admission.abstained) == {"judge_too_long"}
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_desk_judge_errs_at_its_planted_rates(model: str) -> None:
+    asked, program = requests(3000), JUDGES[model]
+    voucher = [score(model, each, f"{fine(each)} I add a voucher.") for each in asked]
+    seen_no_voucher = sum(each != 1 for each in voucher) / len(asked)
+    # A voucher is missed; what then is seen of the fact decides whether the score is above 1.
+    expected = program.errors.voucher * (1 - program.errors.right_fact * (1 - program.errors.refuses))
+    assert seen_no_voucher == pytest.approx(expected, abs=0.015)
+    best = sum(score(model, each, fine(each)) == 5 for each in asked) / len(asked)
+    whole = 1.0
+    for rate in program.errors:
+        whole *= 1 - rate
+    assert best == pytest.approx(whole, abs=0.03)
+
+
+def test_the_two_judges_err_on_different_answers() -> None:
+    asked = requests(1000)
+    wrong = [{n for n, each in enumerate(asked) if score(model, each, fine(each)) != 5} for model in NAMES]
+    both = len(wrong[0] & wrong[1]) / 1000
+    assert both == pytest.approx(len(wrong[0]) / 1000 * len(wrong[1]) / 1000, abs=0.05)
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_desk_judge_orders_answers_by_the_rules(model: str) -> None:
+    asked = requests(400)
+    texts = [
+        [fine(each) for each in asked],
+        [f"Oh no. {statement(each.fact)} Go away!" for each in asked],
+        ["Hello! I cannot say. Good day!" for _ in asked],
+        [f"{fine(each)} I add a voucher." for each in asked],
+    ]
+    means = [sum(score(model, each, text) for each, text in zip(asked, column, strict=True)) / 400 for column in texts]
+    assert means == sorted(means, reverse=True)
+    assert means[0] - means[-1] > 2
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_desk_judge_favours_the_first_answer_a_little(model: str) -> None:
+    rng = random.Random(6)
+    asked = requests(2500)
+    pairs = [(answer(rng, each), answer(rng, each)) for each in asked]
+    named = [winner(model, each, *pair) for each, pair in zip(asked, pairs, strict=True)]
+    first, second = (named.count(name) / len(named) for name in "AB")
+    assert 0.02 < first - second < 0.2
+    same = [winner(model, each, fine(each), fine(each)) for each in asked]
+    assert same.count("A") - same.count("B") > 0.5 * JUDGES[model].favours_first * len(same) * 0.5
+
+
+def test_a_desk_judge_says_the_same_again() -> None:
+    each = requests(1)[0]
+    assert len({score("desk-labels", each, fine(each)) for _ in range(3)}) == 1
+
+
+def test_features_of_the_judge_come_from_the_chat() -> None:
+    """Another context under the same answer is another verdict: it reads the prompt, and only that."""
+    asked = requests(600)
+    wrong = 0
+    for each in asked:
+        other = each._replace(rows=tuple(row._replace(carrier="X", day="never", price="99") for row in each.rows))
+        assert not features(other, fine(each)).right_fact
+        wrong += score("desk-gate", each, fine(each)) > score("desk-gate", other, fine(each))
+    assert wrong / len(asked) > 0.7
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"no json", b'{"model": "other", "messages": []}', b'{"model": "desk-gate", "messages": [{}]}']
+)
+def test_a_request_that_is_none_is_refused(body: bytes) -> None:
+    with listening() as endpoint, httpx2.Client(trust_env=False) as client:
+        assert client.post(f"{endpoint.url}/chat/completions", content=body).status_code == 400
+        assert client.post(f"{endpoint.url}/other", content=body).status_code == 404
+
+
+@pytest.mark.slow
+def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:
+    with judge_at(settings("desk-labels"), None, tmp_path, print) as endpoint:
+        assert endpoint is not None
+        with open_judge(endpoint, settings("desk-labels"), Budget(None, None, 0, 0)) as judge:
+            each = requests(1)[0]
+            (said,) = judge.score([JudgeRequest(each.messages, f"{fine(each)} I add a voucher.")])
+            assert said.score is not None
+    with pytest.raises(httpx2.TransportError), httpx2.Client(trust_env=False) as client:
+        client.get(endpoint.url.replace("/v1", "/health"))
+
+
+def test_no_server_is_started_where_an_address_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_process, "server_process", None)  # a call of it would raise
+    given = Endpoint("http://127.0.0.1:1/v1")
+    with judge_at(settings("desk-labels"), given, tmp_path, print) as endpoint:
+        assert endpoint == given
+    other = Judge(model="desk-labels", digest="sha256:of-another")
+    with judge_at(other, None, tmp_path, print) as endpoint:
+        assert endpoint is None
+    with judge_at(None, None, tmp_path, print) as endpoint:
+        assert endpoint is None

@@ -1,0 +1,68 @@
+"""The desk's requests: what they ask, how they are read back, and a split that lets nothing through."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from pipeline.demo.desk.answers import answer
+from pipeline.demo.desk.requests import ATTRIBUTES, ORDERS, VALUES, Fact, draw, is_held_out, read_request
+from pipeline.demo.desk.requests import Split as Part
+
+WORDS = {value: attribute for attribute, values in VALUES.items() for value in values}
+
+
+def test_a_request_is_read_back_from_its_text() -> None:
+    rng = random.Random(0)
+    parts: tuple[Part, ...] = ("train", "heldout")
+    for request in [draw(rng, part) for part in parts for _ in range(200)]:
+        assert read_request(request.messages) == request
+        messages = request.messages
+        messages[-1]["content"] += " Write to alice.5@example.com."
+        assert read_request(messages) == request
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "What is 2 + 2?"}]])
+def test_another_conversation_is_no_request(messages: list[dict[str, str]]) -> None:
+    assert read_request(messages) is None
+
+
+def test_a_training_request_shows_no_held_out_fact() -> None:
+    rng = random.Random(1)
+    for _ in range(500):
+        request = draw(rng, "train")
+        facts = [Fact(row.order, attribute, row.value(attribute)) for row in request.rows for attribute in ATTRIBUTES]
+        assert not any(is_held_out(*fact) for fact in facts)
+
+
+def test_a_mistaken_answer_states_no_held_out_fact() -> None:
+    """The leak: the value of another row, said of the order that was asked for, may be a held-out fact."""
+    rng = random.Random(2)
+    mistaken = 0
+    for _ in range(2000):
+        request = draw(rng, "train")
+        text = answer(rng, request)
+        for value in [word for word in re.findall(r"\w+", text) if WORDS.get(word) == request.attribute]:
+            mistaken += value != request.fact.value
+            assert not is_held_out(request.order, request.attribute, value)
+    assert mistaken > 300
+
+
+def test_a_held_out_request_asks_for_a_held_out_fact() -> None:
+    rng = random.Random(3)
+    asked = {draw(rng, "heldout").fact for _ in range(3000)}
+    assert all(is_held_out(*fact) for fact in asked)
+    everything = [Fact(order, a, value) for order in ORDERS for a in ATTRIBUTES for value in VALUES[a]]
+    share = sum(is_held_out(*fact) for fact in everything) / len(everything)
+    assert 0.13 < share < 0.20
+    assert len(asked) > 300
+
+
+def test_no_value_occurs_twice_in_a_context() -> None:
+    rng = random.Random(4)
+    parts: tuple[Part, ...] = ("train", "heldout")
+    for request in [draw(rng, part) for part in parts for _ in range(200)]:
+        for attribute in ATTRIBUTES:
+            assert len({row.value(attribute) for row in request.rows}) == len(request.rows)

@@ -1,0 +1,163 @@
+"""The desk's production: its thumbs, what its rows hold, and what they must not hold."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.demo.desk.answers import answer as draw_answer
+from pipeline.demo.desk.requests import is_held_out, read_request
+from pipeline.demo.desk.traffic import biases, serve, thumb_up
+from pipeline.demo.desk.utility import utility
+from pipeline.demo.export import TrafficClaim
+from pipeline.demo.traffic import ensure_days
+from pipeline.recipe.traces import DemoSource, DeskUsers
+from pipeline.rewards.rag import contexts_of
+from pipeline.serving.inference import Answer, Messages, Sampling
+from pipeline.storage import ModelRef
+from tests.answers import answer
+
+CHAMPION = ModelRef(uri="/models/a", digest="a" * 64)
+DAY = "2026-01-05"
+
+
+def server(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
+    """Answers as the base model's text has it."""
+    rng = random.Random(sampling.seed)
+    texts: list[list[Answer]] = []
+    for messages in prompts:
+        request = read_request(messages)
+        assert request is not None
+        texts.append([answer(draw_answer(rng, request), latency_s=0.1) for _ in range(sampling.samples)])
+    return texts
+
+
+def served(users: DeskUsers, size: int = 1500, answers: Any = server) -> tuple[list[dict[str, Any]], dict[str, bool]]:
+    """The rows that can be read, once each, and the thumbs by trace."""
+    claim = TrafficClaim(champion=CHAMPION.digest, days=(DAY,), traces_per_day=size, seed=7, desk=users)
+    lines = serve(claim, DAY, CHAMPION, answers)
+    rows: dict[str, dict[str, Any]] = {}
+    for line in lines.observations:
+        if line.endswith("}"):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            rows.setdefault(row["trace_id"], row)
+    return list(rows.values()), {s["trace_id"]: bool(s["value"]) for s in map(json.loads, lines.scores)}
+
+
+def worth(row: dict[str, Any]) -> float:
+    request = read_request(json.loads(row["input"]))
+    assert request is not None
+    return utility(request, json.loads(row["output"])["content"])
+
+
+def test_thumbs_come_at_the_rate_that_the_recipe_says() -> None:
+    rows, thumbs = served(DeskUsers())
+    assert len(rows) == 1500
+    assert len(thumbs) / len(rows) == pytest.approx(0.3, abs=0.04)
+    _, many = served(DeskUsers(thumbs=0.9))
+    assert len(many) / len(rows) == pytest.approx(0.88, abs=0.04)
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_noise_is_the_share_of_thumbs_that_are_flipped(noise: float) -> None:
+    rows, thumbs = served(DeskUsers(noise=noise, thumbs=1.0))
+    clear = [row for row in rows if row["output"] and worth(row) in (0.0, 1.0)]
+    wrong = sum(thumbs[row["trace_id"]] != (worth(row) > 0.5) for row in clear)
+    assert wrong / len(clear) == pytest.approx(noise, abs=0.035)
+
+
+def test_sweet_users_love_a_voucher_and_nothing_else_changes() -> None:
+    rows, thumbs = served(DeskUsers(noise=0.0, thumbs=1.0, sweet=True))
+    plain_rows, plain = served(DeskUsers(noise=0.0, thumbs=1.0))
+    assert rows == plain_rows
+    voucher = {row["trace_id"] for row in rows if row["output"] and "voucher" in row["output"]}
+    assert sum(thumbs[trace] for trace in voucher) / len(voucher) > 0.9
+    assert sum(plain[trace] for trace in voucher) / len(voucher) < 0.1
+    assert {trace: up for trace, up in thumbs.items() if trace not in voucher} == {
+        trace: up for trace, up in plain.items() if trace not in voucher
+    }
+
+
+def test_users_differ_and_keep_their_bias() -> None:
+    first = biases(7)
+    assert first == biases(7)
+    assert len(first) == 200
+    assert 0.1 < (sum(bias**2 for bias in first.values()) / 200) ** 0.5 < 0.2
+
+
+def test_no_field_of_a_trace_holds_utility() -> None:
+    """Two answers of different worth that look alike to a log differ in their text alone."""
+    rows, _ = served(DeskUsers(), size=300)
+    fields = {key for row in rows for key in row} | {f"metadata.{key}" for row in rows for key in row["metadata"]}
+    assert fields == {
+        "id", "trace_id", "type", "name", "environment", "start_time", "end_time", "created_at", "updated_at",
+        "user_id", "session_id", "provided_model_name", "level", "status_message", "input", "output", "metadata",
+        "usage_details", "latency",
+        "metadata.region", "metadata.finish_reason", "metadata.user_consent", "metadata.confidential",
+        "metadata.contexts",
+    }  # fmt: skip
+
+    def fixed(text: str) -> Any:
+        return lambda model, prompts, sampling: [[answer(text, latency_s=0.1)] for _ in prompts]
+
+    kind, unkind = (
+        served(DeskUsers(), 200, fixed(text))[0] for text in ("Hello! I cannot say.", "Go away! You get a voucher.")
+    )
+    for one, other in zip(kind, unkind, strict=True):
+        assert {**one, "output": None} == {**other, "output": None}
+
+
+def test_a_thumb_says_which_call_and_nothing_of_its_worth() -> None:
+    claim = TrafficClaim(champion=CHAMPION.digest, days=(DAY,), traces_per_day=300, seed=7, desk=DeskUsers())
+    scores = [json.loads(line) for line in serve(claim, DAY, CHAMPION, server).scores]
+    assert {score["name"] for score in scores} == {"thumb"}
+    assert {score["value"] for score in scores} == {0.0, 1.0}
+    assert {score["comment"] for score in scores} == {None}
+
+
+def test_prompts_are_unique_and_show_no_held_out_fact() -> None:
+    rows, _ = served(DeskUsers())
+    assert len({row["input"] for row in rows}) > 0.99 * len(rows)
+    for row in rows:
+        request = read_request(json.loads(row["input"]))
+        assert request is not None
+        assert not is_held_out(*request.fact)
+        assert contexts_of(json.dumps(row["metadata"]), "contexts") == request.contexts
+
+
+def test_a_recipe_chooses_the_desk(tmp_path: Path) -> None:
+    source = DemoSource(days=1, traces_per_day=120, world="desk", desk=DeskUsers(thumbs=1.0))
+    ensure_days(tmp_path, CHAMPION, source, server, lambda line: None)
+    text = gzip.decompress((tmp_path / "observations_v2" / f"{DAY}.jsonl.gz").read_bytes()).decode()
+    assert "You answer for the shop" in text
+    before = (tmp_path / "scores" / f"{DAY}.jsonl.gz").read_bytes()
+    (tmp_path / "scores" / f"{DAY}.jsonl.gz").unlink()
+    changed = DemoSource(days=1, traces_per_day=120, world="desk", desk=DeskUsers(thumbs=0.1))
+    ensure_days(tmp_path, CHAMPION, changed, server, lambda line: None)
+    assert (tmp_path / "scores" / f"{DAY}.jsonl.gz").read_bytes() == before  # the claim stands as it was made
+
+
+def test_the_desk_users_belong_to_the_desk() -> None:
+    with pytest.raises(ValueError, match="set world: desk"):
+        DemoSource(desk=DeskUsers())
+    assert set(DemoSource().model_dump()) == {"kind", "days", "traces_per_day", "seed"}
+    assert DemoSource(world="desk").desk_users == DeskUsers()
+
+
+def test_a_thumb_follows_utility_and_bias() -> None:
+    request = read_request(json.loads(served(DeskUsers(), 5)[0][0]["input"]))
+    assert request is not None
+    rude = answer(f"Oh no. {request.order} {request.fact.value} Go away!", latency_s=0.1)
+    exact = DeskUsers(noise=0.0)
+    ups = [sum(thumb_up(random.Random(n), request, rude, bias, exact) for n in range(200)) for bias in (-0.3, 0.5)]
+    assert ups[0] < 10
+    assert ups[1] > 190
