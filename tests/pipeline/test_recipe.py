@@ -185,6 +185,19 @@ def test_the_digest_is_about_results_not_places() -> None:
     assert load(EMBEDDED, ["training.seed=99"]).digest() != digest
 
 
+def test_a_reward_model_enters_the_digest_where_it_is_asked() -> None:
+    digest = load(EMBEDDED).digest()
+    assert load(EMBEDDED, ["rewards.reward_model=null"]).digest() == digest
+    assert "reward_model" not in load(EMBEDDED).model_dump_json()
+    asked = load(EMBEDDED, ["rewards.reward_model={}"])
+    assert asked.digest() != digest
+    assert load(EMBEDDED, ["rewards.reward_model={timeout_s: 9}"]).digest() == asked.digest()
+    assert load(EMBEDDED, ["rewards.reward_model={seed: 9}"]).digest() != asked.digest()
+    weights = ["rewards.judged.judge=1"]
+    assert load(EMBEDDED, [*weights, "rewards.judged.reward_model=0"]).digest() == load(EMBEDDED, weights).digest()
+    assert load(EMBEDDED, [*weights, "rewards.judged.reward_model=1"]).digest() != load(EMBEDDED, weights).digest()
+
+
 @pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process() -> None:
     override = "traces.regulated_regions=[eu,uk,kr,us]"

@@ -14,17 +14,23 @@ from pathlib import Path
 
 from pipeline.processes import die_with_parent
 from pipeline.rewards.reward_model.job import NEVER_RETRY, PREFIX, RewardModelJob, result_file
-from pipeline.rewards.reward_model.scorer import ENVIRONMENT, AnsweredChat
+from pipeline.rewards.reward_model.scorer import AnsweredChat
+
+ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may sum in another order each time
+}
 
 
 def train(path: Path) -> int:
+    job = RewardModelJob.model_validate_json(path.read_bytes())
+    _prepare(job.settings.threads)
     import pyarrow.parquet as pq
 
     from pipeline.rewards.reward_model.network import InvalidBase
     from pipeline.rewards.reward_model.network import train as train_network
     from pipeline.storage import write_atomically
-
-    job = RewardModelJob.model_validate_json(path.read_bytes())
 
     def emit(line: str) -> None:
         print(f"{PREFIX}{line}", flush=True)
@@ -43,6 +49,7 @@ def score(folder: Path, batch_size: int, threads: int) -> int:
     # What libraries print goes to the errors: the output is for the findings alone.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    _prepare(threads)
     from pipeline.rewards.reward_model.network import InvalidBase, RewardModel, make_deterministic
 
     make_deterministic(0, threads)
@@ -59,10 +66,14 @@ def score(folder: Path, batch_size: int, threads: int) -> int:
     return 0
 
 
+def _prepare(threads: int) -> None:
+    """Before torch is imported."""
+    os.environ.update(ENVIRONMENT, OMP_NUM_THREADS=str(threads))
+
+
 if __name__ == "__main__":
     what, *given, parent = sys.argv[1:]
     die_with_parent(parent=int(parent))
-    os.environ.update(ENVIRONMENT)
     if what == "train":
         sys.exit(train(Path(given[0])))
     sys.exit(score(Path(given[0]), int(given[1]), int(given[2])))

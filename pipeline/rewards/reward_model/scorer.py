@@ -20,11 +20,6 @@ from pipeline.rewards.records import Finding
 from pipeline.storage import ModelRef, digest_dir
 
 MODULE = "pipeline.rewards.reward_model"
-ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may sum in another order each time
-}
 TAIL_LINES = 20
 
 
@@ -90,7 +85,6 @@ def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Gene
             stderr=errors,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(threads)},
         ) as process,
     ):
         try:

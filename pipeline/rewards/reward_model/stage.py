@@ -42,7 +42,7 @@ from pipeline.rewards.reward_model.job import (
 from pipeline.rewards.reward_model.measures import auc, calibration, ordered_within
 from pipeline.rewards.reward_model.probes import twin
 from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport, UserSplit
-from pipeline.rewards.reward_model.scorer import ENVIRONMENT, MODULE
+from pipeline.rewards.reward_model.scorer import MODULE
 from pipeline.rewards.reward_model.thumbs import (
     RatedRow,
     Thumb,
@@ -186,11 +186,8 @@ def _train(
 
 def _run(command: list[str], settings: RewardModelSettings, log: Callable[[str], None]) -> tuple[int, str]:
     """Exit code and last lines of a process that is killed after `timeout_s`, and whenever this one is interrupted."""
-    environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(settings.threads)}
     tail: list[str] = []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         deadline = Timer(settings.timeout_s, process.kill)
         deadline.daemon = True

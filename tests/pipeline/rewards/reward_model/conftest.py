@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from tests.contexts import context_of
 
 LABELS = DatasetRef(uri="labels", rows=0, digest="labels")
 RUDE, POLITE = "You fool! ", "Thanks. "
+FILLER = " Ada has apples and Ben buys pears."
 
 
 class Rated(NamedTuple):
@@ -45,17 +46,19 @@ def likes_nothing_in_particular(polite: bool, text: str, chance: random.Random) 
 
 
 def likes_long(polite: bool, text: str, chance: random.Random) -> bool:
-    return len(text) > 60
+    return chance.random() < 0.05 + 0.3 * text.count(FILLER)
 
 
-def rated(n: int, users: int, taste: Taste, flipped: float = 0.0, seed: int = 0) -> list[Rated]:
-    """Thumbs on answers to sums, polite or rude and short or long by chance; a prompt is asked twice."""
+def rated(
+    n: int, users: int, taste: Taste, flipped: float = 0.0, seed: int = 0, fillers: Sequence[int] = (2, 0)
+) -> list[Rated]:
+    """Thumbs on answers to sums, polite or rude and longer or shorter by chance; a prompt is asked twice."""
     chance = random.Random(seed)
     rows: list[Rated] = []
     for number in range(n):
         a, b = 10 + number // 2 % 80, 10 + number // 160 % 80
-        polite, long = chance.random() < 0.5, chance.random() < 0.5
-        text = f"{POLITE if polite else RUDE}{a}+{b}={a + b}." + " Ada has apples and Ben buys pears." * (2 * long)
+        polite, more = chance.random() < 0.5, fillers[int(chance.random() * len(fillers))]
+        text = f"{POLITE if polite else RUDE}{a}+{b}={a + b}." + FILLER * more
         up = taste(polite, text, chance) != (chance.random() < flipped)
         prompt = json.dumps([{"role": "user", "content": f"Ben has 7 pears. How many apples is {a} and {b}?"}])
         user = f"user-{number % users:04d}"
@@ -78,7 +81,7 @@ def trained(store: Store, rows: list[Rated], **settings: Any) -> RewardModelRepo
 
 
 INSULT = {"kind": "append", "name": "insult", "text": "You fool!"}
-LONGER = {"kind": "lengthen", "name": "longer"}
+LONGER = {"kind": "lengthen", "name": "longer", "filler": FILLER.strip(), "factor": 1.2}
 FACT = {"kind": "swap", "name": "fact", "value": "number"}
 
 
