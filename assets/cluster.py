@@ -216,8 +216,8 @@ def judge_refusals(recipe: Recipe) -> list[str]:
     targets = [each.name for each in recipe.evaluation.judged if each.role == "target"]
     if targets and _judged_by_its_teacher(recipe):
         return [
-            f"the suite {targets[0]} is judged by the model whose scores are trained on: it would say how well its taste "
-            "was learnt, not whether answers are better. Name another one in evaluation.judge."
+            f"the suite {targets[0]} is judged by the model whose scores are trained on: it would say how well its "
+            "taste was learnt, not whether answers are better. Name another one in evaluation.judge."
         ]
     if recipe.gate_judge is None:
         return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
