@@ -71,14 +71,14 @@ class Pair(NamedTuple):
         return (self.chosen, self.rejected)
 
 
-class Candidate(Protocol):
+class Attributed(Protocol):
     """A row that may be trained on, with the labelled traces behind it."""
 
     @property
     def rows(self) -> tuple[LabelledRow, ...]: ...
 
 
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=Attributed)
 
 
 def read_labels(labels: DatasetRef) -> list[LabelledRow]:
@@ -178,13 +178,13 @@ def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: 
         levels = [min(each) for each in zip(levels, allowed, strict=True)]
 
 
-def _users(candidate: Candidate) -> frozenset[str]:
+def _users(candidate: Attributed) -> frozenset[str]:
     return frozenset(row.user_id for row in candidate.rows)
 
 
-def _tenants(candidate: Candidate) -> frozenset[str]:
+def _tenants(candidate: Attributed) -> frozenset[str]:
     return frozenset(row.tenant_id for row in candidate.rows if row.tenant_id)
 
 
-def _ids(candidate: Candidate) -> tuple[str, ...]:
+def _ids(candidate: Attributed) -> tuple[str, ...]:
     return tuple(id for row in candidate.rows for id in row[:2])
