@@ -206,6 +206,18 @@ class Traces(Section):
     retention: Annotated[Retention, Operational] = Retention()
     """How long source files and days of the table are kept."""
 
+    @model_validator(mode="after")
+    def _possible(self) -> Traces:
+        if self.source.kind == "prompts" and self.retention.raw_days is not None:
+            raise ValueError(
+                "retention.raw_days deletes files of production, and a prompt set is none. Set it to null."
+            )
+        if self.source.kind == "prompts" and self.attribution == "model":
+            raise ValueError(
+                "attribution: model goes by who answered, and nobody has answered a prompt set. Leave it out."
+            )
+        return self
+
     @property
     def reader(self) -> str:
         """What reads the source; the embedded production writes a Langfuse export."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from datasets import Dataset, DatasetDict
 
-from pipeline.recipe.traces import LangfuseExportSource, PromptsSource
+from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, PromptsSource
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read as read_dataset
@@ -140,3 +140,10 @@ def test_set_that_is_not_there_has_no_parts(tmp_path: Path) -> None:
         Prompts(str(tmp_path / "none"), section(tmp_path / "none")).parts()
     with pytest.raises(ValueError, match="holds no JSONL and no Parquet file"):
         Prompts(str(tmp_path), section(tmp_path)).parts()
+
+
+def test_prompt_set_read_as_logs_is_recognised(store: Store, tmp_path: Path) -> None:
+    write(tmp_path / "logs", "set.jsonl", [problem(1), problem(2)])
+    source = OpenAiLogsSource(uri=str(tmp_path / "logs"))
+    with pytest.raises(ValueError, match=r"look like a prompts: set traces\.source\.kind to prompts"):
+        govern(store, source, source.uri)
