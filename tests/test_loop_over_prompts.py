@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from assets.graph import ASSETS
-from assets.records import FRESH, LABELS, PLAN, PREFERENCES
+from assets.records import LABELS, PLAN, PREFERENCES, SAMPLES
 from assets.resources import records
 from pipeline import layout
 from pipeline.demo.suite import suite_text
@@ -29,8 +29,10 @@ def write_set(path: Path, leaked: str) -> Path:
 
 
 def test_a_prompt_set_is_answered_once_and_planned_for_grpo(tmp_path: Path) -> None:
-    suite = ArithmeticSuite(items=150)
-    leaked = json.loads(suite_text(suite, 0).splitlines()[0])["prompt"]
+    evaluation = deployment(tmp_path / "data").recipe().evaluation
+    (suite,) = evaluation.suites
+    assert isinstance(suite, ArithmeticSuite)
+    leaked = json.loads(suite_text(suite, evaluation.seed).splitlines()[0])["messages"][0]["content"]
     path = write_set(tmp_path / "set.jsonl", leaked)
     source = f"{{kind: prompts, uri: '{path}', licence: own, consent: true, day: 2026-01-05}}"
     drawn = "{prompts: 120, per_prompt: 4, max_completion_tokens: 32}"
@@ -45,7 +47,7 @@ def test_a_prompt_set_is_answered_once_and_planned_for_grpo(tmp_path: Path) -> N
     with instance(tmp_path / "home") as home:
         assert launch(home).success
         store, id = settings.store(), settings.latest().id
-        labels, fresh, dataset = (each.read(store, id) for each in (LABELS, FRESH, PREFERENCES))
+        labels, fresh, dataset = (each.read(store, id) for each in (LABELS, SAMPLES, PREFERENCES))
         plan = PLAN.read(store, id)
         assert (labels.labelled, labels.unlabelled, labels.coverage) == (0, {"unanswered": 251}, 1.0)
         assert (fresh.prompts, fresh.drawn, fresh.remembered) == (120, 480, 0)
@@ -61,5 +63,5 @@ def test_a_prompt_set_is_answered_once_and_planned_for_grpo(tmp_path: Path) -> N
         store.path(settings.latest().path(layout.PLAN)).unlink()
         assert launch(home).success
         assert settings.latest().id == id
-        assert (FRESH.read(store, id).drawn, FRESH.read(store, id).remembered) == (0, 480)
+        assert (SAMPLES.read(store, id).drawn, SAMPLES.read(store, id).remembered) == (0, 480)
         assert PLAN.read(store, id).digest() == plan.digest()
