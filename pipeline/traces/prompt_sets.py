@@ -51,8 +51,14 @@ def read_prompts(path: Path, fields: PromptFields, rejected: Counter[str]) -> It
         raise ValueError(
             f"{path} holds no problem that can be read. Give a JSONL or Parquet file, or a folder of them."
         )
-    prompt, reference = _layout(first, fields, path)
-    return _prompts(chain([first], rows), prompt, reference, fields, rejected)
+    names = _layout(first, fields)
+    if names is None:
+        wanted = " or ".join(dict.fromkeys(f"{prompt} and {reference}" for prompt, reference in _candidates(fields)))
+        raise ValueError(
+            f"{path} has the fields {', '.join(map(str, first)) or 'none'}, and a prompt set has {wanted}. "
+            "Name the fields of problem and answer: fields.prompt and fields.reference."
+        )
+    return _prompts(chain([first], rows), *names, fields, rejected)
 
 
 def _prompts(
@@ -61,6 +67,7 @@ def _prompts(
     references: dict[bytes, bytes] = {}
     before = [{"role": "system", "content": fields.system}] if fields.system else []
     for row in rows:
+        prompt, reference = _layout(row, fields) or (prompt, reference)  # files of two sets may lie in one folder
         problem, answer = _text(row.get(prompt)), _text(row.get(reference))
         if not problem or not answer:
             rejected["empty_reference" if problem else "empty_prompt"] += 1
@@ -74,17 +81,13 @@ def _prompts(
         yield PromptRow(messages, answer, {name: row[name] for name in fields.metadata if name in row})
 
 
-def _layout(row: Mapping[str, Any], fields: PromptFields, path: Path) -> tuple[str, str]:
-    """The names of the two fields. Raises ValueError where the row has none of a known layout, or lacks a named one."""
-    candidates = [(fields.prompt or prompt, fields.reference or reference) for prompt, reference in LAYOUTS]
-    for prompt, reference in candidates:
-        if prompt in row and reference in row:
-            return prompt, reference
-    wanted = " or ".join(dict.fromkeys(f"{prompt} and {reference}" for prompt, reference in candidates))
-    raise ValueError(
-        f"{path} has the fields {', '.join(map(str, row)) or 'none'}, and a prompt set has {wanted}. "
-        "Name the fields of problem and answer: prompt and reference."
-    )
+def _layout(row: Mapping[str, Any], fields: PromptFields) -> tuple[str, str] | None:
+    """The names of the two fields; None where the row has neither of a known layout, or lacks a named one."""
+    return next((names for names in _candidates(fields) if all(name in row for name in names)), None)
+
+
+def _candidates(fields: PromptFields) -> list[tuple[str, str]]:
+    return [(fields.prompt or prompt, fields.reference or reference) for prompt, reference in LAYOUTS]
 
 
 def set_files(path: Path) -> list[Path]:

@@ -47,6 +47,14 @@ def test_prompt_sets_are_read_as_they_are_given(tmp_path: Path, name: str) -> No
     assert (right.outcome, wrong.outcome) == ("correct", "wrong")
 
 
+def test_two_sets_in_one_folder_keep_their_fields(tmp_path: Path) -> None:
+    for name in ("GSM8K", "MATH"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "train.jsonl", [{**SETS[name], next(iter(SETS[name])): f"{name}: {SUM}"}])
+    prompts, rejected = read(tmp_path)
+    assert [row.messages[0]["content"][:5] for row in prompts] == ["GSM8K", "MATH:"] and not rejected
+
+
 def test_fields_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "set.jsonl", [{"ask": SUM, "gold": "42", "tier": 3, "answer": "no"}])
     ((row,), _) = read(path, prompt="ask", reference="gold", metadata=("tier", "other"), system="Be brief.")
