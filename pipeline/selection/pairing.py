@@ -53,6 +53,11 @@ class LabelledRow(NamedTuple):
     finished: bool = True
     """It ended by itself, and not at its limit; of a logged one that is not known."""
 
+    @property
+    def unanswered(self) -> bool:
+        """It is a prompt alone: of a prompt set, to which no trace has an answer."""
+        return not self.fresh and not self.completion.strip()
+
 
 _COLUMNS = LabelledRow._fields[:-3]
 
@@ -82,7 +87,13 @@ C = TypeVar("C", bound=Attributed)
 
 
 def read_labels(labels: DatasetRef) -> list[LabelledRow]:
-    """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call."""
+    """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call; and
+    without those that are `unanswered`: there is nothing in them that could have a label."""
+    return [row for row in read_askable(labels) if not row.unanswered]
+
+
+def read_askable(labels: DatasetRef) -> list[LabelledRow]:
+    """The labelled traces, and the prompts of a prompt set, which only fresh samples answer."""
     table = pq.read_table(labels.uri, columns=[*_COLUMNS, "reason"])
     rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS)).drop_columns(["reason"])
     return [LabelledRow(**row) for row in rows.to_pylist()]
