@@ -40,6 +40,7 @@ def preference_dataset(
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
         samples.dataset,
+        reward_model if work.recipe.rewards.reward_model is not None else None,
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
     report = dataset.contamination

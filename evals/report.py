@@ -34,6 +34,7 @@ WORDS = {
     "pii": "personal data",
     "format": "not in the form asked for",
     "language": "in another language",
+    "best_ever": "wrong answers, best ever as champion",
 }
 """A guard's name for people, where it is another."""
 BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
@@ -141,7 +142,9 @@ def _costs(compared: Comparison, settings: SuiteSection, section: Evaluation) ->
     lines: list[str] = []
     if cost := compared.cost:
         budget = section.max_usd_per_answer
-        required = f"upper end <= {1000 * budget:.3f}" if budget is not None and settings.role != "report" else ""
+        required = (
+            f"upper end <= {1000 * budget:.3f}" if budget is not None and settings.role in ("target", "guard") else ""
+        )
         rates = f"{_spread(cost.champion, 1000, '.3f')} | {_spread(cost.candidate, 1000, '.3f')}"
         lines.append(f"| USD for 1,000 answers | {rates} | x {_spread(cost.ratio, 1, '.2f')} | {required} |")
     for each in compared.token_times:
@@ -166,7 +169,7 @@ def _guard(guard: Guard, settings: SuiteSection) -> str:
     else:
         change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
         rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
-    decides = settings.role != "report" and guard.rule != "report"
+    decides = settings.role in ("target", "guard") and guard.rule != "report"
     return f"| {_words(guard)} | {rates} | {change} | {required if decides else ''} |"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import Self
 
 import numpy as np
@@ -49,6 +50,14 @@ def share(successes: float, n: int) -> Estimate:
     half = Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
     low, high = max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
     return Estimate(value=p, low=low, high=high, n=n)
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """Mean of independent observations with its normal interval; unknown below two."""
+    if len(values) < 2:
+        return Estimate(value=None, low=None, high=None, n=len(values))
+    middle, half = fmean(values), Z95 * stdev(values) / math.sqrt(len(values))
+    return Estimate(value=middle, low=middle - half, high=middle + half, n=len(values))
 
 
 def rank_correlation(first: Sequence[float] | Array, second: Sequence[float] | Array) -> Estimate:

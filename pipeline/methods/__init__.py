@@ -30,8 +30,8 @@ __all__ = [
     "titles",
 ]
 
-MethodName = Literal["grpo", "dpo", "kto", "sft"]
-AnyMethod = Annotated[GRPO | DPO | KTO | SFT, Field(discriminator="kind")]
+MethodName = Literal["grpo", "dpo", "sft", "kto"]
+AnyMethod = Annotated[GRPO | DPO | SFT | KTO, Field(discriminator="kind")]
 
 
 class MethodSettings(Section):
@@ -39,17 +39,17 @@ class MethodSettings(Section):
     """Settings for an iteration that trains by GRPO."""
     dpo: DPO = DPO()
     """Settings for an iteration that trains by DPO."""
-    kto: Annotated[KTO, Added] = KTO()
-    """Settings for an iteration that trains by KTO."""
     sft: Annotated[SFT, Added] = SFT()
     """Settings for an iteration that trains by SFT on the best of k."""
+    kto: Annotated[KTO, Added] = KTO()
+    """Settings for an iteration that trains by KTO."""
 
     def by_name(self) -> dict[MethodName, AnyMethod]:
         """In the order of preference."""
         return {name: getattr(self, name) for name in METHODS}
 
 
-METHODS: dict[MethodName, type[Method]] = {"grpo": GRPO, "dpo": DPO, "kto": KTO, "sft": SFT}
+METHODS: dict[MethodName, type[Method]] = {"grpo": GRPO, "dpo": DPO, "sft": SFT, "kto": KTO}
 
 
 def titles(names: tuple[MethodName, ...]) -> str:

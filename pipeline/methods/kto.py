@@ -44,8 +44,7 @@ class KTO(Method):
     """Kahneman-Tversky Optimization (arXiv 2402.01306), as TRL's KTOTrainer runs it."""
 
     title: ClassVar[str] = "KTO"
-    needs: ClassVar[tuple[EvidenceKey, ...]] = ("thumbs", "rarer_thumb")
-    forced_only: ClassVar[bool] = True
+    needs: ClassVar[tuple[EvidenceKey, ...]] = ("thumbs", "rarer_thumb", "signal")
     keeps_reference: ClassVar[bool] = True
     material: ClassVar[Material] = "contrasted_thumbs"
     material_name: ClassVar[str] = "thumbs of both kinds"

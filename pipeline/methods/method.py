@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
 EvidenceKey = Literal[
-    "coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise", "thumbs", "rarer_thumb", "winners"
-]
+    "coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise",
+    "thumbs", "rarer_thumb", "signal", "winners", "scorer",
+]  # fmt: skip
 """What a method may ask of the labelled set (pipeline/selection/checks.py holds each against its threshold)."""
 Material = Literal["frontier_prompts", "pairs", "contrasted_thumbs", "winners"]
 """Counts of the evidence (pipeline/selection/evidence.py)."""
@@ -154,8 +155,6 @@ class Method(Section):
     """How people read it."""
     needs: ClassVar[tuple[EvidenceKey, ...]]
     """Evidence that has to hold."""
-    forced_only: ClassVar[bool] = False
-    """The recipe may force it, and the rule never takes it: its evidence does not yet tell help from harm."""
     keeps_reference: ClassVar[bool] = False
     """Its trainer keeps the base model beside a policy without an adapter."""
     material: ClassVar[Material]

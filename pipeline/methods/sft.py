@@ -49,8 +49,7 @@ class SFT(Method):
     """Supervised fine-tuning on the best of k fresh answers (arXiv 2304.06767), as TRL's SFTTrainer runs it."""
 
     title: ClassVar[str] = "SFT"
-    needs: ClassVar[tuple[EvidenceKey, ...]] = ("winners",)
-    forced_only: ClassVar[bool] = True
+    needs: ClassVar[tuple[EvidenceKey, ...]] = ("winners", "scorer")
     material: ClassVar[Material] = "winners"
     material_name: ClassVar[str] = "best answers of fresh samples"
     table: ClassVar[TableName] = "winners"

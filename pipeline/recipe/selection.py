@@ -33,8 +33,12 @@ class Selection(Section):
     """KTO: answers that people clearly liked or did not, at least."""
     min_rarer_thumb: Annotated[Share, Added] = 0.1
     """KTO: share of the rarer kind among the thumbs, at least."""
+    min_feedback_auc: Annotated[Share, Added] = 0.52
+    """KTO: lower 95% bound of the reward model's AUC on the thumbs of users that it never saw; 0.5 is chance."""
     min_winners: Annotated[PositiveInt, Added] = 100
     """SFT: prompts with a best answer among fresh samples, at least."""
+    min_best_gain: Annotated[Share, Added] = 0.01
+    """SFT: lower 95% bound of what the best of k by one scorer is worth to another, over the mean of the k."""
     max_pairs_per_prompt: PositiveInt = 1
     """Pairs of one prompt, those with the largest differences first."""
     max_principal_share: Share = 0.01

@@ -27,6 +27,7 @@ from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, open_panel
 from pipeline.rewards.label import label_samples
 from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
+from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples
 from pipeline.samples.draw import AskedModel, Draw, draw
 from pipeline.samples.prompts import sampled_prompts
@@ -131,11 +132,13 @@ def _scored(
                 ask([each for each, answer, _ in drawn_then if _is_scored(each, answer)])
         panel = opened.result()
     rows: list[dict[str, Any]] = []
-    opinions = _opinions(scorers.reward_model, [each for drawn_then in by_day.values() for each in drawn_then])
+    report = scorers.reward_model
+    counts = report is not None and counts_beside(report, context.recipe.rewards.fresh)
+    opinions = _opinions(report, [each for drawn_then in by_day.values() for each in drawn_then])
     for day, drawn_then in by_day.items():
         task = ScoreTask(day, context.iteration.id, context.recipe.rewards, panel, custom_id(context.recipe.rewards))
         said = [next(opinions) for _ in drawn_then]
-        counting = [{"reward_model": _counting(finding, scorers.reward_model)} for finding in said]
+        counting = [{"reward_model": finding if counts else _refused(finding)} for finding in said]
         labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], task, counting)
         for label, finding, (each, answer, number) in zip(labels, said, drawn_then, strict=True):
             ended = {} if _is_scored(each, answer) else {"final_reward": 0.0, "reason": "", "outcome": UNENDED}
@@ -153,10 +156,9 @@ def _opinions(report: RewardModelReport | None, drawn: Sequence[tuple[RewardSamp
         yield from scorer.score([AnsweredChat(s.messages, a.text, a.finished) for s, a, _ in drawn])
 
 
-def _counting(finding: Finding, report: RewardModelReport | None) -> Finding:
-    """The word as far as it enters a reward: that of a model that is not admitted does not."""
-    refused = finding.value is not None and report is not None and not report.admitted
-    return Finding(None, NOT_ADMITTED) if refused else finding
+def _refused(finding: Finding) -> Finding:
+    """The word of a model that is not admitted, as it enters a reward: not at all."""
+    return finding if finding.value is None else Finding(None, NOT_ADMITTED)
 
 
 def _of_day(day: str, prompts: Sequence[RewardSample], drawn: Draw) -> list[tuple[RewardSample, Answer, int]]:

@@ -18,9 +18,14 @@ from pipeline.storage import Record
 
 Sign = Literal[">=", "<="]
 COUNTS: tuple[EvidenceKey, ...] = ("frontier", "pairs", "thumbs", "winners")
-"""The evidence that is a number of something; the rest are shares."""
+"""The evidence that is a number of something; the rest are shares, but for `signal`, which is an area."""
 _EXACT: tuple[EvidenceKey, ...] = ("coverage", *COUNTS)
-_UNKNOWN_WITHOUT: dict[EvidenceKey, str] = {"noise": "reviews", "rarer_thumb": "thumbs"}
+_UNKNOWN_WITHOUT: dict[EvidenceKey, str] = {
+    "noise": "reviews",
+    "rarer_thumb": "thumbs",
+    "signal": "rewards.reward_model",
+    "scorer": "a scorer that is admitted",
+}
 
 
 class EvidenceCheck(Record):
@@ -42,14 +47,15 @@ class EvidenceCheck(Record):
         return self.estimate.low if self.sign == ">=" else self.estimate.high
 
     def figure(self, value: float) -> str:
-        counted = self.key in COUNTS
-        return f"{value:,.0f}" if counted else f"{100 * value:.1f}%"
+        if self.key == "signal":
+            return f"{value:.2f}"
+        return f"{value:,.0f}" if self.key in COUNTS else f"{100 * value:.1f}%"
 
     def interval(self) -> str:
         """What was found, for people: a census as it is, an estimate with its interval."""
         if self.exact and self.estimate.value is not None:
             return self.figure(self.estimate.value)
-        return percentages(self.estimate)
+        return str(self.estimate) if self.key == "signal" else percentages(self.estimate)
 
     def __str__(self) -> str:
         needs = f"{self.sign} {self.figure(self.threshold)}"
@@ -96,8 +102,20 @@ def _of_unpaired(evidence: Evidence, thresholds: Selection) -> Iterator[Evidence
         rarer = evidence.rarer_thumb
         yield _check("thumbs", "thumbs", _exact(evidence.thumbs), ">=", thresholds.min_thumbs)
         yield _check("rarer_thumb", "share of the rarer thumb", rarer, ">=", thresholds.min_rarer_thumb)
+        auc = evidence.scorers.feedback_auc
+        yield _check("signal", "AUC on the thumbs of unseen users", auc, ">=", thresholds.min_feedback_auc)
     if evidence.winners or "winners" in forced:
         yield _check("winners", "best of k", _exact(evidence.winners), ">=", thresholds.min_winners)
+        yield _scorer(evidence, thresholds)
+
+
+def _scorer(evidence: Evidence, thresholds: Selection) -> EvidenceCheck:
+    """Whether the scorers of fresh samples bear each other out; one alone is taken at its admission."""
+    names = evidence.scorers.names
+    if len(names) == 1:
+        return _check("scorer", f"admission of the only scorer, {names[0]}", _exact(1.0), ">=", 1.0)
+    name = "gain of the best of k, as another scorer sees it"
+    return _check("scorer", name, evidence.scorers.gain, ">=", thresholds.min_best_gain)
 
 
 def _exact(figure: float) -> Estimate:

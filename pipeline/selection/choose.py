@@ -8,9 +8,13 @@ many pairs and little noise. Where both qualify GRPO goes first, because its rew
 where neither does there is no training, with what would change it. Coverage below the floor stops both: an unlabelled
 majority makes any evidence a guess. Every estimate counts by the end of its 95% interval that speaks against the
 method, so a small sample leads to the other method or to "not now"; what is unknown does not hold. A method forced by
-the recipe is taken if it can run at all, and the record says that it was forced and what it lacked. KTO and SFT are
-taken only where they are forced: a count of thumbs does not tell signal from noise, nor a count of winners a good
-scorer from a bad one.
+the recipe is taken if it can run at all, and the record says that it was forced and what it lacked.
+
+Where no answer can be checked and no prompt repeats, SFT on the best of k fresh samples goes first, then KTO on logged
+thumbs; both are calm, neither needs coverage. SFT needs scorers that bear each other out: what one takes for the best
+has to be better to another too; a lone one is taken at its admission. KTO has no guard against thumbs that mean
+nothing, so a reward model has to order those of users that it never saw better than chance. GRPO and DPO over such
+scores are never taken unforced: where the scorer errs, both were measured to follow it down (docs/selection.md).
 
 Departures from seed 002: it recommends DPO for "clear preferred / non-preferred" data, and with 5,000 pairs and more,
 even where rewards are verifiable; here a verifiable reward wins, for the reason above. Its "rapid prototyping: DPO" is
@@ -98,11 +102,11 @@ def _decide(
         if blind:
             return "none", tuple(f"the recipe forces {forced.title}, but {check}" for check in blind)
         return thresholds.method, (f"forced by the recipe (selection.method: {thresholds.method})",)
-    free: list[MethodName] = [name for name, method in METHODS.items() if not method.forced_only]
-    for method in free:
-        if not failed[method]:
-            return method, tuple(str(check) for check in held if method in check.needed_by)
-    return "none", tuple(f"{METHODS[name].title} lacks {check}" for name in free for check in failed[name])
+    hold = {check.key for check in held if check.holds}
+    for name, method in METHODS.items():
+        if hold.issuperset(method.needs):
+            return name, tuple(str(check) for check in held if name in check.needed_by)
+    return "none", tuple(f"{METHODS[name].title} lacks {check}" for name, why in failed.items() for check in why)
 
 
 def _would_change(
@@ -116,8 +120,7 @@ def _would_change(
     for other in names[after:]:
         if hold.issuperset(METHODS[other].needs):
             title = METHODS[other].title
-            why = "it is taken only where it is forced" if METHODS[other].forced_only else "it gives way"
-            yield f"to {title}: it qualifies as well, and {why}; selection.method: {other} forces it"
+            yield f"to {title}: it qualifies as well and gives way; selection.method: {other} forces it"
     if method != "none":
         near = min((c for c in held if c.holds and method in c.needed_by), key=_slack, default=None)
         if near is not None:
@@ -153,10 +156,30 @@ def _remedy(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None)
             return "thumbs of the rarer kind: people who were asked, not only those who complain or are glad"
         case "winners":
             return _more(check, evidence, evidence.winners, "prompts whose fresh answers differ in score")
+        case "signal":
+            return _signal(check)
+        case "scorer":
+            return _scorer(evidence)
         case "zero_variance":
             return _larger_groups(check, evidence, groups)
         case "noise":
             return _cleaner(check, evidence)
+
+
+def _signal(check: EvidenceCheck) -> str:
+    if check.estimate.value is None:
+        return "a reward model of the thumbs (rewards.reward_model): it tells whether they hold any signal"
+    if check.estimate.value < 0.5:
+        return "thumbs that mean what they say: a model of them orders those of other users the wrong way round"
+    return f"thumbs of more users, or less noisy ones: {check.estimate.n:,} of users that it never saw are measured"
+
+
+def _scorer(evidence: Evidence) -> str:
+    scorers = evidence.scorers
+    if not scorers.names:
+        return "a scorer of fresh samples that is admitted: rewards.judge, rewards.custom, or a reward model"
+    names = " and ".join(scorers.names)
+    return f"scorers that bear each other out: what one of {names} takes for the best is no better to the other"
 
 
 def _more(check: EvidenceCheck, evidence: Evidence, count: int, what: str) -> str:

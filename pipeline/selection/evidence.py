@@ -6,16 +6,16 @@ too narrow. Figures without an interval are counts of the whole set (a census): 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean, pvariance, stdev
+from statistics import fmean, pvariance
 from typing import NamedTuple
 
-from pipeline.estimate import UNKNOWN, Z95, Estimate, share
+from pipeline.estimate import UNKNOWN, Estimate, mean, share
 from pipeline.recipe import Selection
 from pipeline.selection.noise import NoiseSource, Trust, label_noise, noise_sources
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt
+from pipeline.selection.scorers import ScorerEvidence
 from pipeline.selection.thumbs import Thumb
 from pipeline.storage import Record
 
@@ -69,6 +69,8 @@ class Evidence(Record):
     """The thumbs, where there are both kinds: of one kind alone nothing is learned."""
     winners: int = 0
     """Prompts with a best answer among fresh samples."""
+    scorers: ScorerEvidence = ScorerEvidence()
+    """Of the fresh samples."""
     prompt_chars: float
     completion_chars: float
     """Mean lengths, for the estimate of cost."""
@@ -81,6 +83,7 @@ def measure(
     settings: Selection,
     thumbs: Sequence[Thumb] = (),
     winners: int = 0,
+    scorers: ScorerEvidence | None = None,
 ) -> Evidence:
     """Evidence of a labelled set and of what was built from it."""
     groups = by_prompt(rows)
@@ -119,6 +122,7 @@ def measure(
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
         winners=winners,
+        scorers=scorers or ScorerEvidence(),
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )
@@ -127,14 +131,6 @@ def measure(
 def on_frontier(right: int, of: int, attempts: int) -> bool:
     """Whether a prompt may still teach: too seldom tried to tell, or answered both right and wrong."""
     return of < attempts or 0 < right < of
-
-
-def mean(values: Sequence[float]) -> Estimate:
-    """Mean of independent observations with its normal interval; unknown below two."""
-    if len(values) < 2:
-        return Estimate(value=None, low=None, high=None, n=len(values))
-    middle, half = fmean(values), Z95 * stdev(values) / math.sqrt(len(values))
-    return Estimate(value=middle, low=middle - half, high=middle + half, n=len(values))
 
 
 def _labelled(rows: Sequence[LabelledRow]) -> list[LabelledRow]:

@@ -21,7 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.methods import METHODS
 from pipeline.recipe import Selection
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
@@ -35,6 +37,7 @@ from pipeline.selection.pairing import (
     read_labels,
     read_samples,
 )
+from pipeline.selection.scorers import measure_scorers
 from pipeline.selection.thumbs import THUMBS, thumb_row, thumbs
 from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
 from pipeline.selection.winners import WINNERS, winner_row, winners
@@ -119,12 +122,14 @@ def build(
     governed: Callable[[], Collection[tuple[str, str]]],
     trust: Trust,
     fresh: DatasetRef | None = None,
+    reward_model: RewardModelReport | None = None,
 ) -> PreferenceDataset:
     """Build and publish the tables once.
 
     `governed`: (trace_id, observation_id) of the rows that may be trained on now. `fresh`: completions drawn for
-    logged prompts (pipeline/samples). Raises ValueError when more than `max_contamination` of the rows hold evaluation
-    items.
+    logged prompts (pipeline/samples), `reward_model`: what scored them beside the judges.
+
+    Raises ValueError when more than `max_contamination` of the rows hold evaluation items.
     """
 
     store, iteration, settings = context.store, context.iteration, context.recipe.selection
@@ -137,7 +142,8 @@ def build(
         hidden = held_out(clusters, settings.held_out_share)
         trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
         watched = {prompt: group for prompt, group in groups.items() if clusters[prompt] in hidden}
-        candidates = pairs(trained if settings.method == "dpo" else _trusted(trained), settings)
+        forced = None if settings.method == "auto" else METHODS[settings.method].table
+        candidates = pairs(trained if forced == "pairs" else _trusted(trained), settings)
         kept = cap_principals(candidates, settings.max_principal_share, settings.max_tenant_share)
         rated, unclear = thumbs(trained)
         liked_or_not = cap_principals(rated, settings.max_principal_share, settings.max_tenant_share)
@@ -159,7 +165,13 @@ def build(
             iteration=iteration.id,
             **refs,
             evidence=measure(
-                [row for group in trained.values() for row in group], kept, trust, settings, liked_or_not, len(best)
+                [row for group in trained.values() for row in group],
+                kept,
+                trust,
+                settings,
+                liked_or_not,
+                len(best),
+                measure_scorers(trained, context.recipe.rewards.fresh, reward_model),
             ),
             contamination=usable.contamination,
             frozen=usable.frozen,

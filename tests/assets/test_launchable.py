@@ -154,6 +154,28 @@ def test_an_engine_without_an_address_is_refused(
     assert words in str(check.description)
 
 
+EVERY_LIBRARY = (
+    "evaluation={serving: {kind: vllm}, suites: [{kind: jsonl, name: own, path: own.jsonl},"
+    " {kind: inspect, name: support, role: guard, task: support.py@answers},"
+    " {kind: lm_eval, name: sums, task: sums.yaml}]}"
+)
+
+
+def test_a_suite_of_a_library_needs_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("INSPECT_PYTHON", "LM_EVAL_PYTHON"):
+        monkeypatch.delenv(variable, raising=False)
+    recipe = load(RECIPES / "embedded.yaml", [EVERY_LIBRARY])
+    inspect, lm_eval = cluster.address_refusals(recipe)
+    assert "inspect runs in an environment of its own" in inspect
+    assert "set LM_EVAL_PYTHON to its Python" in lm_eval
+    monkeypatch.setenv("INSPECT_PYTHON", "/no/python")
+    assert "There is no Python for inspect at /no/python" in cluster.address_refusals(recipe)[0]
+    monkeypatch.setenv("INSPECT_PYTHON", sys.executable)
+    monkeypatch.setenv("LM_EVAL_PYTHON", sys.executable)
+    assert cluster.address_refusals(recipe) == []
+    assert cluster.address_refusals(load(RECIPES / "embedded.yaml")) == []
+
+
 JUDGED = "evaluation.suites=[{kind: arithmetic}, {kind: judged, name: preference, over: arithmetic, role: %s}]"
 JUDGE = "rewards.judge={model: examiner, digest: 'sha256:0f'}"
 

@@ -70,6 +70,8 @@ def test_two_steps_show_what_one_step_of_their_level_does_not(tmp_path: Path) ->
     assert bundle.verify(evidence, verdict.bundle_digest) == verdict
     text = table(report, verdict)
     assert "at level 0.05 each: this one is confirmed on items that no gate has asked" in text
+    target, again = text.split("### again")
+    assert "upper bound" in target and "upper bound" not in again, "its guards decide nothing"
     assert "this one confirms arithmetic" in text and picture(report).startswith(b"\x89PNG")
 
 

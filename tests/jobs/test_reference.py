@@ -45,7 +45,7 @@ def test_a_row_has_type_unit_default_and_mark() -> None:
         "`21600.0`",
         "may differ",
     )
-    assert rows["`selection.method`"][1:4] == ("one of `auto`, `grpo`, `dpo`, `kto`, `sft`", '`"auto"`', "")
+    assert rows["`selection.method`"][1:4] == ("one of `auto`, `grpo`, `dpo`, `sft`, `kto`", '`"auto"`', "")
     assert rows["`compute.budget_usd`"][1] == "number, over 0, at most 1,000,000,000,000, or null (US dollars)"
     assert rows["`base_model.uri`"][2] == "to be given"
     assert rows["`rewards.rated.feedback`"][2] == "`0.2`", "what the section holds there, not its class"

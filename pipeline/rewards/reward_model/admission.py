@@ -3,8 +3,8 @@
 Rule. A model is admitted when it had `min_thumbs` thumbs of `min_users` users, the lower 95% bound of its AUC on
 held-out users' thumbs is `min_auc` or more, and that of every probe's share of pairs ordered right `min_probe` or more.
 The count is a bound of its own: AUC alone does not part a model that helps from one that harms. An AUC under one half
-is a finding, and never a reason to read the scores the other way round. Owns no decision of what an admitted model may
-drive: a rubric may cover a probe that fails (`failed_probes`).
+is a finding, and never a reason to read the scores the other way round. A probe that fails may be covered by another
+scorer (`counts_beside`); nothing else may.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from pipeline.estimate import Estimate
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.rewards.reward_model.records import ProbeResult, ThumbCounts
+from pipeline.recipe.rewards import Weights
+from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport, ThumbCounts
 
 
 def objections(
@@ -43,6 +44,13 @@ def objections(
         if not probe.passes
     ]
     return tuple(against)
+
+
+def counts_beside(report: RewardModelReport, weights: Weights) -> bool:
+    """Whether the model's word enters a reward of these weights: it is admitted, or it lacks nothing but probes and
+    another scorer, which may see what it does not, has a weight too."""
+    covered = any(getattr(weights, name) > 0 for name in ("judge", "custom", "faithfulness"))
+    return report.admitted or (covered and 0 < len(report.reasons) == len(report.failed_probes))
 
 
 def probe_result(settings: RewardModelSettings, name: str, kind: str, ordered_right: Estimate) -> ProbeResult:

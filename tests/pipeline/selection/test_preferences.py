@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from pipeline.iteration import identify
 from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.samples.records import SAMPLES
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
@@ -40,6 +43,8 @@ class Place:
         gone: tuple[str, ...] = (),
         frozen: tuple[str, ...] = (),
         fresh: tuple[LabelledRow, ...] = (),
+        reward_model: RewardModelReport | None = None,
+        sections: Mapping[str, Any] = MappingProxyType({}),
         **changes: Any,
     ) -> PreferenceDataset:
         path = self.root / "labels" / "part-0.parquet"
@@ -53,12 +58,14 @@ class Place:
                 Store(self.root),
                 identify(0, "m", ModelRef(uri="", digest="m"), labels, "r"),
                 selection=SETTINGS.model_copy(update=changes),
+                **sections,
             ),
             labels,
             HeldApart(held_out or {}, frozen),
             lambda: allowed,
             Trust(),
             self.drawn(fresh),
+            reward_model,
         )
 
     def drawn(self, rows: tuple[LabelledRow, ...]) -> DatasetRef | None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.estimate import UNKNOWN, Estimate
 from pipeline.methods import KTO
 from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Evidence, Trust, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.preferences import PreferenceDataset
+from pipeline.selection.scorers import ScorerEvidence
 from pipeline.selection.thumbs import thumbs
 
 from .labelled import row
@@ -120,18 +122,22 @@ def test_five_thumbs_are_trained_on_only_if_forced() -> None:
     found = evidence([rated(f"r{n}", 0.25 + 0.5 * (n % 2)) for n in range(5)])
     forced = choose(found, SETTINGS.model_copy(update={"method": "kto"}), 0.5)
     assert forced.method == "kto" and forced.forced
-    assert forced.lacks["kto"] == ("thumbs: 5, needs >= 200",)
+    unknown = "AUC on the thumbs of unseen users unknown: n=0, needs rewards.reward_model (>= 0.52)"
+    assert forced.lacks["kto"] == ("thumbs: 5, needs >= 200", unknown)
     assert choose(found, SETTINGS, 0.5).method == "none"
 
 
-def test_many_thumbs_are_never_chosen_automatically() -> None:
+@pytest.mark.parametrize(("low", "method"), [(None, "none"), (0.44, "none"), (0.54, "kto")])
+def test_thumbs_are_trained_on_where_a_model_finds_signal(low: float | None, method: str) -> None:
+    """Random thumbs cost the policy as much as real ones give it: a count does not part them."""
+    auc = UNKNOWN if low is None else Estimate(value=low + 0.05, low=low, high=low + 0.1, n=300)
     rows = [rated(f"r{n}", 0.25 + 0.5 * (n % 2)) for n in range(400)]
-    decision = choose(evidence(rows), SETTINGS, 0.5)
-    assert decision.method == "none" and "kto" not in decision.lacks
-    assert not any("KTO" in reason for reason in decision.reasons)
-    assert "to KTO: it qualifies as well, and it is taken only where it is forced; selection.method: kto forces it" in (
-        decision.would_change
-    )
+    known = evidence(rows).model_copy(update={"scorers": ScorerEvidence(feedback_auc=auc)})
+    decision = choose(known, SETTINGS, 0.5)
+    assert decision.method == method
+    if method == "none":
+        assert "AUC on the thumbs of unseen users" in "; ".join(decision.lacks["kto"])
+        assert any(change.startswith("KTO: ") for change in decision.would_change)
 
 
 def test_kto_needs_no_label_on_most_traces() -> None:

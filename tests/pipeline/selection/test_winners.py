@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import choose
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.winners import winners
+from pipeline.storage import ModelRef
 
 from .labelled import row
 from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read
@@ -88,11 +91,31 @@ def test_without_samples_sft_has_nothing_to_train_on(tmp_path: Path) -> None:
     assert decision.reasons == ("the recipe forces SFT, but there are no best answers of fresh samples at all",)
 
 
-def test_winners_are_never_chosen_automatically(tmp_path: Path) -> None:
-    rows = [row(f"r{n}", None, prompt=f"what is {n}", reference=None) for n in range(120)]
+def judged(n: int, agreed: bool = True) -> list[LabelledRow]:
+    """Two completions of each of so many prompts, and what a judge makes of them."""
     scores = (0.0, 1.0)
-    fresh = [sample(f"what is {n}", f"a{n}{score}", score, trace=f"r{n}") for n in range(120) for score in scores]
-    dataset = Place(tmp_path).build(rows, fresh=tuple(fresh))
-    assert choose(dataset.evidence, SETTINGS, 0.5).method == "none"
-    forced = choose(dataset.evidence, SETTINGS.model_copy(update={"method": "sft"}), 0.5)
-    assert forced.method == "sft" and "sft" not in forced.lacks
+    fresh = [sample(f"what is {i}", f"a{i}{score}", score, trace=f"r{i}") for i in range(n) for score in scores]
+    return [each._replace(judge=each.final_reward, reward_model=each.final_reward if agreed else 0.5) for each in fresh]
+
+
+@pytest.mark.parametrize(("prompts", "method"), [(120, "sft"), (60, "none")])
+def test_many_winners_of_an_admitted_judge_are_trained_on(tmp_path: Path, prompts: int, method: str) -> None:
+    rows = [row(f"r{n}", None, prompt=f"what is {n}", reference=None) for n in range(prompts)]
+    dataset = Place(tmp_path).build(rows, fresh=tuple(judged(prompts)))
+    assert dataset.evidence.scorers.names == ("judge",)
+    decision = choose(dataset.evidence, SETTINGS, 0.5)
+    assert decision.method == method
+    if method == "none":
+        assert "best of k: 60, needs >= 100" in decision.lacks["sft"]
+
+
+def test_scorers_that_disagree_lead_to_no_training(tmp_path: Path) -> None:
+    rows = [row(f"r{n}", None, prompt=f"what is {n}", reference=None) for n in range(120)]
+    admitted = RewardModelReport(iteration="i", model=ModelRef(uri="m", digest="m"), admitted=True)
+    place = Place(tmp_path)
+    weights = {"rewards": Rewards(fresh=Weights(judge=0.5, reward_model=0.5))}
+    dataset = place.build(rows, fresh=tuple(judged(120, agreed=False)), reward_model=admitted, sections=weights)
+    assert dataset.evidence.scorers.names == ("reward_model", "judge")
+    decision = choose(dataset.evidence, SETTINGS, 0.5)
+    assert decision.method == "none"
+    assert "gain of the best of k, as another scorer sees it" in "; ".join(decision.lacks["sft"])

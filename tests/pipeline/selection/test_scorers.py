@@ -1,0 +1,94 @@
+"""Scorers of fresh samples: that a gain is what another one sees, and whose word enters it at all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pipeline.estimate import Estimate
+from pipeline.recipe.rewards import Weights
+from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport
+from pipeline.selection.pairing import LabelledRow, by_prompt
+from pipeline.selection.scorers import ScorerEvidence, measure_scorers
+from pipeline.storage import ModelRef
+
+from .labelled import row
+
+BOTH = Weights(reward_model=0.5, judge=0.5)
+MODEL = ModelRef(uri="m", digest="m")
+AUC = Estimate(value=0.8, low=0.75, high=0.85, n=400)
+PASSED = Estimate(value=0.95, low=0.92, high=0.98, n=200)
+FAILED = Estimate(value=0.4, low=0.35, high=0.45, n=200)
+
+
+def report(*failed: str, reasons: tuple[str, ...] = ()) -> RewardModelReport:
+    probes = [ProbeResult(name=name, kind="swap", ordered_right=FAILED, passes=False) for name in failed]
+    probes.append(ProbeResult(name="polite", kind="append", ordered_right=PASSED, passes=True))
+    against = (*reasons, *(f"probe {name}" for name in failed))
+    return RewardModelReport(
+        iteration="i", model=MODEL, admitted=not against, reasons=against, auc=AUC, probes=tuple(probes)
+    )
+
+
+def drawn(agree: float, prompts: int = 120, k: int = 6, finished: bool = True) -> list[LabelledRow]:
+    """Completions whose quality the reward model sees and the judge sees with weight `agree`."""
+    rng = random.Random(0)
+    rows: list[LabelledRow] = []
+    for prompt in range(prompts):
+        for _ in range(k):
+            quality = rng.random()
+            judge = agree * quality + (1 - agree) * rng.random()
+            fields = {"reference": None, "profile": "fresh", "fresh": True, "finished": finished, "correct": None}
+            rows.append(row(f"t{prompt}", quality, prompt=str(prompt), reward_model=quality, judge=judge, **fields))
+    return rows
+
+
+def measured(
+    rows: list[LabelledRow], reward_model: RewardModelReport | None, weights: Weights = BOTH
+) -> ScorerEvidence:
+    return measure_scorers(by_prompt(rows), weights, reward_model)
+
+
+def test_scorers_that_agree_show_a_gain() -> None:
+    evidence = measured(drawn(0.6), report())
+    assert evidence.names == ("reward_model", "judge")
+    assert evidence.gain.low is not None and evidence.gain.low > 0.1 and evidence.gain.n == 120
+
+
+def test_scorers_that_see_other_things_show_none() -> None:
+    """By its own word, each one's choice of six would gain 0.36."""
+    evidence = measured(drawn(0.0), report())
+    assert evidence.gain.low is not None and evidence.gain.low <= 0.01
+
+
+def test_the_direction_that_shows_least_counts() -> None:
+    """A judge of one mark takes all for the best: the reward model sees no gain in its choice."""
+    flat = [each._replace(judge=0.75) for each in drawn(0.6)]
+    assert measured(flat, report()).gain.value == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("reward_model", "weights", "names"),
+    [
+        (None, BOTH, ("judge",)),
+        (report("wrong fact"), BOTH, ("reward_model", "judge")),
+        (report("wrong fact"), Weights(reward_model=1.0), ()),
+        (report(reasons=("700 thumbs are missing",)), BOTH, ("judge",)),
+        (report("wrong fact", reasons=("AUC 0.55",)), BOTH, ("judge",)),
+        (report(), Weights(judge=1.0), ("judge",)),
+    ],
+    ids=["no model", "a probe is covered", "nobody covers it", "too few thumbs", "no order", "no weight"],
+)
+def test_whose_word_counts(reward_model: RewardModelReport | None, weights: Weights, names: tuple[str, ...]) -> None:
+    assert measured(drawn(0.6), reward_model, weights).names == names
+
+
+def test_what_has_not_ended_shows_nothing() -> None:
+    evidence = measured(drawn(0.6, finished=False), report())
+    assert evidence.names == () and evidence.gain.value is None
+
+
+def test_logged_rows_are_no_samples() -> None:
+    logged = [each._replace(fresh=False) for each in drawn(0.6)]
+    assert measured(logged, report()).names == ()
