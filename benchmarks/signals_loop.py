@@ -65,6 +65,7 @@ SMALL_LOOP = [
     "selection.method=sft",
     "training.sft.steps=16",
     "evaluation.suites.0.items=80",
+    "evaluation.guard_margin=0.1",
 ]
 
 

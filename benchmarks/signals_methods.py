@@ -8,7 +8,7 @@ import json
 import random
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -143,7 +143,7 @@ def _drawn(seed: int, size: "Size") -> tuple[Traffic, list[list[Answer]]]:
 
 
 @contextmanager
-def _world(logged: Traffic, cell: Cell) -> Iterator[World]:
+def _world(logged: Traffic, cell: Cell) -> Generator[World]:
     with tempfile.TemporaryDirectory() as folder:
         yield World(Path(folder), logged, cell, recipe_of())
 
