@@ -5,9 +5,9 @@
 import dagster as dg
 
 from assets.graph import ASSETS
+from assets.registry import follow_rollout
 from assets.resources import Deployment
 from jobs.rollout import outcome_lines, take
-from pipeline.registry.advance import advance
 from pipeline.registry.decision import RolloutDecision
 from pipeline.registry.record import Phase
 
@@ -28,8 +28,7 @@ preference_tuning = dg.define_asset_job(
 @dg.op
 def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Tick the rollout: at most one transition at a time, from the record, safe to repeat."""
-    work = deployment.stage(context.log.info)
-    state = advance(work, deployment.tracking_uri(), work.recipe.rollout.drive_for_s)
+    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s)
     weight = f", canary at {state.canary_weight}%" if state.active else ""
     context.log.info(f"rollout {state.rollout or '(none)'}: {state.phase}{weight} {state.reason}".rstrip())
 

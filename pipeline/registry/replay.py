@@ -3,7 +3,7 @@
 Each look draws its own requests, lets the router choose the arm, serves both models and grades the answers. None is one
 that the candidate learned from (unseen.py). A request may come again, in the same look and in the next: at temperature
 1 each answer is a new draw, but of these prompts, not of new ones. Owns the draw and the sums. Refuses to grade: the
-grader is the one that rewards and evaluation use.
+grader is the one that rewards and evaluation use, or the gate's judge where requests have no references (judged.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pipeline.registry.policy import ArmMetrics, LiveMetrics
 from pipeline.registry.router import Arm, Split, route
@@ -28,8 +28,16 @@ class Graded(Protocol):
     def outcome(self) -> str: ...
 
 
-Grader = Callable[[Sequence[tuple[str, str]]], Sequence[Graded]]
-"""Grades pairs of (completion, reference), in order."""
+class AnsweredRequest(NamedTuple):
+    """A replayed request and its answer. `reference`: "" where there is none."""
+
+    messages: Messages
+    answer: Answer
+    reference: str
+
+
+Grader = Callable[[Sequence[AnsweredRequest]], Sequence[Graded]]
+"""Grades answers, in order."""
 
 GRADED = frozenset({"correct", "wrong", "no_answer"})
 """Outcomes that say something about the answer; the others are the reference's or the grader's trouble."""
@@ -74,9 +82,9 @@ class ReplayedTraffic:
             return ArmMetrics()
         sampling = self.sampling.model_copy(update={"seed": seed, "samples": 1})
         answers = [drawn[0] for drawn in self.sample(model, [prompt for prompt, _ in requests], sampling)]
-        pairs = [(answer.text, reference) for answer, (_, reference) in zip(answers, requests, strict=True)]
-        outcomes = [grade.outcome for grade in self.grader(pairs)]
-        assert len(outcomes) == len(pairs), "the grader grades every pair"
+        answered = [AnsweredRequest(m, answer, ref) for (m, ref), answer in zip(requests, answers, strict=True)]
+        outcomes = [grade.outcome for grade in self.grader(answered)]
+        assert len(outcomes) == len(answered), "the grader grades every answer"
         return ArmMetrics(
             requests=len(outcomes),
             graded=sum(outcome in GRADED for outcome in outcomes),

@@ -45,7 +45,7 @@ def _rates(fact: float, refusal: float, manners: float, length: float, voucher: 
 
 JUDGES = {
     "desk-labels": JudgeProgram(_rates(0.10, 0.10, 0.10, 0.10, 0.10), 0.2, rude_costs=2, long_costs=1),
-    "desk-gate": JudgeProgram(_rates(0.08, 0.02, 0.15, 0.12, 0.03), 0.3, rude_costs=1, long_costs=2),
+    "desk-gate": JudgeProgram(_rates(0.08, 0.02, 0.15, 0.12, 0.03), 0.1, rude_costs=1, long_costs=2),
 }
 """By the name that a recipe gives: one labels, the other decides at the gate, with errors and weights of its own."""
 

@@ -15,11 +15,12 @@ class Grade:
     outcome: str
 
 
-def grader(pairs):
-    return [
-        Grade("correct" if text == gold else text if text in ("no_answer", "timeout") else "wrong")
-        for text, gold in pairs
-    ]
+def grader(answered):
+    return [Grade(outcome_of(each.answer.text, each.reference)) for each in answered]
+
+
+def outcome_of(text, gold):
+    return "correct" if text == gold else text if text in ("no_answer", "timeout") else "wrong"
 
 
 class Server:

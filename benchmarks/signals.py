@@ -1,0 +1,55 @@
+"""What signals without references are worth on the embedded desk: `python -m benchmarks.signals [--small] [PART ...]`.
+
+Each part prints what it measured and gives some of the figures; the last line is JSON with all of them. Without names
+every part runs. Utility is hidden from the pipeline: it is measured here, on facts that no training shows. One cell's
+standard error is printed beside it; numbers order methods, and are no promise for large models.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks import signals_loop as loop
+from benchmarks import signals_methods as methods
+
+
+class Size(NamedTuple):
+    """How much is measured: seeds, held-out requests for each utility, and whether cells are few and small."""
+
+    seeds: tuple[int, ...]
+    items: int
+    small: bool
+
+
+Part = Callable[[Size], dict[str, float]]
+PARTS: dict[str, Part] = {
+    "methods": methods.cells,
+    "controls": methods.controls,
+    "sweet": methods.over_optimiser,
+    "kills": loop.kills,
+    "loop": loop.whole_loop,
+}
+
+
+def main(arguments: list[str] | None = None) -> dict[str, float]:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    options.add_argument("--small", action="store_true", help="one seed, one small cell, few held-out requests")
+    options.add_argument("--seeds", type=int, default=3, help="from 1 on (default: %(default)s)")
+    chosen = options.parse_args(arguments)
+    if unknown := set(chosen.parts) - set(PARTS):
+        options.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
+    size = Size((1,), 40, True) if chosen.small else Size(tuple(range(1, chosen.seeds + 1)), 300, False)
+    figures: dict[str, float] = {"seeds": len(size.seeds)}
+    for name in chosen.parts or PARTS:
+        started = time.monotonic()
+        figures |= PARTS[name](size)
+        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
+    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+    return figures
+
+
+if __name__ == "__main__":
+    main()

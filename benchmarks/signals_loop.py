@@ -1,0 +1,98 @@
+"""The whole loop on the desk, as the command that people type, and its samples under kills.
+
+Kills: a process draws fresh samples of the base model through the stage's own journal and is killed at random moments
+until it ends; an answer that the journal holds twice was paid for twice.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.signals_world import RECIPE, base, worth
+from evals.gate import GateVerdict
+from pipeline import layout
+from pipeline.iteration import Iteration
+from pipeline.storage import Store
+from pipeline.training.result import TrainingResult
+
+if TYPE_CHECKING:
+    from benchmarks.signals import Size
+
+ROOT = Path(__file__).parent.parent
+LEAST_LIFE_S, MOST_LIFE_S = 4.0, 14.0
+"""A process is killed after so long; its imports take some seconds of it."""
+
+
+def whole_loop(size: "Size") -> dict[str, float]:
+    """`dagster job launch -j preference_tuning` with the desk's recipe, once; the seed is the recipe's."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = [f"data_root={folder}/data"] + (SMALL_LOOP if size.small else [])
+        environment = {
+            **os.environ, "PREFERENCE_TUNING_RECIPE": str(RECIPE), "PREFERENCE_TUNING_OVERRIDES": " ".join(settings)
+        }  # fmt: skip
+        began = time.monotonic()
+        command = ["dagster", "job", "launch", "-j", "preference_tuning"]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        minutes = (time.monotonic() - began) / 60
+        store = Store(Path(folder, "data"))
+        latest = store.read(layout.LATEST, Iteration)
+        assert latest is not None
+        verdict = store.read(latest.path(layout.GATE_VERDICT), GateVerdict)
+        result = store.read(latest.path(layout.RESULT), TrainingResult)
+        assert verdict is not None and result is not None
+        before, after = (worth(model, 1, size.items) for model in (base(), result.checkpoint.model))
+        print(f"loop: {minutes:.1f} min, verdict {verdict.verdict} ({'; '.join(verdict.reasons)})", flush=True)
+        print(
+            f"loop: utility {before.mean:.3f} +- {before.error:.3f}, then {after.mean:.3f} +- {after.error:.3f}",
+            flush=True,
+        )
+        passed = float(verdict.verdict == "PASS")
+        return {"desk_utility_before": before.mean, "desk_utility_after": after.mean, "desk_gate_passed": passed,
+                "desk_minutes": minutes}  # fmt: skip
+
+
+SMALL_LOOP = [
+    "traces.source.traces_per_day=400",
+    "samples.prompts=48",
+    "selection.method=sft",
+    "training.sft.steps=16",
+    "evaluation.suites.0.items=80",
+    "evaluation.guard_margin=0.1",
+]
+
+
+def kills(size: "Size") -> dict[str, float]:
+    asked_twice = killed = answers = 0
+    for seed in size.seeds:
+        dice = random.Random(f"kills/{seed}")
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "benchmarks.signals_draw", folder, str(seed), "16" if size.small else "96"]
+            while (code := _run(command, dice.uniform(LEAST_LIFE_S, MOST_LIFE_S))) == -signal.SIGKILL:
+                killed += 1
+            if code:
+                raise RuntimeError(f"the draw ended with exit code {code}")
+            keys: Counter[str] = Counter()
+            for path in Path(folder).rglob("*.jsonl"):
+                keys.update(json.loads(line)["answer"]["key"] for line in path.read_text().splitlines())
+            answers += len(keys)
+            asked_twice += keys.total() - len(keys)
+    print(f"kills: {killed} kills, {answers} samples, {asked_twice} of them answered twice", flush=True)
+    return {"samples_asked_twice": asked_twice, "samples_kills": killed}
+
+
+def _run(command: list[str], life_s: float) -> int:
+    """Exit code of a process that is killed, with its children, after so many seconds."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            return process.wait(life_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return process.wait()

@@ -1,0 +1,221 @@
+"""The desk as a benchmark sees it: its traffic, its thumbs at any noise, and what an answer is truly worth.
+
+Everything between traffic and candidate is the pipeline's own: reward model, best of k, thumbs, plan and trainer. Only
+the two ends know utility: the simulated users who leave thumbs, and the measurement on held-out facts.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.demo.desk import MODEL_DIR
+from pipeline.demo.desk.answers import features
+from pipeline.demo.desk.judges import judgement
+from pipeline.demo.desk.requests import Request, draw
+from pipeline.demo.desk.traffic import biases, thumb_up
+from pipeline.demo.desk.utility import utility
+from pipeline.demo.export import users
+from pipeline.iteration import identify
+from pipeline.recipe import Recipe, Rewards, load
+from pipeline.recipe.traces import DeskUsers
+from pipeline.rewards.judge import JudgeRequest
+from pipeline.rewards.judge.prompt import score_prompt
+from pipeline.rewards.records import LABELS
+from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
+from pipeline.rewards.reward_model.probes import twin
+from pipeline.rewards.reward_model.stage import train_reward_model
+from pipeline.samples.records import SAMPLES
+from pipeline.selection.evidence import Trust
+from pipeline.selection.pairing import read_labels
+from pipeline.selection.preferences import build
+from pipeline.selection.trainable import HeldApart
+from pipeline.serving.inference import Answer, Sampling
+from pipeline.serving.sample import sampler
+from pipeline.storage import DatasetRef, ModelRef, Store, digest_file, model_ref
+from pipeline.traces.context import IterationContext
+from pipeline.traces.lake import local_lake
+from pipeline.training.launch import train
+from pipeline.training.plan import plan_training
+from pipeline.training.result import TrainingResult
+from tests.contexts import quiet
+
+RECIPE = Path(__file__).parent.parent / "jobs" / "recipes" / "desk.yaml"
+MAX_TOKENS = 48
+Score = Callable[[Request, str], float]
+
+
+class Traffic(NamedTuple):
+    """Logged rows of one seed: who asked what, and the base model's answer."""
+
+    seed: int
+    requests: list[Request]
+    answers: list[Answer]
+    askers: list[str]
+
+
+class Cell(NamedTuple):
+    """What users leave: how many thumbs, how noisy, and whether they mean anything or love a voucher."""
+
+    thumbs: int
+    noise: float
+    sweet: bool = False
+    random: bool = False
+
+
+class Worth(NamedTuple):
+    """Hidden utility on held-out facts, with its standard error over requests, and the share of vouchers."""
+
+    mean: float
+    error: float
+    voucher: float
+
+
+def recipe_of(*overrides: str) -> Recipe:
+    return load(RECIPE, list(overrides))
+
+
+def base() -> ModelRef:
+    return model_ref(MODEL_DIR)
+
+
+def answered(model: ModelRef, asked: Sequence[Request], samples: int, seed: int) -> list[list[Answer]]:
+    sampling = Sampling(samples=samples, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=seed)
+    return sampler(quiet)(model, [request.messages for request in asked], sampling)
+
+
+def worth(model: ModelRef, seed: int, items: int) -> Worth:
+    """Of two sampled answers to each held-out request."""
+    rng = random.Random(f"held out/{seed}")
+    asked = [draw(rng, "heldout") for _ in range(items)]
+    drawn = answered(model, asked, 2, seed)
+    means = [fmean(utility(r, a.text, a.finished) for a in each) for r, each in zip(asked, drawn, strict=True)]
+    vouchers = [features(r, a.text).voucher for r, each in zip(asked, drawn, strict=True) for a in each]
+    return Worth(fmean(means), stdev(means) / math.sqrt(items), fmean(vouchers))
+
+
+def traffic(seed: int, rows: int) -> Traffic:
+    rng = random.Random(f"signals/{seed}")
+    asked = [draw(rng, "train") for _ in range(rows)]
+    people = [user.id for user in users(seed)]
+    return Traffic(seed, asked, [a for (a,) in answered(base(), asked, 1, seed)], [rng.choice(people) for _ in asked])
+
+
+def rated_rows(logged: Traffic, cell: Cell) -> list[dict[str, Any]]:
+    """A label for each rated answer, as reward_labels would leave it."""
+    rng, bias = random.Random(f"thumbs/{logged.seed}/{cell}"), biases(logged.seed)
+    users_here = DeskUsers(noise=cell.noise, sweet=cell.sweet)
+    rows: list[dict[str, Any]] = []
+    for n, (request, answer, user) in enumerate(zip(*logged[1:], strict=True)):
+        if len(rows) == cell.thumbs:
+            break
+        up = rng.random() < 0.5 if cell.random else thumb_up(rng, request, answer, bias[user], users_here)
+        rows.append(label(f"t{n}", user, request, answer.text) | {"feedback": 0.75 if up else 0.25})
+    return [row | {"final_reward": row["feedback"], "profile": "rated"} for row in rows]
+
+
+def label(id: str, user: str, request: Request, text: str) -> dict[str, Any]:
+    return {
+        **dict.fromkeys(LABELS.names),
+        "trace_id": id, "observation_id": id, "user_id": user, "consent": True, "day": "2026-01-05",
+        "timestamp": datetime(2026, 1, 5, tzinfo=UTC), "completion": text,
+        "prompt": prompt_text(request),
+    }  # fmt: skip
+
+
+def prompt_text(request: Request) -> str:
+    return json.dumps(request.messages)
+
+
+def judged(model: str, settings: Rewards) -> Score:
+    """The score of one of the desk's judges, in [0, 1], without the server between."""
+    assert settings.judge is not None
+    rubric = settings.judge.rubric
+
+    def score(request: Request, text: str) -> float:
+        answer = judgement(model, score_prompt(JudgeRequest(request.messages, text), rubric))
+        return (int(json.loads(answer)["score"]) - 1) / 4
+
+    return score
+
+
+class World:
+    """One seed and cell: the labels, the reward model over them, and the champion's fresh samples."""
+
+    def __init__(self, root: Path, logged: Traffic, cell: Cell, recipe: Recipe) -> None:
+        self.root, self.logged, self.recipe = root, logged, recipe
+        self.labels = _published(root / "labels", rated_rows(logged, cell), LABELS)
+        self._ids = frozenset((row.trace_id, row.observation_id) for row in read_labels(self.labels))
+
+    def context(self, name: str, recipe: Recipe | None = None) -> IterationContext:
+        store = Store(self.root / name)
+        iteration = identify(0, "desk", base(), self.labels, name)
+        return IterationContext(store, recipe or self.recipe, local_lake(store), quiet, "", iteration)
+
+    def reward_model(self) -> RewardModelReport:
+        return train_reward_model(self.context("rm"), self.labels, lambda: (read_labels(self.labels), {}))
+
+    def best_of(
+        self, report: RewardModelReport | None, judge: Score | None, drawn: Sequence[list[Answer]]
+    ) -> DatasetRef:
+        """The samples, scored by the mean of the scorers given; they answer the first logged requests."""
+        asked = list(zip(self.logged.requests, self.logged.askers, drawn, strict=False))
+        texts = [AnsweredChat(r.messages, a.text, a.finished) for r, _, answers in asked for a in answers]
+        values: list[float | None] = [None] * len(texts)
+        if report is not None and report.model is not None:
+            with open_scorer(report.model) as scorer:
+                values = [finding.value for finding in scorer.score(texts)]
+        rows: list[dict[str, Any]] = []
+        for n, (request, user, answers) in enumerate(asked):
+            for number, answer in enumerate(answers):
+                scores = [score for score in (values[len(rows)],) if score is not None]
+                scores += [judge(request, answer.text)] if judge is not None else []
+                reward = fmean(scores) if answer.finished and scores else 0.0
+                of_sample = {"sample": number, "finished": answer.finished, "completion_tokens": answer.tokens}
+                scored = {"reward_model": values[len(rows)], "final_reward": reward, "profile": "fresh"}
+                rows.append(label(f"t{n}", user, request, answer.text) | of_sample | scored)
+        return _published(self.root / f"samples-{len(list(self.root.iterdir()))}", rows, SAMPLES)
+
+    def train(self, name: str, *overrides: str, samples: DatasetRef | None = None) -> TrainingResult:
+        """The candidate of a method that is forced, through selection's tables, plan and trainer."""
+        context = self.context(name, recipe_of(*overrides))
+        agreed = self._ids
+        tables = build(context, self.labels, HeldApart({}), lambda: agreed, Trust(), samples)
+        plan = plan_training(context, tables, {}, lambda: agreed)
+        result = train(context.store, plan, 3600.0, quiet)
+        if result is None:
+            raise RuntimeError(f"nothing was trained: {'; '.join(plan.decision.reasons)}")
+        return result
+
+
+def _published(folder: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
+    folder.mkdir(parents=True)
+    path = folder / "part-0.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    uri = str(folder if schema is LABELS else path)
+    return DatasetRef(uri=uri, rows=len(rows), digest=digest_file(path))
+
+
+def probe_shares(world: World, report: RewardModelReport, judge: Score) -> dict[str, float]:
+    """Of each of the recipe's probes, the share of pairs that the composite of both scorers orders right. The answers
+    are logged ones that users liked."""
+    settings = world.recipe.rewards.reward_model
+    assert settings is not None and report.model is not None
+    by_prompt = {prompt_text(request): request for request in world.logged.requests}
+    liked = [row for row in read_labels(world.labels) if (row.feedback or 0.0) > 0.5][: settings.probe_answers]
+    shares: dict[str, float] = {}
+    with open_scorer(report.model) as scorer:
+        for probe in settings.probes:
+            pairs = [(row, other) for row in liked if (other := twin(probe, row.prompt, row.completion)) is not None]
+            texts = [(by_prompt[row.prompt], text) for row, other in pairs for text in (row.completion, other)]
+            scored = scorer.score([AnsweredChat(request.messages, text) for request, text in texts])
+            values = [(f.value or 0.0) + judge(*each) for f, each in zip(scored, texts, strict=True)]
+            shares[probe.name] = fmean(a > b for a, b in zip(values[::2], values[1::2], strict=True))
+    return shares
