@@ -69,9 +69,16 @@ class Evidence(Record):
     """The thumbs, where there are both kinds: of one kind alone nothing is learned."""
     winners: int = 0
     """Prompts with a best answer among fresh samples."""
+    scored_prompts: int = 0
+    """Prompts without a reference whose fresh samples differ in score."""
     prompt_chars: float
     completion_chars: float
     """Mean lengths, for the estimate of cost."""
+
+    @property
+    def policy_prompts(self) -> int:
+        """Prompts that a policy can be trained to answer: those that can be checked, else those that can be scored."""
+        return self.frontier_prompts or self.scored_prompts
 
 
 def measure(
@@ -81,6 +88,7 @@ def measure(
     settings: Selection,
     thumbs: Sequence[Thumb] = (),
     winners: int = 0,
+    scored_prompts: int = 0,
 ) -> Evidence:
     """Evidence of a labelled set and of what was built from it."""
     groups = by_prompt(rows)
@@ -119,6 +127,7 @@ def measure(
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
         winners=winners,
+        scored_prompts=scored_prompts,
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )
