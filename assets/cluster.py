@@ -78,11 +78,16 @@ def train_on_cluster(
     settings = deployment.recipe().compute.kubernetes
     assert settings is not None, "only a recipe with compute.kubernetes comes here"
     context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration})  # whose gang: `jobs.sensors` asks
+    url = environment().judge[0]
+    if plan.scorers is not None and plan.scorers.ask_judge and not (url or settings.env.get("JUDGE_URL")):
+        raise ValueError("A judge scores the completions of this training, and no endpoint is set: set JUDGE_URL.")
+    addresses = {"JUDGE_URL": url} if url else {}
     reader = PodLines()
     hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
     with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:
         client = connect(deployment.kubeconfig())
-        return launch(deployment.store(), plan, settings, client, hooks, dict(session.get_bootstrap_env_vars()))
+        pipes = dict(session.get_bootstrap_env_vars())
+        return launch(deployment.store(), plan, settings, client, hooks, pipes, addresses)
 
 
 def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deployment, plan: EvalPlan) -> EvalReport:

@@ -15,6 +15,7 @@ from evals.suites import suites
 from k8s.launch import account_for
 from k8s.ledger import Ledger
 from pipeline import layout
+from pipeline.demo.desk.judge_process import judge_at
 from pipeline.plots import training as training_plots
 from pipeline.recipe import Accelerator
 from pipeline.training.launch import train
@@ -51,7 +52,10 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
             check = launchable(recipe, training_plan, plan_path, lambda: suites(store, recipe.evaluation))
             refuse_unlaunchable(check)
         if recipe.compute.kubernetes is None:
-            result = train(store, training_plan, recipe.training.timeout_s, context.log.info)
+            scorers, given = training_plan.scorers, deployment.endpoints().judge
+            asked = training_plan.rewards.judge if scorers is not None and scorers.ask_judge else None
+            with judge_at(asked, given, store.path(layout.JUDGE_SERVER), context.log.info) as judge:
+                result = train(store, training_plan, recipe.training.timeout_s, context.log.info, judge)
         else:
             result = train_on_cluster(context, deployment, training_plan)
     except ValueError as refusal:  # what no retry can cure, TrainingRefused among it
@@ -124,6 +128,8 @@ def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) ->
         "cost in USD at least": _legible(account.usd.low),
         "launches": account.attempts,
         "engine": result.engine,
+        "judge tokens": result.judge_tokens,
+        "judge USD": _legible(result.judge_usd),
         "adapter digest": result.checkpoint.adapter.digest,
         "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),
         "model": dg.MetadataValue.path(result.checkpoint.model.uri),

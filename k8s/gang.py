@@ -48,14 +48,22 @@ class Gang(Record):
     pipes: dict[str, str] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
     """Environment that opens a Dagster Pipes session in the first pod; empty: none."""
     secret: str = ""
-    """Secret with the keys of what an evaluation asks; empty: none."""
+    """Secret with the keys of what is asked over the network; empty: none."""
 
 
 def gang_of(
-    plan: TrainingPlan, plan_path: Path, settings: Kubernetes, attempt: int = 1, pipes: dict[str, str] | None = None
+    plan: TrainingPlan,
+    plan_path: Path,
+    settings: Kubernetes,
+    attempt: int = 1,
+    pipes: dict[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> Gang:
-    """The gang that trains this plan. Raises ValueError for an instance type that is not known."""
-    digest = plan.digest()
+    """The gang that trains this plan. `addresses`: environment that says where a judge listens which scores
+    completions; what the recipe has goes before. Raises ValueError for an instance type that is not known."""
+    digest, asks = plan.digest(), plan.scorers is not None and plan.scorers.ask_judge
+    if asks:
+        settings = settings.model_copy(update={"env": {**(addresses or {}), **settings.env}})
     return Gang(
         name=object_name("train", plan.iteration, digest[:8], str(attempt)),
         iteration=plan.iteration,
@@ -70,6 +78,7 @@ def gang_of(
         instance=instance(settings.instance_type),
         settings=settings,
         pipes=pipes or {},
+        secret=(settings.secret or "") if asks else "",
     )
 
 

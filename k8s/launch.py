@@ -16,6 +16,7 @@ launcher or, where none lives any more, by `abandon`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from k8s.attempts import GangAttempts
@@ -43,14 +44,16 @@ def launch(
     client: KubernetesClient,
     hooks: Hooks,
     pipes: dict[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> TrainingResult | None:
     """Train a published plan on the cluster to its end; None when the plan is not to train.
 
-    `pipes`: environment of a Dagster Pipes session. Raises TrainingRefused for what no retry mends, else RuntimeError.
+    `pipes`: environment of a Dagster Pipes session. `addresses`: as in `gang_of`. Raises TrainingRefused for what
+    no retry mends, else RuntimeError.
     """
     if plan.decision.method == "none":
         return None
-    return run(training_task(store, plan, settings, pipes), client, hooks)
+    return run(training_task(store, plan, settings, pipes, addresses), client, hooks)
 
 
 def abandon(
@@ -61,12 +64,16 @@ def abandon(
 
 
 def training_task(
-    store: Store, plan: TrainingPlan, settings: Kubernetes, pipes: dict[str, str] | None = None
+    store: Store,
+    plan: TrainingPlan,
+    settings: Kubernetes,
+    pipes: dict[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> Task[TrainingResult]:
-    """The task of one training; `pipes` as in `launch`."""
+    """The task of one training; `pipes` and `addresses` as in `launch`."""
     path = _path(store, plan)
     return Task(
-        gang=lambda number: gang_of(plan, path, settings, number, pipes),
+        gang=lambda number: gang_of(plan, path, settings, number, pipes, addresses),
         attempts=GangAttempts(store, plan.iteration),
         result=lambda: finished(store, plan),
         result_path=path.with_name(layout.RESULT_FILE),

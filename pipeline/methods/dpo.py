@@ -23,7 +23,7 @@ from pipeline.methods.method import (
     counted_by_trl,
     refuse_decided,
 )
-from pipeline.section import Length
+from pipeline.section import Added, Length, Observer
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -40,6 +40,7 @@ class DPO(Method):
 
     title: ClassVar[str] = "DPO"
     needs: ClassVar[tuple[EvidenceKey, ...]] = ("coverage", "pairs", "noise")
+    forced_on_scores: ClassVar[bool] = True
     keeps_reference: ClassVar[bool] = True
     material: ClassVar[Material] = "pairs"
     material_name: ClassVar[str] = "preference pairs"
@@ -62,6 +63,9 @@ class DPO(Method):
     """Weight of each of `loss_type`, in the same order."""
     max_tokens: PositiveInt | None = None
     """Prompt and completion together; a longer side of a pair is cut at its end. null: the model's context."""
+    kl_stop: Annotated[PositiveFloat | None, Observer, Added] = None
+    """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.
+    It needs training.validation."""
     trainer_args: dict[str, Any] = Field(default={})
     """Anything else that TRL's DPOConfig takes; under NeMo RL, its own keys."""
 
@@ -75,6 +79,10 @@ class DPO(Method):
     @property
     def examples_per_update(self) -> int:
         return self.batch_size
+
+    @property
+    def answer_kl_stop(self) -> float | None:
+        return self.kl_stop
 
     @property
     def scheduled_rows(self) -> int:

@@ -136,7 +136,8 @@ class GroupTrainer(GRPOTrainer):
         drawn: Any = super()._generate([row["prompt"] for row in rows])
         prompt_ids, completion_ids, _, completions, logprobs, *_ = drawn
         with self._setup.span("reward"):
-            rewards = self._setup.reward.rewards([messages[-1]["content"] for messages in completions], rows)
+            texts = [messages[-1]["content"] for messages in completions]
+            rewards = self._setup.reward.rewards(texts, rows, completion_ids)
         size = self._size
         parts = [slice(at, at + size) for at in range(0, len(rows), size)]
         return [

@@ -19,7 +19,7 @@ from pipeline.methods.method import (
     TrainingWork,
     refuse_decided,
 )
-from pipeline.section import Length, Section
+from pipeline.section import Added, Length, Observer, Section
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -53,8 +53,9 @@ class GRPO(Method):
 
     title: ClassVar[str] = "GRPO"
     needs: ClassVar[tuple[EvidenceKey, ...]] = ("coverage", "verifiable", "frontier", "zero_variance")
-    material: ClassVar[Material] = "frontier_prompts"
-    material_name: ClassVar[str] = "prompts on the frontier"
+    forced_on_scores: ClassVar[bool] = True
+    material: ClassVar[Material] = "policy_prompts"
+    material_name: ClassVar[str] = "prompts on the frontier, nor any whose fresh samples differ in score,"
     table: ClassVar[TableName] = "prompts"
     columns: ClassVar[tuple[str, ...]] = ("prompt", "reference", "verifier")
 
@@ -96,6 +97,9 @@ class GRPO(Method):
     """Replaces groups without a gradient; null: they stay in the batch."""
     generation: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
     """Who draws completions. vLLM needs a GPU; its own settings go through trainer_args."""
+    kl_stop: Annotated[PositiveFloat | None, Observer, Added] = 4.0
+    """Of a training on prompts without a reference: KL to the base model in nats an answer, on held-out prompts, above
+    which it is stopped; null: no limit. Measured on answers of about 15 tokens: longer ones may take more."""
     trainer_args: dict[str, Any] = Field(default={})
     """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded. Under NeMo RL:
     its own keys, such as `policy.train_micro_batch_size`."""
@@ -124,6 +128,10 @@ class GRPO(Method):
                 "the last batch of generation would be thrown away half used. Round it."
             )
         return self
+
+    @property
+    def answer_kl_stop(self) -> float | None:
+        return self.kl_stop
 
     @property
     def group_size(self) -> int | None:

@@ -23,7 +23,7 @@ EvidenceKey = Literal[
     "thumbs", "rarer_thumb", "signal", "winners", "scorer",
 ]  # fmt: skip
 """What a method may ask of the labelled set (pipeline/selection/checks.py holds each against its threshold)."""
-Material = Literal["frontier_prompts", "pairs", "contrasted_thumbs", "winners"]
+Material = Literal["policy_prompts", "pairs", "contrasted_thumbs", "winners"]
 """Counts of the evidence (pipeline/selection/evidence.py)."""
 TableName = Literal["prompts", "pairs", "thumbs", "winners"]
 """Tables of the preference dataset."""
@@ -98,8 +98,10 @@ class BatchReward(Protocol):
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[float | None]: ...
 
-    def rewards(self, completions: Sequence[str], rows: Sequence[Row]) -> list[float | None]:
-        """Of one completion for each row; None where the check could not tell."""
+    def rewards(
+        self, completions: Sequence[str], rows: Sequence[Row], ids: Sequence[Sequence[int]]
+    ) -> list[float | None]:
+        """Of one completion for each row, with its token ids; None where the check could not tell."""
         ...
 
 
@@ -155,6 +157,8 @@ class Method(Section):
     """How people read it."""
     needs: ClassVar[tuple[EvidenceKey, ...]]
     """Evidence that has to hold."""
+    forced_on_scores: ClassVar[bool] = False
+    """Where the recipe forces it, it may train on completions that no reference can check, only scorers."""
     keeps_reference: ClassVar[bool] = False
     """Its trainer keeps the base model beside a policy without an adapter."""
     material: ClassVar[Material]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.section import Section
+from pipeline.section import Added, Section
 
 INT32 = 2**31 - 1
 """Kubernetes keeps counts and seconds in 32 bits."""
@@ -86,6 +86,9 @@ class Kubernetes(Section):
     """Price of that volume; the default is that of FSx for Lustre (seed 002)."""
     env: dict[Variable, str] = Field(default={})
     """More environment of the trainer; no secrets."""
+    secret: Annotated[DnsName | None, Added] = None
+    """Secret of that namespace whose JUDGE_API_KEY the trainer gets, where a judge scores completions of a training;
+    null: no key."""
 
 
 class EvaluationPod(Section):

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveI
 
 from pipeline.methods import AnyMethod, MethodName, MethodSettings
 from pipeline.recipe.sentinel import Sentinel
-from pipeline.section import Length, Observer, Operational, Section
+from pipeline.section import Added, Length, Observer, Operational, Section
 
 
 class Lora(Section):
@@ -26,6 +26,9 @@ class Lora(Section):
     """nf4: the base in 4 bits (QLoRA, arXiv 2305.14314), through bitsandbytes; on a GPU only."""
 
 
+ScorerName = Literal["judge", "reward_model", "custom"]
+
+
 class Validation(Section):
     """Held-out prompts that the policy answers during training: what its progress and its health are judged by."""
 
@@ -39,6 +42,10 @@ class Validation(Section):
     """Length limit of an answer; one that reaches it counts as truncated. Under NeMo RL that of `grpo`."""
     seed: int = 17
     """Seed of the sampling, the same at each validation: differences are those of the policy."""
+    scorer: Annotated[ScorerName | None, Added] = None
+    """Scores the answers to held-out prompts without a reference: a score that falls stops the training, and the
+    checkpoint with the best one stays. null: where a training is rewarded by scorers, one that rewards.fresh does not
+    weigh, else the one that it weighs least."""
 
 
 class Checkpoints(Section):
@@ -52,7 +59,8 @@ class Checkpoints(Section):
     keep_last: PositiveInt = 2
     """Newest checkpoints that stay on the disk."""
     keep_best: NonNegativeInt = 1
-    """By held-out accuracy, beside the last ones; the first of them is what a stopped training ends with."""
+    """By held-out accuracy, or the second scorer's word, beside the last ones; the first of them is what a stopped
+    training ends with."""
     mirror: str | None = None
     """Object store to copy each checkpoint to, such as s3://bucket/prefix, for nodes whose disk dies with them."""
 

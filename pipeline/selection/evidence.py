@@ -71,9 +71,16 @@ class Evidence(Record):
     """Prompts with a best answer among fresh samples."""
     scorers: ScorerEvidence = ScorerEvidence()
     """Of the fresh samples."""
+    scored_prompts: int = 0
+    """Prompts without a reference whose fresh samples differ in score."""
     prompt_chars: float
     completion_chars: float
     """Mean lengths, for the estimate of cost."""
+
+    @property
+    def policy_prompts(self) -> int:
+        """Prompts that a policy can be trained to answer: those that can be checked, else those that can be scored."""
+        return self.frontier_prompts or self.scored_prompts
 
 
 def measure(
@@ -84,6 +91,7 @@ def measure(
     thumbs: Sequence[RatedAnswer] = (),
     winners: int = 0,
     scorers: ScorerEvidence | None = None,
+    scored_prompts: int = 0,
 ) -> Evidence:
     """Evidence of a labelled set and of what was built from it."""
     groups = by_prompt(rows)
@@ -123,6 +131,7 @@ def measure(
         contrasted_thumbs=len(thumbs) if rarer else 0,
         winners=winners,
         scorers=scorers or ScorerEvidence(),
+        scored_prompts=scored_prompts,
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )

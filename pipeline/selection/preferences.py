@@ -5,6 +5,8 @@ Owns the order of things: consent is checked again, evaluation items go, cluster
 and only then is anything paired. Owns the curriculum: prompts that were always right, or always wrong, on
 `curriculum_attempts` verified completions teach GRPO nothing (zero advantage; dynamic sampling, arXiv 2503.14476) and
 are left out; of the others those with the largest expected p(1 - p) come first (curriculum sampling, arXiv 2501.12599).
+Where none can be checked and the recipe forces a method that bears it, prompts whose fresh samples differ in score
+take their place.
 Departure: both papers choose by fresh rollouts, we by what is on record. Tables are in TRL's own columns.
 """
 
@@ -37,6 +39,7 @@ from pipeline.selection.pairing import (
     read_askable,
     read_samples,
 )
+from pipeline.selection.scored import in_order_of_spread
 from pipeline.selection.scorers import measure_scorers
 from pipeline.selection.thumbs import THUMBS, thumb_row, thumbs
 from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
@@ -143,17 +146,21 @@ def build(
         hidden = held_out(clusters, settings.held_out_share)
         trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
         watched = {prompt: group for prompt, group in groups.items() if clusters[prompt] in hidden}
-        forced = None if settings.method == "auto" else METHODS[settings.method].table
-        candidates = pairs(trained if forced == "pairs" else _trusted(trained), settings)
+        on_scores = settings.method != "auto" and METHODS[settings.method].forced_on_scores
+        candidates = pairs(trained if on_scores else _trusted(trained), settings)
         kept = cap_principals(candidates, settings.max_principal_share, settings.max_tenant_share)
         rated, unclear = thumbs(trained)
         liked_or_not = cap_principals(rated, settings.max_principal_share, settings.max_tenant_share)
         best = winners(trained)
         prompt_stats = [stats for prompt, group in trained.items() if (stats := _stats_of(prompt, group, settings))]
+        checkable = [each for each in _in_order(prompt_stats) if each.status in TRAINABLE]
+        scored = in_order_of_spread(trained)
         asked = [stats for prompt, group in watched.items() if (stats := _stats_of(prompt, group, settings))]
         tables = {
             "pairs": pa.Table.from_pylist([_pair_row(pair, clusters) for pair in kept], PAIRS),
-            "prompts": _prompt_table([each for each in _in_order(prompt_stats) if each.status in TRAINABLE], clusters),
+            "prompts": _prompt_table(checkable, clusters)
+            if checkable or not on_scores
+            else pa.Table.from_pylist(list(_unverified(scored, clusters)), PROMPTS),
             "groups": pa.Table.from_pylist(_group_rows(trained, clusters), GROUPS),
             "held_out_pairs": pa.Table.from_pylist([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
             "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
@@ -173,6 +180,7 @@ def build(
                 liked_or_not,
                 len(best),
                 measure_scorers(trained, context.recipe.rewards.fresh, reward_model),
+                len(scored),
             ),
             contamination=usable.contamination,
             frozen=usable.frozen,

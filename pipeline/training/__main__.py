@@ -114,6 +114,9 @@ def verify_inputs(plan: TrainingPlan) -> None:
             raise ValueError(
                 f"{data.uri} changed since the plan was made. Make it anew: python -m jobs.retry training_plan"
             )
+    scorer = plan.scorers.reward_model if plan.scorers is not None else None
+    if scorer is not None and digest_dir(Path(scorer.uri)) != scorer.digest:
+        raise ValueError(f"{scorer.uri}, which scores completions, changed since the plan was made. Restore it.")
     if digest_dir(Path(plan.base.uri)) != plan.base.digest:
         raise ValueError(f"{plan.base.uri} changed since the plan was made. Restore it, or start a new iteration.")
 

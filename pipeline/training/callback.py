@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ SHOWN = {
     "rewards/accuracies": "pairs ranked right",
     "loss": "loss",
     "held_out/accuracy": "held out",
+    "held_out/second_score": "second score",
     "tokens_per_s": "tokens/s",
 }
 
@@ -52,10 +54,12 @@ class ProgressCallback(TrainerCallback):
         self._cadence = SaveSchedule(plan.training.checkpoints)
         self._block = plan.trained_by().updates_per_batch
         self.health = Health()
-        self._watch = sentinel.HealthMonitor(plan.training.sentinel, plan.trained_by().answer_kl_stop)
+        self._watch = sentinel.HealthMonitor(plan.training.sentinel, plan.answer_kl_stop)
         self.leaving = self.stopped = self.solved = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
         early, because it has nothing left to learn."""
+        self._second_scores: list[float | None] = []
+        """At each validation of what was trained."""
         self._trainer: Trainer | None = None
         self._rates: Rates | None = None
         self._step_begun = self._saved = self._logged = time.monotonic()
@@ -81,6 +85,7 @@ class ProgressCallback(TrainerCallback):
             state.log_history.append({"step": 0, **self._held_out})
             self._held_out = {}
         for row in state.log_history:
+            self._note_score(row)
             self.health = sentinel.remember(self.health, self._watch.add(row))
         self._saved, self._termination.loaded = time.monotonic(), True
 
@@ -127,7 +132,7 @@ class ProgressCallback(TrainerCallback):
         assert self._validator is not None and self._trainer is not None
         begun = time.monotonic()
         self._held_out = self._validator(self._trainer)
-        self._scored = step, self._held_out.get("held_out/accuracy")
+        self._scored = step, self._held_out.get(self._plan.judged_by)
         seconds = time.monotonic() - begun
         self._termination.validated(seconds)
         self._journal.add("validated", step, {"validation": seconds})
@@ -148,6 +153,7 @@ class ProgressCallback(TrainerCallback):
         assert self._rates is not None
         row |= self._rates(row, self._spent) | memory()
         self._validated, self._held_out = bool(self._held_out), {}
+        self._note_score(row)
         before, findings = self.health, self._watch.add(row)
         for finding in findings:
             self._stop(control, finding) if finding.verdict == "STOP" else self._add_finding(finding)
@@ -190,6 +196,17 @@ class ProgressCallback(TrainerCallback):
         emit(f"ends here: {state.max_steps - state.global_step} of {state.max_steps} steps are left out")
         self.solved = control.should_training_stop = True
         self.leaving = control.should_save = False
+
+    @property
+    def was_better(self) -> bool:
+        """Whether an earlier checkpoint has a second score that the last weights do not pass."""
+        *earlier, last = self._second_scores or [None]
+        known = [score for score in earlier if score is not None]
+        return bool(known) and (last is None or last <= max(known))
+
+    def _note_score(self, row: Mapping[str, Any]) -> None:
+        if self._plan.scorers is not None and row.get("step", 0) > 0 and "held_out/length" in row:
+            self._second_scores.append(row.get(self._plan.judged_by))
 
     def collapse(self, reason: str) -> None:
         """The policy cannot even be sampled from any more: to run again would end here again."""

@@ -23,7 +23,7 @@ def take_back(plan: TrainingPlan, trainer: Trainer, folder: Path, best: Path | N
     if best is None:
         emit("stopped before any checkpoint: the base model stands")
         return CheckpointRef(adapter=plan.base, model=plan.base, step=0)
-    emit(f"stopped: the best checkpoint is {best.name}")
+    emit(f"the best checkpoint is {best.name}: it stays, and what came after it does not")
 
     def copy(to: Path) -> None:
         to.mkdir(parents=True)

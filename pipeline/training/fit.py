@@ -23,8 +23,10 @@ from pipeline.training.checkpoints import Checkpointer, room
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution
 from pipeline.training.export import export, take_back
+from pipeline.training.fresh_scores import FreshScores
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import TrainingJournal, read_journal
+from pipeline.training.judge_scores import spending_in
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.result import PREEMPTED, InvalidPlan, TrainingResult
@@ -40,13 +42,15 @@ def run(
     setup: PlanSetup,
     arguments: TrainingArguments,
     check: Grader,
+    scores: FreshScores | None = None,
     started_at: float | None = None,
     fence: Callable[[], None] = lambda: None,
 ) -> TrainingResult | None:
     """Train to the end from the newest complete checkpoint, export, and return the result (None on all ranks but 0).
 
     `started_at`: when this process did, in seconds since the epoch. `fence` raises for an attempt that was replaced;
-    it is asked before anything is published. Exits with 143 after a SIGTERM, a checkpoint saved.
+    it is asked before anything is published. `scores`: of the plan's scorers. Exits with 143 after a SIGTERM, a
+    checkpoint saved.
     """
     plan, folder = setup.plan, setup.folder
     first = PartialState().is_main_process
@@ -55,7 +59,7 @@ def run(
     resume = _from_first(checkpointer.newest() if checkpointer else None)
     journal.add("started", int(resume.name.removeprefix("step-")) if resume else 0, at=started_at)
     progress = ProgressCallback(
-        plan, checkpointer, journal, setup.clock, _validator(plan, check), folder / "completions"
+        plan, checkpointer, journal, setup.clock, _validator(plan, check, scores), folder / "completions"
     )
     trainer = _build(setup, arguments, progress)
     if resume is not None:
@@ -67,7 +71,7 @@ def run(
         PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
         sys.exit(PREEMPTED)
     fence()
-    if progress.stopped:
+    if progress.stopped or progress.was_better:
         checkpoint = take_back(plan, trainer, folder, checkpointer.best()) if checkpointer else None
     else:
         checkpoint = export(plan, trainer, folder)
@@ -87,10 +91,11 @@ def _checkpointer(plan: TrainingPlan, folder: Path, fence: Callable[[], None]) -
     )
 
 
-def _validator(plan: TrainingPlan, check: Grader) -> Validator | None:
+def _validator(plan: TrainingPlan, check: Grader, scores: FreshScores | None) -> Validator | None:
     if plan.held_out is None:
         return None
-    return Validator(read_held_out(plan.held_out.uri), check, plan.training.validation, load_tokenizer(plan))
+    rows, tokenizer = read_held_out(plan.held_out.uri), load_tokenizer(plan)
+    return Validator(rows, check, plan.training.validation, tokenizer, scores.watching if scores else None)
 
 
 def _build(setup: PlanSetup, arguments: TrainingArguments, progress: ProgressCallback) -> Trainer:
@@ -126,6 +131,7 @@ def _result(
 ) -> TrainingResult:
     events = read_journal(folder / JOURNAL)
     attempts = [event.step for event in events if event.kind == "started"]
+    spent = spending_in(folder)
     history = [row for row in trainer.state.log_history if "seconds/step" in row or "held_out/length" in row]
     return TrainingResult(
         iteration=plan.iteration,
@@ -139,6 +145,8 @@ def _result(
         goodput=account(events),
         preemptions=interruptions(events),
         engine="trl",
+        judge_tokens=spent.tokens,
+        judge_usd=spent.usd,
         untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved else 0,
     )
 

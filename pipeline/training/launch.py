@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 from pipeline import layout
+from pipeline.serving.endpoint import Endpoint
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
@@ -23,9 +24,12 @@ class TrainingRefused(ValueError):
     """The trainer will never run this plan (exit 64); the message says what to change. A retry cannot help."""
 
 
-def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str], None]) -> TrainingResult | None:
+def train(
+    store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str], None], judge: Endpoint | None = None
+) -> TrainingResult | None:
     """Train a published plan to its end, resuming what earlier attempts left; None when the plan is not to train.
 
+    `judge`: where the judge listens that scores completions, for a plan that asks one; None: as the environment says.
     Raises TrainingRefused, or RuntimeError for a pre-emption or a crash that a retry may get past.
     """
     if plan.decision.method == "none":
@@ -41,7 +45,7 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
         return existing
     command = [sys.executable, "-m", "pipeline.training", str(store.path(name, layout.PLAN))]
     command += ["--parent", str(os.getpid())]
-    code, tail = _follow(command, timeout_s, plan.training.grace_s, log)
+    code, tail = _follow(command, timeout_s, plan.training.grace_s, log, judge)
     if code == NEVER_RETRY:
         raise TrainingRefused(f"The trainer refuses the plan:\n{tail}")
     result = store.read(f"{name}/{layout.RESULT}", TrainingResult)
@@ -52,10 +56,15 @@ def train(store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str
     raise RuntimeError(f"Training ended with exit code {code}. Run it again to resume. Its last lines:\n{tail}")
 
 
-def _follow(command: list[str], timeout_s: float, grace_s: float, log: Callable[[str], None]) -> tuple[int, str]:
+def _follow(
+    command: list[str], timeout_s: float, grace_s: float, log: Callable[[str], None], judge: Endpoint | None
+) -> tuple[int, str]:
     """Run to the end, passing on the lines that the trainer marks; returns the exit code and the last lines."""
     tail: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    variables = {**os.environ, "JUDGE_URL": judge.url, "JUDGE_API_KEY": judge.api_key} if judge is not None else None
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables
+    ) as process:
         assert process.stdout is not None
         watchdog = _deadline(process, timeout_s)
         try:

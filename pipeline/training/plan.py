@@ -19,7 +19,8 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import DatasetRef, ModelRef, Record, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
-from pipeline.training.schedule import held_out_rows, schedule
+from pipeline.training.schedule import checkable, held_out_rows, schedule
+from pipeline.training.scoring import FreshScorers, scorers_of
 
 
 class TrainingPlan(Record):
@@ -43,12 +44,29 @@ class TrainingPlan(Record):
     """On each node."""
     peak_tflops: float
     """Dense bf16, of one device."""
+    scorers: FreshScorers | None = None
+    """Who scores what has no reference; None where nobody does."""
 
     def trained_by(self) -> AnyMethod:
         """`method`. Raises ValueError when the decision is not to train."""
         if self.method is None:
             raise ValueError("The plan's decision is 'none': there is nothing to train.")
         return self.method
+
+    @property
+    def on_scores(self) -> bool:
+        """Whether completions are rewarded that no reference can check."""
+        return self.scorers is not None and bool(self.scorers.reward)
+
+    @property
+    def answer_kl_stop(self) -> float | None:
+        """KL to the base model in nats an answer that stops the training; None: no such limit."""
+        return _answer_kl_stop(self.trained_by(), self.on_scores)
+
+    @property
+    def judged_by(self) -> str:
+        """The held-out metric that says which checkpoint is the best."""
+        return "held_out/accuracy" if self.scorers is None else "held_out/second_score"
 
     @property
     def world_size(self) -> int:
@@ -60,6 +78,8 @@ class TrainingPlan(Record):
         Checkpoints of another plan don't fit.
         """
         assert self.data is not None, "a plan without training has no digest"
+        rewarding = self.scorers if self.on_scores else None
+        scored_by = {"reward": rewarding.reward, "reward_model": _digest(rewarding)} if rewarding else None
         return digest_json(
             {
                 **settings(self.training, Operational, Observer),
@@ -68,6 +88,7 @@ class TrainingPlan(Record):
                 "base": self.base.digest,
                 "data": self.data.digest,
                 "world_size": self.world_size,
+                **({"scorers": scored_by} if scored_by else {}),
             }
         )
 
@@ -90,13 +111,17 @@ def plan_training(
 
     def make() -> TrainingPlan:
         decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, expected)
-        method, data, held_out, dropped = None, None, None, 0
+        method, data, held_out, scorers, dropped = None, None, None, None, 0
         if decision.method != "none":
             method = training.method(decision.method)
             agreed = frozenset(trace for trace, _ in governed())
             data, dropped = schedule(context, dataset, method, agreed)
-            held_out = held_out_rows(context, dataset, method, agreed)
-            _refuse_unwatched(method, training, held_out)
+            on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
+            scorers = scorers_of(context, on_scores)
+            held_out = held_out_rows(context, dataset, method, agreed, on_scores)
+            if held_out is None or checkable(held_out):
+                scorers = _unwatched(scorers)
+            _refuse_unwatched(method, training, held_out, on_scores)
         return TrainingPlan(
             iteration=iteration.id,
             decision=decision,
@@ -110,6 +135,7 @@ def plan_training(
             nodes=compute.nodes,
             processes=compute.processes,
             peak_tflops=compute.accelerator.peak_tflops,
+            scorers=scorers,
         )
 
     with shared_lock(store):
@@ -120,9 +146,28 @@ def plan_training(
         return placed
 
 
-def _refuse_unwatched(method: AnyMethod, training: Training, held_out: DatasetRef | None) -> None:
+def _answer_kl_stop(method: AnyMethod, on_scores: bool) -> float | None:
+    """A method that draws completions is held to its limit only where scorers reward them: a verifier is not fooled."""
+    return method.answer_kl_stop if on_scores or method.group_size is None else None
+
+
+def _digest(scorers: FreshScorers) -> str:
+    rewards = "reward_model" in scorers.reward and scorers.reward_model is not None
+    return scorers.reward_model.digest if rewards and scorers.reward_model else ""
+
+
+def _unwatched(scorers: FreshScorers | None) -> None:
+    """No second scorer where no held-out prompt lacks its reference. Raises ValueError where the reward needs one."""
+    if scorers is not None and scorers.reward:
+        raise ValueError(
+            "A second scorer has to watch held-out prompts without references, and there are none: raise "
+            "selection.held_out_share, or train by another method."
+        )
+
+
+def _refuse_unwatched(method: AnyMethod, training: Training, held_out: DatasetRef | None, on_scores: bool) -> None:
     """Raise ValueError for a limit on the KL of answers that no validation would measure."""
-    limit = method.answer_kl_stop
+    limit = _answer_kl_stop(method, on_scores)
     if limit is None:
         return
     lacks = ""

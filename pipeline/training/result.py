@@ -81,6 +81,10 @@ class TrainingResult(Record):
     engine: str = "trl"
     untrained_steps: int = 0
     """Steps of the plan that were left out because the task was solved before."""
+    judge_tokens: int = 0
+    """What the judge took that scored completions of this training, in tokens."""
+    judge_usd: float = 0.0
+    """The same in US dollars."""
 
 
 PREEMPTED = 143

@@ -1,87 +1,141 @@
 """The pipeline's own composite as the trainers' reward function: the same verdicts and sums as for logged traces.
 
 Owns what a batch of fresh completions is worth, and what it says of the policy's health. A completion whose check
-failed has no reward: None leaves it out of its group.
+failed has no reward: None leaves it out of its group. Of a prompt without a reference the scorers' word is composed
+as for fresh samples, but for one thing: where any of them could not speak there is no reward, for a group is held
+against one scale.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.rewards.composite import Reward, score_fresh
+from pipeline.rewards.composite import Reward, compose, score_fresh
 from pipeline.rewards.custom import CustomScorer, CustomTask
-from pipeline.rewards.records import COMPONENTS, Finding
+from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
+from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grader, VerifierTask
+from pipeline.training.fresh_scores import FreshAnswer, FreshScores
 from pipeline.training.texts import completion_statistics
 
 Messages = list[dict[str, str]]
 
 
 class FreshCompletion(NamedTuple):
-    """A completion of the policy to a prompt with a reference. `prompt`: chat messages as JSON."""
+    """A completion of the policy. `prompt`: chat messages as JSON; `check`: None where there is no reference; `ended`:
+    by its end token, not at its limit."""
 
-    check: VerifierTask
+    check: VerifierTask | None
     prompt: str
+    text: str
+    ended: bool
+
+
+UNENDED_REWARD = Reward(0.0, "", "fresh", {}, dict.fromkeys(COMPONENTS, DOES_NOT_APPLY))
+"""No scorer has seen the like of an answer that was cut, and a policy would learn never to end."""
 
 
 class RewardFunction:
     """Called by TRL with a batch's completions and the columns of its rows; returns a reward for each, or None.
 
-    `custom`: the user's own function, where the weights of `verified` name it.
+    `custom`: the user's own function, where the weights of `verified` name it. `scores`: of completions that no
+    reference can check. `stops`: ids of the tokens that end a completion.
     """
 
     __name__ = "composite"  # TRL names a metric after it
 
-    def __init__(self, settings: Rewards, check: Grader, custom: CustomScorer | None = None) -> None:
+    def __init__(
+        self,
+        settings: Rewards,
+        check: Grader,
+        custom: CustomScorer | None = None,
+        scores: FreshScores | None = None,
+        stops: Collection[int] = (),
+    ) -> None:
         self._settings, self._check, self._custom = settings, check, custom
+        self._strict = settings.model_copy(update={"min_weight": 1.0})
+        self._scores, self._stops = scores, frozenset(stops)
         self._known: dict[FreshCompletion, Reward] = {}
         self.last: list[float | None] = []
         """The rewards of the last batch that was asked for."""
 
-    def rewards(self, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
-        """Of one completion for each row of the plan; None where the check could not tell."""
-        fresh = [
-            FreshCompletion(VerifierTask(text, row["reference"], row["verifier"]), _as_json(row["prompt"]))
-            for text, row in zip(completions, rows, strict=True)
-        ]
+    def rewards(
+        self, completions: Sequence[str], rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]] = ()
+    ) -> list[float | None]:
+        """Of one completion for each row of the plan, with its token ids; None where the check could not tell."""
+        references, kinds, prompts = ([row[name] for row in rows] for name in ("reference", "verifier", "prompt"))
+        fresh = self._completions(completions, references, kinds, prompts, ids)
         return [reward.final_reward for reward in self.score(fresh)]
 
     def score(self, completions: Sequence[FreshCompletion]) -> list[Reward]:
         """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
         new = [fresh for fresh in dict.fromkeys(completions) if fresh not in self._known]
         if new:
-            grades, others = self._check([fresh.check for fresh in new]), self._others(new)
-            self._known |= {
-                fresh: score_fresh(fresh.check, grade, self._settings, findings)
-                for fresh, grade, findings in zip(new, grades, others, strict=True)
-            }
+            self._known |= self._checked([(each, each.check) for each in new if each.check is not None])
+            self._known |= self._scored([each for each in new if each.check is None])
         return [self._known[fresh] for fresh in completions]
 
-    def _others(self, completions: Sequence[FreshCompletion]) -> list[dict[str, Finding]]:
-        """What scorers beside verifier and rules make of each completion."""
-        if self._custom is None:
-            return [{} for _ in completions]
-        tasks = [CustomTask(prompt, check.completion, check.reference) for check, prompt in completions]
-        return [{"custom": score.finding} for score in self._custom(tasks)]
+    def _checked(self, completions: Sequence[tuple[FreshCompletion, VerifierTask]]) -> dict[FreshCompletion, Reward]:
+        """Of completions with a reference."""
+        if not completions:
+            return {}
+        checks = [check for _, check in completions]
+        grades, others = self._check(checks), [dict[str, Finding]() for _ in checks]
+        if self._custom is not None:
+            tasks = [CustomTask(fresh.prompt, check.completion, check.reference) for fresh, check in completions]
+            others = [{"custom": score.finding} for score in self._custom(tasks)]
+        return {
+            fresh: score_fresh(check, grade, self._settings, findings)
+            for (fresh, check), grade, findings in zip(completions, grades, others, strict=True)
+        }
+
+    def _scored(self, completions: Sequence[FreshCompletion]) -> dict[FreshCompletion, Reward]:
+        """Of completions without one: 0 where it has not ended, else what the scorers and the rules make of it."""
+        ended = [each for each in completions if each.ended]
+        rewards = {each: UNENDED_REWARD for each in completions if not each.ended}
+        if ended:
+            assert self._scores is not None, "a plan of such rows names its scorers"
+            said = self._scores.rewarding([FreshAnswer(each.prompt, each.text, True) for each in ended])
+            for each, findings in zip(ended, said, strict=True):
+                measured = measure(each.text, None, None, self._settings.rules)
+                rewards[each] = compose({**measured, **findings}, "fresh", self._strict)
+        return rewards
+
+    def _completions(
+        self,
+        texts: Sequence[str],
+        references: Sequence[str | None],
+        verifiers: Sequence[VerifierKind | None],
+        prompts: Sequence[Messages],
+        ids: Sequence[Sequence[int]],
+    ) -> list[FreshCompletion]:
+        asked = [_as_json(prompt) for prompt in prompts] or [""] * len(texts)
+        ends = [bool(each) and each[-1] in self._stops for each in ids] or [True] * len(texts)
+        return [
+            FreshCompletion(VerifierTask(text, reference, verifier), prompt, text, True)
+            if reference is not None and verifier is not None
+            else FreshCompletion(None, prompt, text, ended)
+            for text, reference, verifier, prompt, ended in zip(texts, references, verifiers, asked, ends, strict=True)
+        ]
 
     def __call__(
         self,
         completions: Sequence[Messages],
-        reference: Sequence[str],
-        verifier: Sequence[VerifierKind],
+        reference: Sequence[str | None],
+        verifier: Sequence[VerifierKind | None],
         prompts: Sequence[Messages] = (),
+        completion_ids: Sequence[Sequence[int]] = (),
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[float | None]:
         texts = [messages[-1]["content"] for messages in completions]
-        checks = [VerifierTask(*each) for each in zip(texts, reference, verifier, strict=True)]
-        asked_for = [_as_json(prompt) for prompt in prompts] or [""] * len(checks)
-        rewards = self.score([FreshCompletion(*each) for each in zip(checks, asked_for, strict=True)])
+        rewards = self.score(self._completions(texts, reference, verifier, prompts, completion_ids))
         self._known = {}
         if log_metric is not None:
             asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
@@ -97,13 +151,15 @@ def _as_json(prompt: Messages) -> str:
 
 
 def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:
-    """Metrics of a batch's rewards: accuracy, the share without a reward, and what their variance comes from.
+    """Metrics of a batch's rewards: accuracy, the share without a reward and why, and what their variance comes from.
 
     `component/<name>` is the covariance of a component's contribution with the reward over the reward's variance: these
     sum to 1. A policy that learns to break its checks shows in `abstained` first.
     """
     right = [value for reward in rewards if (value := reward.findings["correct"].value) is not None]
     metrics = {"abstained": fmean(reward.final_reward is None for reward in rewards)}
+    silent = Counter(reward.reason for reward in rewards if reward.final_reward is None)
+    metrics |= {f"abstained/{reason}": count / len(rewards) for reason, count in silent.items()}
     if right:
         metrics["accuracy"] = fmean(right)
     scored = [reward for reward in rewards if reward.final_reward is not None]

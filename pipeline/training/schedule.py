@@ -54,20 +54,31 @@ def schedule(
 
 
 def held_out_rows(
-    context: IterationContext, dataset: PreferenceDataset, method: Method, agreed: Collection[str]
+    context: IterationContext,
+    dataset: PreferenceDataset,
+    method: Method,
+    agreed: Collection[str],
+    on_scores: bool = False,
 ) -> DatasetRef | None:
     """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most.
 
     Where none of them has a reference, those without: answers to them tell drift, length and cuts, and no accuracy.
+    `on_scores`: the training has no references, and is judged by prompts of its own kind.
     """
     validation = context.recipe.training.validation
     if not validation.every_steps:
         return None
-    rows = _usable(dataset.held_out_prompts, agreed)
-    if not rows and "verifiable" not in method.needs and context.recipe.training.engine == "trl":
+    rows = [] if on_scores else _usable(dataset.held_out_prompts, agreed)
+    if not rows and (on_scores or "verifiable" not in method.needs) and context.recipe.training.engine == "trl":
         rows = _usable(dataset.held_out_unverified, agreed)
     rows = rows[: validation.prompts]
     return _write(context.store, context.iteration.path(layout.HELD_OUT_ROWS), rows, PROMPTS) if rows else None
+
+
+def checkable(held_out: DatasetRef) -> bool:
+    """Whether any of the prompts has a reference."""
+    references = pq.read_table(held_out.uri, columns=["reference"])["reference"]
+    return references.null_count < len(references)
 
 
 def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> DatasetRef:

@@ -5,7 +5,9 @@ The rules, over the metrics of the steps so far; each compares the mean of the l
 limit or with the first ones, and is silent where its metric is absent.
 - STOP by themselves: loss, gradient norm or reward that is no finite number, and a step without any reward; loss and
   gradient exactly 0 for a whole window while accuracy is no better than at first (TRL trains on, to the end); accuracy
-  under half of the first; KL to the base over 0.5 a token, or over the method's own limit for a whole answer.
+  under half of the first; KL to the base over 0.5 a token, or over the method's own limit for a whole answer; a second
+  scorer's held-out score that lies below its best at two validations in a row by more than their 95% noise, which is
+  over-optimisation of a reward that nothing can check, or a second scorer that is silent twice in a row.
 - HOLD, and STOP once accuracy has fallen as well: KL over 0.1 (limits of seed 000); entropy under 30% of the first,
   never an absolute threshold (entropy collapse, arXiv 2505.22617); length grown or shrunk by 30% (arXiv 2310.03716);
   openings shared across prompts, bigrams less varied (arXiv 1510.03055), refusals, missing answers, truncation, all of
@@ -31,6 +33,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from pipeline.estimate import Z95
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.training.result import Health, HealthFinding, Verdict
 
@@ -47,6 +50,9 @@ _HELD_OUT = "held_out/"
 _SCORE = "held_out/accuracy"
 _NO_GRADIENT = "frac_reward_zero_std"
 _COMPONENT = "component/"
+_REASON = "abstained/"
+_SECOND, _SILENT = "held_out/second_score", "held_out/second_abstained"
+_SCORERS = tuple(f"{_COMPONENT}{name}" for name in ("judge", "reward_model", "custom"))
 _SEVERITY: dict[Verdict, int] = {"PASS": 0, "HOLD": 1, "STOP": 2}
 
 
@@ -121,6 +127,10 @@ class HealthMonitor:
         values = self._values.get(_SCORE, [])
         return min(values[-VALIDATIONS:]) if len(values) > VALIDATIONS else None
 
+    def held_out(self, name: str) -> list[float]:
+        """A metric at every validation that has it."""
+        return self._values.get(name, [])
+
     def level(self, name: str) -> float | None:
         """Mean of the last values, for a metric with a limit of its own."""
         if name.startswith(_HELD_OUT):
@@ -179,7 +189,9 @@ def not_finite(watch: HealthMonitor) -> Said:
 
 def unscored(watch: HealthMonitor) -> Said:
     if watch.row.get("abstained") == 1.0:
-        return "STOP", "no completion of the step has a reward"
+        reasons = {name: share for name, share in watch.row.items() if name.startswith(_REASON)}
+        why = f": {max(reasons, key=lambda name: reasons[name]).removeprefix(_REASON)}" if reasons else ""
+        return "STOP", f"no completion of the step has a reward{why}"
     return _over(watch, watch.settings.abstained, "abstained")
 
 
@@ -219,6 +231,31 @@ def answer_kl(watch: HealthMonitor) -> Said:
     if far is None or limit is None or far <= limit:
         return None
     return "STOP", f"held-out answers are {far:.1f} nats from the base model, and kl_stop is {limit:g}"
+
+
+def second_score(watch: HealthMonitor) -> Said:
+    """Fallen below its best at two validations in a row, by more than the noise of the difference."""
+    scores = watch.held_out(_SECOND)
+    if _SECOND not in watch.row or len(scores) < 3:
+        return None
+    errors, last = watch.held_out("held_out/second_error"), len(scores) - VALIDATIONS
+    best = max(range(last), key=lambda at: scores[at])
+    noise = [Z95 * math.hypot(errors[best], errors[at]) for at in range(last, len(scores))]
+    if any(scores[best] - scores[at] <= most for at, most in zip(range(last, len(scores)), noise, strict=True)):
+        return None
+    return "STOP", (
+        f"the second scorer's held-out score fell from {scores[best]:.3g} to {scores[-2]:.3g} and {scores[-1]:.3g}, by "
+        f"more than noise ({noise[-1]:.2g}): the policy has learned to please its reward"
+    )
+
+
+def unwatched(watch: HealthMonitor) -> Said:
+    silent = watch.row.get(_SILENT)
+    if silent is None or _SECOND in watch.row:
+        return None
+    reason = f"the second scorer was silent on {silent:.0%} of the held-out answers"
+    twice = [share > 0.5 for share in watch.held_out(_SILENT)[-VALIDATIONS:]]
+    return ("STOP", f"{reason}, twice in a row: nobody watches") if len(twice) > 1 and all(twice) else ("HOLD", reason)
 
 
 def entropy(watch: HealthMonitor) -> Said:
@@ -278,13 +315,16 @@ def grad_norm(watch: HealthMonitor) -> Said:
 
 
 def one_component(watch: HealthMonitor) -> Said:
-    over = _over(watch, watch.settings.component_share, *watch.components())
+    components = watch.components()
+    if watch.latest(_SECOND) is not None:  # nothing here can be checked: the scorers are what the reward is to be of
+        components = [name for name in components if name not in _SCORERS]
+    over = _over(watch, watch.settings.component_share, *components)
     return _unexplained(watch, over, explained=(watch.score or 0.0) >= SOLVED)
 
 
 RULES: tuple[Rule, ...] = (
-    not_finite, unscored, no_gradient, accuracy_collapse, reward_diverges, kl, answer_kl, entropy, length, template,
-    unanswered, truncated, zero_variance, grad_norm, one_component, solved,
+    not_finite, unscored, no_gradient, accuracy_collapse, reward_diverges, kl, answer_kl, second_score, unwatched,
+    entropy, length, template, unanswered, truncated, zero_variance, grad_norm, one_component, solved,
 )  # fmt: skip
 
 

@@ -7,10 +7,12 @@ The ranks share the prompts; every rank generates equally often, for a sharded m
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -21,7 +23,9 @@ from trl.models.utils import unwrap_model_for_generation
 
 from pipeline.recipe import Validation
 from pipeline.recipe.rewards import VerifierKind
+from pipeline.rewards.records import Finding
 from pipeline.rewards.verifiers import Grader, VerifierTask
+from pipeline.training.fresh_scores import FreshAnswer
 from pipeline.training.texts import completion_statistics
 
 BATCH = 128
@@ -29,6 +33,10 @@ BATCH = 128
 _GATHER: Any = gather_object  # typed as never returning
 MICRO_BATCH = 16
 """Completions whose log-probabilities are taken at once: their logits are tokens x vocabulary."""
+
+
+MOST_SILENT = 0.5
+"""Share of answers without a second score above which the others tell nothing."""
 
 
 class HeldOut(NamedTuple):
@@ -49,6 +57,8 @@ class GradedCompletion(NamedTuple):
     tokens: int
     finished: bool
     kl: float | None
+    second: Finding | None = None
+    """The second scorer's word; None where nobody is asked."""
 
 
 def read_held_out(path: str | Path) -> list[HeldOut]:
@@ -57,9 +67,18 @@ def read_held_out(path: str | Path) -> list[HeldOut]:
 
 
 class Validator:
-    """Asks the same held-out prompts whenever it is called. `check` grades with the verifier of the rewards."""
+    """Asks the same held-out prompts whenever it is called. `check` grades with the verifier of the rewards;
+    `watching`: the second scorer, of prompts without references."""
 
-    def __init__(self, rows: Sequence[HeldOut], check: Grader, settings: Validation, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        rows: Sequence[HeldOut],
+        check: Grader,
+        settings: Validation,
+        tokenizer: Any,
+        watching: Callable[[Sequence[FreshAnswer]], list[Finding]] | None = None,
+    ) -> None:
+        self._watching = watching
         self._rows = [row for row in rows[: settings.prompts] for _ in range(settings.samples)]
         self._check, self._settings, self._tokenizer = check, settings, tokenizer
 
@@ -80,7 +99,19 @@ class Validator:
                 answers = self._answer(trainer, asked)[: len(mine)]
         finally:
             model.train(was_training)
-        return measured(_GATHER(answers))
+        return measured(_GATHER(self._watched(mine, answers)))
+
+    def _watched(self, rows: Sequence[HeldOut], answers: Sequence[GradedCompletion]) -> list[GradedCompletion]:
+        """The answers with the second scorer's word."""
+        if self._watching is None:
+            return list(answers)
+        said = self._watching(
+            [
+                FreshAnswer(json.dumps(row.prompt, ensure_ascii=False), answer.text, answer.finished)
+                for row, answer in zip(rows, answers, strict=True)
+            ]
+        )
+        return [answer._replace(second=finding) for answer, finding in zip(answers, said, strict=True)]
 
     def _answer(self, trainer: Trainer, rows: Sequence[HeldOut]) -> list[GradedCompletion]:
         answers: list[GradedCompletion] = []
@@ -159,7 +190,8 @@ class Validator:
 
 
 def measured(answers: Sequence[GradedCompletion]) -> dict[str, float]:
-    """The metrics of graded answers. `held_out/kl` is per token, `held_out/answer_kl` of a whole answer."""
+    """The metrics of graded answers. `held_out/kl` is per token, `held_out/answer_kl` of a whole answer;
+    `held_out/second_error` is the standard error of `held_out/second_score` over prompts."""
     tokens = sum(answer.tokens for answer in answers)
     graded = [answer.right for answer in answers if answer.right is not None]
     apart = [answer.kl for answer in answers if answer.kl is not None]
@@ -176,7 +208,25 @@ def measured(answers: Sequence[GradedCompletion]) -> dict[str, float]:
     if apart and tokens:
         answer_metrics["kl"] = sum(apart) / tokens
         answer_metrics["answer_kl"] = sum(apart) / len(apart)
+    answer_metrics |= _second(answers)
     return {f"held_out/{name}": value for name, value in answer_metrics.items() if not math.isnan(value)}
+
+
+def _second(answers: Sequence[GradedCompletion]) -> dict[str, float]:
+    """The second scorer's mean over prompts, which are the independent units; none where it is silent on most."""
+    asked = [(answer.prompt, answer.second.value) for answer in answers if answer.second is not None]
+    if not asked:
+        return {}
+    by_prompt: dict[str, list[float]] = {}
+    for prompt, value in asked:
+        if value is not None:
+            by_prompt.setdefault(prompt, []).append(value)
+    silent = sum(value is None for _, value in asked) / len(asked)
+    means = [fmean(values) for values in by_prompt.values()]
+    if silent > MOST_SILENT:
+        return {"second_abstained": silent}
+    error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 1.0
+    return {"second_abstained": silent, "second_score": fmean(means), "second_error": error}
 
 
 def _log_probabilities(

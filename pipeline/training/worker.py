@@ -16,11 +16,13 @@ from pipeline import layout
 from pipeline.locations import record_of_iteration
 from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import grader_of
+from pipeline.serving.decoding import stop_ids
 from pipeline.storage import to_json, write_atomically
 from pipeline.training import fit
 from pipeline.training.checkpoints import FencingToken, only_writer
 from pipeline.training.checkpoints.writer import check as check_turn
 from pipeline.training.distribution import check_world, environment
+from pipeline.training.fresh_scores import open_scores
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.result import InvalidPlan
@@ -51,18 +53,21 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
         try:
             check_world(plan, os.environ)
             os.environ.update(environment(plan.training.distribution, on_gpu=torch.cuda.is_available()))
-            load_tokenizer(plan)
-            custom = custom_scorer("verified", plan.rewards) if method.table == "prompts" else None
+            tokenizer = load_tokenizer(plan)
+            checked = method.group_size is not None and not plan.on_scores
+            custom = custom_scorer("verified", plan.rewards) if checked else None
             if custom is not None:
                 custom.start()
                 scorers.callback(custom.close)
-            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check, custom))
+            scores = scorers.enter_context(open_scores(plan, folder)) if plan.scorers is not None else None
+            stops = stop_ids(plan.base.uri, tokenizer)
+            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check, custom, scores, stops))
             arguments = method.arguments(setup)
             setup.check_prompts()
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
             raise InvalidPlan(f"{type(error).__name__}: {error}") from error
         emit(f"{method.title} of {plan.base.uri}, {method.steps} steps, {plan.world_size} process(es)")
-        result = fit.run(setup, arguments, check, started_at, fence)
+        result = fit.run(setup, arguments, check, scores, started_at, fence)
         if result is not None:
             fence()
             document = record_of_iteration(folder / layout.RESULT_FILE)

@@ -90,7 +90,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     }
     assert fields(Training, Observer) == {
         **dict.fromkeys(("validation", "sentinel"), True),
-        **{name: {"kl_stop": True} for name in ("kto", "sft")},
+        **{name: {"kl_stop": True} for name in ("grpo", "dpo", "kto", "sft")},
     }
     assert fields(Training, Length) == {
         **{name: {"steps": True, "learning_rate": True} for name in ("grpo", "dpo", "kto", "sft")},

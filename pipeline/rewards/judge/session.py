@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 
@@ -44,10 +46,19 @@ class JudgeSession:
         return admit(self._settings, self.id, lineage, self.score)
 
     def score(
-        self, asked: Sequence[JudgeRequest], done: Callable[[int, Judgement], None] | None = None
+        self,
+        asked: Sequence[JudgeRequest],
+        done: Callable[[int, Judgement], None] | None = None,
+        within_s: float | None = None,
     ) -> list[Judgement]:
-        """One judgement each, in their order. `done(place, judgement)` is called as soon as one is known."""
-        return self._loop.all(asked, self._score, done)
+        """One judgement each, in their order. `done(place, judgement)` is called as soon as one is known.
+
+        `within_s`: seconds for all of them together; what has no answer by then is none, with the reason.
+        """
+        if within_s is None:
+            return self._loop.all(asked, self._score, done)
+        ends = time.monotonic() + within_s
+        return self._loop.all(asked, lambda each: self._score_until(ends, each), done)
 
     def compare(
         self, asked: Sequence[PairComparison], done: Callable[[int, Preferred], None] | None = None
@@ -63,6 +74,13 @@ class JudgeSession:
         if isinstance(read, int):
             return Judgement(score=(read - 1) / 4, tokens=answer.tokens, usd=answer.usd)
         return Judgement(score=None, reason=str(read), tokens=answer.tokens, usd=answer.usd)
+
+    async def _score_until(self, ends: float, asked: JudgeRequest) -> Judgement:
+        try:
+            async with asyncio.timeout(ends - time.monotonic()):
+                return await self._score(asked)
+        except TimeoutError:
+            return Judgement(score=None, reason=JudgeReason.TIMEOUT)
 
     async def _compare(self, asked: PairComparison) -> Preferred:
         if self._too_long(asked.messages, asked.first, asked.second):

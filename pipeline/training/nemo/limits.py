@@ -43,5 +43,7 @@ def _shared(plan: TrainingPlan) -> Iterator[str]:
         yield f"training.distribution.strategy {strategy!r}: its DTensor backend shards everything. Set fsdp2."
     if training.checkpoints.interruption_every_s is not None:
         yield "training.checkpoints.interruption_every_s: it saves every so many steps. Unset it, and set every_steps."
+    if training.validation.scorer is not None:
+        yield f"training.validation.scorer {training.validation.scorer!r}: it asks no second scorer. Unset it."
     if training.checkpoints.mirror is not None:
         yield "training.checkpoints.mirror: it copies nothing. Unset it, and put data_root on a shared volume."

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.recipe.sentinel import Sentinel
-from pipeline.training.sentinel import RULES, HealthMonitor, answer_kl, check, review
+from pipeline.training.sentinel import RULES, HealthMonitor, check, review
 
 Row = dict[str, float]
 Shape = Callable[[int], float]
@@ -142,7 +142,8 @@ def test_no_gradient_is_silent_where_its_metric_is_absent(absent: str) -> None:
 
 def test_every_rule_is_tried() -> None:
     mark = next(m for m in test_a_rule_speaks_and_stays_silent_next_door.pytestmark if m.name == "parametrize")
-    assert {case[0] for case in mark.args[1]} == {rule.__name__ for rule in RULES if rule is not answer_kl}
+    apart = {"answer_kl", "second_score", "unwatched"}  # below
+    assert {case[0] for case in mark.args[1]} == {rule.__name__ for rule in RULES} - apart
 
 
 def test_an_answer_far_from_the_base_stops_at_the_limit() -> None:
@@ -291,3 +292,48 @@ def test_clean_rows_remove_no_finding(rows: list[Row], more: int) -> None:
 def test_a_metric_that_is_absent_makes_no_finding(absent: set[str]) -> None:
     rows = [{name: value for name, value in row.items() if name not in absent} for row in history()]
     assert check(rows, SETTINGS) == ()
+
+
+def second(*scores: float | None, error: float = 0.03) -> list[Row]:
+    """Validations of a training that nothing can check, by the second scorer's word; None: it was silent."""
+    health = {name: value for name, value in HEALTHY.items() if name != "accuracy"}
+    spoken = ({"held_out/second_score": score, "held_out/second_error": error} for score in scores if score is not None)
+    return [
+        {"step": float(at), **health, "held_out/length": 100.0, "held_out/second_abstained": float(score is None)}
+        | (next(spoken) if score is not None else {})
+        for at, score in enumerate(scores)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdict", "broken", "clean"),
+    [
+        ("second_score", "STOP", (0.5, 0.7, 0.55, 0.5), (0.5, 0.7, 0.65, 0.64)),
+        ("second_score", "STOP", (0.5, 0.3, 0.3), (0.5, 0.3, 0.5)),
+        ("unwatched", "STOP", (0.5, None, None), (None, 0.5, 0.5)),
+        ("unwatched", "HOLD", (0.5, 0.5, None), (0.5, None, 0.5)),
+    ],
+)
+def test_the_second_scorer_ends_a_training(
+    rule: str, verdict: str, broken: tuple[float | None, ...], clean: tuple[float | None, ...]
+) -> None:
+    assert found(second(*broken)) == {rule: verdict}
+    assert found(second(*clean)) == {}
+
+
+def test_a_second_score_that_fell_once_is_waited_for() -> None:
+    assert found(second(0.5, 0.7, 0.4)) == {}
+    assert review(second(0.5, 0.7, 0.4, 0.7, 0.4, 0.7), SETTINGS).verdict == "PASS"
+    assert found(second(0.5, 0.7, 0.4, 0.4, error=0.2)) == {}, "with so few prompts that is noise"
+
+
+def test_scorers_are_what_an_unchecked_reward_is_made_of() -> None:
+    rows = [row | {"component/judge": 0.9, "component/correct": 0.0} for row in second(*[0.5] * 12)]
+    assert found(rows) == {}
+    assert found([row | {"component/repetition": 0.9} for row in rows]) == {"one_component": "HOLD"}
+
+
+def test_a_step_without_rewards_names_the_reason() -> None:
+    row = {"step": 1.0, "abstained": 1.0, "abstained/judge_unreachable": 0.75, "abstained/judge_timeout": 0.25}
+    (finding,) = check([row], SETTINGS)
+    assert finding.reason == "no completion of the step has a reward: judge_unreachable"

@@ -1,0 +1,304 @@
+"""GRPO on prompts that no reference can check: who scores, who watches, and what ends it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.demo import MODEL_DIR
+from pipeline.methods import GRPO
+from pipeline.recipe import Rewards, Validation
+from pipeline.recipe.custom import located
+from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import Weights
+from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.storage import model_ref
+from pipeline.training.judge_scores import spending_in
+from pipeline.training.result import NEVER_RETRY
+from tests.fork_server import ForkServer, adapter_of, result_of
+from tests.pipeline.rewards.functions import write_function
+from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, scored, serving
+from tests.pipeline.training.plans import folder
+from tests.pipeline.training.scored_plans import ASKED, SETTINGS, loves, make_scored_plan, rubric
+
+LENGTH = """
+    def reward(prompt, completion, reference, metadata):
+        assert prompt[-1]["role"] == "user" and reference is None
+        return 1 / (1 + len(completion))
+"""
+WITHOUT_7 = """
+    def reward(prompt, completion, reference, metadata):
+        return 0.0 if "7" in completion else 1.0
+"""
+CONSTANT = """
+    def reward(prompt, completion, reference, metadata):
+        return 0.5
+"""
+NAN = """
+    def reward(prompt, completion, reference, metadata):
+        return float("nan") if completion[-1:] in "02468" else 0.5
+"""
+REPORT = RewardModelReport(iteration="", model=model_ref(MODEL_DIR), admitted=True)
+
+
+def by_text(server: Server, request: Request, place: int) -> Said:
+    return scored(grade(parts(request)["answer to be scored"]))
+
+
+def grade(text: str) -> int:
+    return hashlib.sha256(text.encode()).digest()[0] % 5 + 1
+
+
+def custom(root: Path, source: str, **weights: float) -> dict[str, Any]:
+    section = located(write_function(root / "function", source), root / "function")
+    return {"custom": section, "fresh": Weights(custom=1.0, **weights)}
+
+
+def plan_path(root: Path, *args: Any, **changes: Any) -> Path:
+    store, plan = make_scored_plan(root / "data", *args, **changes)
+    return folder(store, plan) / "plan.json"
+
+
+BOTH = Weights(judge=0.5, reward_model=0.5)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "changes", "complaint"),
+    [
+        ({}, {}, "rewards.fresh weighs no scorer that the recipe has"),
+        ({"judge": rubric()}, {}, "rewards.fresh pays by judge alone, and nothing else could watch"),
+        ({"judge": rubric(), "fresh": BOTH}, {"validation": Validation()}, "Set training.validation.every_steps"),
+        ({"judge": rubric()}, {"engine": "nemo_rl"}, "training.engine nemo_rl knows right and wrong alone"),
+        ({"judge": rubric(), "rag": {"model": "m"}}, {}, "weighs faithfulness, answer_relevancy, which no training"),
+        (
+            {"judge": rubric()},
+            {"validation": ASKED.model_copy(update={"scorer": "custom"})},
+            "training.validation.scorer names custom, and there is none",
+        ),
+        (
+            {"judge": rubric(), "fresh": BOTH, "reward_model": RewardModelSettings()},
+            {},
+            "reward model may not score a training: it is not there",
+        ),
+        (
+            {"judge": rubric(), "fresh": BOTH, "reward_model": RewardModelSettings()},
+            {"report": REPORT.model_copy(update={"admitted": False, "reasons": ("AUC .5",)})},
+            "reward model may not score a training: AUC .5",
+        ),
+        (
+            {"judge": rubric(), "fresh": BOTH, "reward_model": RewardModelSettings()},
+            {"report": REPORT, "held_out": False},
+            r"raise selection\.held_out_share",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_plan(
+    rewards: dict[str, Any], changes: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        make_scored_plan(tmp_path, Rewards(min_coverage=0, **rewards), **changes)
+
+
+def test_the_second_scorer_is_the_one_that_weighs_least(tmp_path: Path) -> None:
+    def watching(name: str, fresh: Weights, **changes: Any) -> str:
+        settings = {"judge": rubric(), "reward_model": RewardModelSettings()}
+        _, plan = make_scored_plan(tmp_path / name, Rewards(min_coverage=0, fresh=fresh, **settings), REPORT, **changes)
+        assert plan.scorers is not None and plan.on_scores and plan.answer_kl_stop == 4.0
+        return plan.scorers.watching
+
+    assert watching("a", Weights(judge=0.7, reward_model=0.3)) == "reward_model"
+    assert watching("b", BOTH) == "judge"
+    assert watching("c", Weights(reward_model=1.0)) == "judge", "the reward does not weigh it at all"
+    named = ASKED.model_copy(update={"scorer": "reward_model"})
+    assert watching("d", BOTH, validation=named) == "reward_model"
+
+
+def test_another_reward_model_is_another_training(tmp_path: Path) -> None:
+    rewards = Rewards(min_coverage=0, fresh=BOTH, judge=rubric(), reward_model=RewardModelSettings())
+    other = REPORT.model_copy(update={"model": model_ref(MODEL_DIR).model_copy(update={"digest": "other"})})
+    digests = [make_scored_plan(tmp_path / n, rewards, r)[1].digest() for n, r in (("a", REPORT), ("b", other))]
+    assert digests[0] != digests[1]
+
+
+@pytest.mark.slow
+def test_grpo_trains_on_a_reward_model_and_a_judge(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = loves("7", tmp_path / "thumbs")
+    judge = rubric(usd_per_million_prompt_tokens=1.0)
+    rewards = Rewards(min_coverage=0, fresh=BOTH, judge=judge, reward_model=RewardModelSettings())
+    path = plan_path(tmp_path, rewards, report)
+    with serving(by_text) as server:
+        monkeypatch.setenv("JUDGE_URL", server.url)
+        assert fork_server.attempt(path).code == 0, fork_server.said()
+    result = result_of(path)
+    assert result.judge_tokens == 100 * len(server.requests) > 0
+    assert result.judge_usd == pytest.approx(90e-6 * len(server.requests))
+    steps = [row for row in result.metrics if "loss" in row]
+    for step in steps:
+        assert step["abstained"] == 0 and "accuracy" not in step
+        shares = [step.get(f"component/{name}", 0.0) for name in ("judge", "reward_model")]
+        assert sum(shares) == pytest.approx(1.0)
+    watched = [row["held_out/second_score"] for row in result.metrics if "held_out/second_score" in row]
+    assert len(watched) == 3 and all(0 <= score <= 1 for score in watched), "before, at step 2 and at the end"
+    best = max((score, -step) for score, step in zip(watched[1:], (2, 4), strict=True))
+    assert result.checkpoint.step == -best[1], "the best second score stays, wherever it was"
+
+
+@pytest.mark.slow
+def test_a_killed_training_asks_the_judge_nothing_twice(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fickle(server: Server, request: Request, place: int) -> Said:
+        text = str(parts(request))
+        asked.append(text)
+        return scored(grade(text) if asked.count(text) == 1 else 1)
+
+    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, LENGTH, judge=1.0))
+    paths = [plan_path(tmp_path / name, rewards) for name in ("undisturbed", "killed")]
+    with serving(fickle) as server:
+        monkeypatch.setenv("JUDGE_URL", server.url)
+        assert fork_server.attempt(paths[0]).code == 0, fork_server.said()
+        undisturbed = sorted(asked)
+        asked.clear()
+        assert fork_server.attempt(paths[1], signal.SIGKILL, at="step 3/4").code != 0
+        assert fork_server.attempt(paths[1]).code == 0, fork_server.said()
+    assert "resuming at step-" in fork_server.said()
+    assert adapter_of(paths[1]) == adapter_of(paths[0])
+    assert sorted(asked) == undisturbed, "each completion once"
+    first, again = (result_of(path) for path in paths)
+    assert [row.get("reward") for row in first.metrics] == [row.get("reward") for row in again.metrics]
+    assert first.judge_tokens == again.judge_tokens == spending_in(paths[1].parent).tokens
+
+
+@pytest.mark.slow
+def test_a_judge_that_is_away_ends_the_training_with_its_name(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, LENGTH, judge=1.0))
+    path = plan_path(tmp_path, rewards)
+    monkeypatch.delenv("JUDGE_URL", raising=False)
+    assert fork_server.attempt(path).code == NEVER_RETRY
+    assert "JUDGE_URL is not set" in fork_server.said()
+    with serving(by_text) as server:
+        url = server.url
+    monkeypatch.setenv("JUDGE_URL", url)
+    assert fork_server.attempt(path).code == 0, fork_server.said()
+    result = result_of(path)
+    assert result.health.verdict == "STOP"
+    reasons = {finding.rule: finding.reason for finding in result.health.findings}
+    assert reasons["unscored"] == "no completion of the step has a reward: judge_unreachable"
+    assert (result.checkpoint.step, result.checkpoint.model.digest) == (0, model_ref(MODEL_DIR).digest)
+
+
+@pytest.mark.slow
+def test_what_the_judge_leaves_unanswered_has_no_reward(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs_at_times(server: Server, request: Request, place: int) -> Said:
+        text = parts(request)["answer to be scored"]
+        if grade(text) == 1:
+            server.closing.wait(60)
+        return scored(grade(text))
+
+    rewards = Rewards(
+        min_coverage=0, judge=rubric(concurrency=32, batch_timeout_s=3.0), **custom(tmp_path, LENGTH, judge=1.0)
+    )
+    path = plan_path(tmp_path, rewards, grpo=SETTINGS.model_copy(update={"steps": 2}))
+    with serving(hangs_at_times) as server:
+        monkeypatch.setenv("JUDGE_URL", server.url)
+        assert fork_server.attempt(path).code == 0, fork_server.said()
+    steps = [row for row in result_of(path).metrics if "loss" in row]
+    assert any(0 < step["abstained"] == step["abstained/judge_timeout"] < 1 for step in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "sign"), [(CONSTANT, "flat"), (NAN, "silent")])
+def test_a_scorer_that_tells_nothing_is_counted(
+    source: str, sign: str, tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, source))
+    path = plan_path(tmp_path, rewards, grpo=SETTINGS.model_copy(update={"steps": 2}))
+    with serving(by_text) as server:
+        monkeypatch.setenv("JUDGE_URL", server.url)
+        assert fork_server.attempt(path).code == 0, fork_server.said()
+    steps = [row for row in result_of(path).metrics if "loss" in row]
+    if sign == "silent":
+        assert all(0 < step["abstained"] == step["abstained/custom_invalid"] < 1 for step in steps)
+    cut = any(step["completions/clipped_ratio"] > 0 for step in steps)
+    if sign == "flat" and not cut:  # one that was cut is worth 0, and the others are not
+        assert all(step["frac_reward_zero_std"] == 1 and step["grad_norm"] == 0 for step in steps)
+
+
+@pytest.mark.slow
+def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_server: ForkServer) -> None:
+    """Users love a 7, which the second scorer forbids."""
+    report = loves("7", tmp_path / "thumbs")
+    given = custom(tmp_path, WITHOUT_7) | {"fresh": Weights(reward_model=1.0), "judged": Weights(custom=1.0)}
+    rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
+    greedy = GRPO(steps=40, prompts_per_step=8, num_generations=8, max_completion_tokens=32, learning_rate=6e-3)
+    asked = Validation(every_steps=4, prompts=16, samples=4, max_completion_tokens=32)
+    grpo = greedy.model_copy(update={"kl_stop": None})
+    path = plan_path(tmp_path, rewards, report, grpo=grpo, validation=asked)
+    assert fork_server.attempt(path).code == 0, fork_server.said()
+    result = result_of(path)
+    stopped = next(finding for finding in result.health.findings if finding.verdict == "STOP")
+    assert stopped.rule == "second_score", result.health
+    assert stopped.step < 40
+    rewarded = [row["reward"] for row in result.metrics if "reward" in row]
+    assert rewarded[-1] > rewarded[0], "its own reward rose all the while"
+    scores = {row["step"]: row["held_out/second_score"] for row in result.metrics if "held_out/second_score" in row}
+    best = max((score, -step) for step, score in scores.items() if 0 < step < stopped.step)
+    assert result.checkpoint.step == -best[1] < stopped.step
+
+
+@pytest.mark.slow
+def test_kl_ends_what_scorers_drive_too_far(tmp_path: Path, fork_server: ForkServer) -> None:
+    given = custom(tmp_path, LENGTH)
+    rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
+    report = loves("7", tmp_path / "thumbs")
+    wild = SETTINGS.model_copy(update={"steps": 12, "learning_rate": 1e-2, "kl_stop": 0.2})
+    path = plan_path(tmp_path, rewards, report, grpo=wild)
+    assert fork_server.attempt(path).code == 0, fork_server.said()
+    result = result_of(path)
+    rules = {finding.rule for finding in result.health.findings if finding.verdict == "STOP"}
+    assert rules & {"answer_kl", "second_score"} and result.checkpoint.step < 12
+
+
+def test_an_unended_completion_is_worth_nothing_to_anybody(tmp_path: Path) -> None:
+    from pipeline.rewards.records import Finding
+    from pipeline.training.fresh_scores import FreshAnswer, FreshScores
+    from pipeline.training.reward_function import RewardFunction
+
+    shown: list[str] = []
+
+    def judge(answers: Any) -> list[Finding]:
+        shown.extend(answer.text for answer in answers)
+        return [Finding(None, "judge_timeout") if a.text == "mute" else Finding(0.75) for a in answers]
+
+    settings = Rewards(fresh=Weights(judge=0.5, length=0.5))
+    scores = FreshScores({"judge": judge}, ("judge",), "judge")
+    reward = RewardFunction(settings, lambda tasks: [], scores=scores, stops={0})  # pyright: ignore[reportArgumentType]
+    rows = [{"prompt": [], "reference": None, "verifier": None}] * 4
+    texts = ["whole", "cut", "mute", "x" * 60]
+    assert reward.rewards(texts, rows, [[5, 0], [5, 6], [5, 0], [0]]) == [0.375, 0.0, None, 0.875]
+    assert shown == ["whole", "mute", "x" * 60]
+    answers = [FreshAnswer("[]", text, text != "cut") for text in texts]
+    assert [finding.value for finding in scores.watching(answers)] == [0.75, 0.0, None, 0.75]
+
+
+def test_rows_without_references_reach_the_trainer_as_they_are(tmp_path: Path) -> None:
+    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, LENGTH, judge=1.0))
+    _, plan = make_scored_plan(tmp_path / "data", rewards)
+    assert plan.data is not None and plan.held_out is not None
+    for data in (plan.data, plan.held_out):
+        assert set(pq.read_table(data.uri)["reference"].to_pylist()) == {None}
+    assert json.loads((tmp_path / "data" / "iterations" / plan.iteration / "training/plan.json").read_text())["scorers"]
