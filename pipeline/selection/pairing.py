@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 from pipeline.recipe import Selection
 from pipeline.storage import DatasetRef
 from pipeline.traces.arrow import pc
+from pipeline.traces.prompt_sets import UNANSWERED
 from pipeline.traces.tools import TOOL_CALLS
 
 
 class LabelledRow(NamedTuple):
-    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last three.
+    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last four.
 
     A fresh one has the ids, the user and the consent of the trace whose prompt it answers.
     """
@@ -52,14 +53,11 @@ class LabelledRow(NamedTuple):
     """Drawn for a logged prompt by the stage `samples`."""
     finished: bool = True
     """It ended by itself, and not at its limit; of a logged one that is not known."""
-
-    @property
-    def unanswered(self) -> bool:
-        """It is a prompt alone: of a prompt set, to which no trace has an answer."""
-        return not self.fresh and not self.completion.strip()
+    unanswered: bool = False
+    """It is a prompt alone, of a prompt set: nobody has answered it."""
 
 
-_COLUMNS = LabelledRow._fields[:-3]
+_COLUMNS = LabelledRow._fields[:-4]
 
 
 class Pair(NamedTuple):
@@ -95,8 +93,10 @@ def read_labels(labels: DatasetRef) -> list[LabelledRow]:
 def read_askable(labels: DatasetRef) -> list[LabelledRow]:
     """The labelled traces, and the prompts of a prompt set, which only fresh samples answer."""
     table = pq.read_table(labels.uri, columns=[*_COLUMNS, "reason"])
-    rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS)).drop_columns(["reason"])
-    return [LabelledRow(**row) for row in rows.to_pylist()]
+    rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS))
+    unanswered = [reason == UNANSWERED for reason in rows["reason"].to_pylist()]
+    given = rows.drop_columns(["reason"]).to_pylist()
+    return [LabelledRow(**row, unanswered=alone) for row, alone in zip(given, unanswered, strict=True)]
 
 
 def read_samples(samples: DatasetRef) -> list[LabelledRow]:
