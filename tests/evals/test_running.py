@@ -150,9 +150,7 @@ def test_a_killed_run_asks_again_what_was_in_flight_alone(tmp_path: Path) -> Non
             assert child[-1].wait(240) == (0 if at is None else -signal.SIGKILL)
         asked = Counter(
             (str(body["model"]), str(body["messages"]), int(body["seed"]))
-            for body in (
-                request.body for request in server.asked if request.body
-            )  # a kill can cut a request's body off
+            for body in (request.body for request in server.asked if request.body)  # a kill can cut one off
             if body["max_tokens"] != PROBE_SAMPLING.max_completion_tokens
         )
     assert len(asked) == 160 == kept(tmp_path / "killed")
