@@ -1,6 +1,7 @@
 """An event loop in a thread of its own, in which a server is asked: a caller may be inside of another loop too.
 
-`done` is called in the caller's thread: what it writes is written before the next answer is taken.
+`done` is called in the caller's thread. What it writes is written before another question takes the answer's place: a
+kill costs at most the answers of as many questions as may be in flight.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ class AskingLoop(Generic[C]):
     ) -> list[A]:
         """Every answer, in the order of the questions. A `done` that raises ends the asking; no request that waits is
         then made. An `answer` that raises ends it too: its error is raised, after `done` had the answers before."""
-        answered: queue.SimpleQueue[tuple[int, A] | None] = queue.SimpleQueue()
+        answered: queue.SimpleQueue[tuple[int, A, asyncio.Event] | None] = queue.SimpleQueue()
 
         async def work(places: Iterator[int]) -> None:
             for place in places:
-                answered.put((place, await answer(asked[place])))
+                taken = asyncio.Event()
+                answered.put((place, await answer(asked[place]), taken))
+                await taken.wait()
 
         async def ask() -> None:
             places = iter(range(len(asked)))
@@ -49,9 +52,11 @@ class AskingLoop(Generic[C]):
         answers: dict[int, A] = {}
         try:
             while (item := answered.get()) is not None:
-                answers[item[0]] = item[1]
+                place, one, taken = item
+                answers[place] = one
                 if done is not None:
-                    done(*item)
+                    done(place, one)
+                self._loop.call_soon_threadsafe(taken.set)
         except BaseException:  # whatever ended the caller ends the asking
             asking.cancel()
             raise

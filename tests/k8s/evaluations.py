@@ -30,6 +30,7 @@ SECTION = Evaluation(
     samples_per_item=2,
     max_completion_tokens=32,
     luck_per_year=None,
+    futility=False,
 )
 
 
