@@ -42,7 +42,7 @@ def make_scored_plan(
         for p in problems(3, "train", 48)
     ]
     prompts, nothing = table(store, "prompts", rows, PROMPTS), table(store, "none", [], PAIRS)
-    unverified = table(store, "unverified", rows[-16:] if held_out else [], PROMPTS)
+    unverified = table(store, "unverified", rows if held_out else [], PROMPTS)
     iteration, selection = identify(0, "m", model_ref(MODEL_DIR), prompts, ""), Selection(method="grpo")
     if report is not None:
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))

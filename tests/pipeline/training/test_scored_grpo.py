@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.methods import GRPO
-from pipeline.recipe import Rewards, Validation
+from pipeline.recipe import Rewards, Sentinel, Validation
 from pipeline.recipe.custom import located
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.recipe.rewards import Weights
@@ -42,7 +42,7 @@ CONSTANT = """
 """
 NAN = """
     def reward(prompt, completion, reference, metadata):
-        return float("nan") if completion[-1:] in "02468" else 0.5
+        return float("nan") if len(completion) % 2 else 0.5
 """
 REPORT = RewardModelReport(iteration="", model=model_ref(MODEL_DIR), admitted=True)
 
@@ -232,7 +232,8 @@ def test_a_scorer_that_tells_nothing_is_counted(
         assert fork_server.attempt(path).code == 0, fork_server.said()
     steps = [row for row in result_of(path).metrics if "loss" in row]
     if sign == "silent":
-        assert all(0 < step["abstained"] == step["abstained/custom_invalid"] < 1 for step in steps)
+        assert any(0 < step["abstained"] < 1 for step in steps)
+        assert all(step["abstained"] == step.get("abstained/custom_invalid", 0.0) for step in steps)
     cut = any(step["completions/clipped_ratio"] > 0 for step in steps)
     if sign == "flat" and not cut:  # one that was cut is worth 0, and the others are not
         assert all(step["frac_reward_zero_std"] == 1 and step["grad_norm"] == 0 for step in steps)
@@ -244,10 +245,12 @@ def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_
     report = loves("7", tmp_path / "thumbs")
     given = custom(tmp_path, WITHOUT_7) | {"fresh": Weights(reward_model=1.0), "judged": Weights(custom=1.0)}
     rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
-    greedy = GRPO(steps=40, prompts_per_step=8, num_generations=8, max_completion_tokens=32, learning_rate=6e-3)
-    asked = Validation(every_steps=4, prompts=16, samples=4, max_completion_tokens=32)
-    grpo = greedy.model_copy(update={"kl_stop": None})
-    path = plan_path(tmp_path, rewards, report, grpo=grpo, validation=asked)
+    grpo = GRPO(
+        steps=40, prompts_per_step=8, num_generations=8, max_completion_tokens=32, learning_rate=4e-3, kl_stop=None
+    )
+    asked = Validation(every_steps=4, prompts=48, samples=2, max_completion_tokens=32)
+    no_kl = Sentinel(kl_stop=100.0)
+    path = plan_path(tmp_path, rewards, report, grpo=grpo, validation=asked, sentinel=no_kl)
     assert fork_server.attempt(path).code == 0, fork_server.said()
     result = result_of(path)
     stopped = next(finding for finding in result.health.findings if finding.verdict == "STOP")
