@@ -64,8 +64,13 @@ def make_scored_plan(
         clusters=48,
         held_out_clusters=0,
     )
-    given = {"grpo": SETTINGS, "validation": ASKED, "checkpoints": Checkpoints(every_steps=2), **training}
-    sections = {"rewards": rewards, "compute": Compute(), "selection": selection}
+    given: dict[str, Any] = {
+        "grpo": SETTINGS,
+        "validation": ASKED,
+        "checkpoints": Checkpoints(every_steps=2),
+        **training,
+    }
+    sections: dict[str, Any] = {"rewards": rewards, "compute": Compute(), "selection": selection}
     context = context_of(store, iteration, training=Training(**given), **sections)
     agreed = frozenset((row["trace_ids"][0], "") for row in rows)
     return store, plan_training(context, dataset, {}, lambda: agreed)

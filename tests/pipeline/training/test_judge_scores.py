@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_torn_line_is_asked_again(tmp_path: Path) -> None:
 def test_the_budget_is_of_the_whole_training_and_shared(tmp_path: Path) -> None:
     with serving(always(scored(4))) as server:
         assert ask(server.url, tmp_path, ["a"], max_tokens=4000) == [Finding(0.75)]
-        spent = {"max_tokens": spending_in(tmp_path).tokens}
+        spent: dict[str, Any] = {"max_tokens": spending_in(tmp_path).tokens}
         assert ask(server.url, tmp_path, ["a", "b"], **spent) == [Finding(0.75), Finding(None, "judge_budget")]
         assert ask(server.url, tmp_path, ["c"], rank=1, processes=2, max_tokens=20) == [Finding(None, "judge_budget")]
         assert len(server.requests) == 1

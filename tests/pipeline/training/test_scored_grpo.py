@@ -107,7 +107,7 @@ def test_what_cannot_be_meant_is_refused_with_the_plan(
 
 def test_the_second_scorer_is_the_one_that_weighs_least(tmp_path: Path) -> None:
     def watching(name: str, fresh: Weights, **changes: Any) -> str:
-        settings = {"judge": rubric(), "reward_model": RewardModelSettings()}
+        settings: dict[str, Any] = {"judge": rubric(), "reward_model": RewardModelSettings()}
         _, plan = make_scored_plan(tmp_path / name, Rewards(min_coverage=0, fresh=fresh, **settings), REPORT, **changes)
         assert plan.scorers is not None and plan.on_scores and plan.answer_kl_stop == 4.0
         return plan.scorers.watching
@@ -243,7 +243,10 @@ def test_a_scorer_that_tells_nothing_is_counted(
 def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_server: ForkServer) -> None:
     """Users love a 7, which the second scorer forbids."""
     report = loves("7", tmp_path / "thumbs")
-    given = custom(tmp_path, WITHOUT_7) | {"fresh": Weights(reward_model=1.0), "judged": Weights(custom=1.0)}
+    given: dict[str, Any] = custom(tmp_path, WITHOUT_7) | {
+        "fresh": Weights(reward_model=1.0),
+        "judged": Weights(custom=1.0),
+    }
     rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
     grpo = GRPO(
         steps=40, prompts_per_step=8, num_generations=8, max_completion_tokens=32, learning_rate=4e-3, kl_stop=None
@@ -265,7 +268,7 @@ def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_
 
 @pytest.mark.slow
 def test_kl_ends_what_scorers_drive_too_far(tmp_path: Path, fork_server: ForkServer) -> None:
-    given = custom(tmp_path, LENGTH)
+    given: dict[str, Any] = custom(tmp_path, LENGTH)
     rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
     report = loves("7", tmp_path / "thumbs")
     wild = SETTINGS.model_copy(update={"steps": 12, "learning_rate": 1e-2, "kl_stop": 0.2})
