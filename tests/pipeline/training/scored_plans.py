@@ -37,7 +37,7 @@ def make_scored_plan(
 ) -> tuple[Store, TrainingPlan]:
     """The judge, where `rewards` has one, was admitted before. `report`: of the iteration's reward model."""
     store = Store(root)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": [{"role": "user", "content": p.prompt}], "attempts": 0, "frontier": False, "trace_ids": [p.prompt]}
         for p in problems(3, "train", 48)
     ]
