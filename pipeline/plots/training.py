@@ -44,6 +44,7 @@ PROGRESS = (
     PlotLine("accuracy", "accuracy", ORANGE),
     PlotLine("rewards/accuracies", "pairs ranked right", GREEN),
     PlotLine("held_out/accuracy", "held-out accuracy", HELD_OUT),
+    PlotLine("held_out/second_score", "second scorer", PINK),
 )
 HEALTH = (
     PlotPanel(

@@ -37,12 +37,12 @@ def make_scored_plan(
 ) -> tuple[Store, TrainingPlan]:
     """The judge, where `rewards` has one, was admitted before. `report`: of the iteration's reward model."""
     store = Store(root)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": [{"role": "user", "content": p.prompt}], "attempts": 0, "frontier": False, "trace_ids": [p.prompt]}
         for p in problems(3, "train", 48)
     ]
     prompts, nothing = table(store, "prompts", rows, PROMPTS), table(store, "none", [], PAIRS)
-    unverified = table(store, "unverified", rows[-16:] if held_out else [], PROMPTS)
+    unverified = table(store, "unverified", rows if held_out else [], PROMPTS)
     iteration, selection = identify(0, "m", model_ref(MODEL_DIR), prompts, ""), Selection(method="grpo")
     if report is not None:
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))
@@ -64,8 +64,13 @@ def make_scored_plan(
         clusters=48,
         held_out_clusters=0,
     )
-    given = {"grpo": SETTINGS, "validation": ASKED, "checkpoints": Checkpoints(every_steps=2), **training}
-    sections = {"rewards": rewards, "compute": Compute(), "selection": selection}
+    given: dict[str, Any] = {
+        "grpo": SETTINGS,
+        "validation": ASKED,
+        "checkpoints": Checkpoints(every_steps=2),
+        **training,
+    }
+    sections: dict[str, Any] = {"rewards": rewards, "compute": Compute(), "selection": selection}
     context = context_of(store, iteration, training=Training(**given), **sections)
     agreed = frozenset((row["trace_ids"][0], "") for row in rows)
     return store, plan_training(context, dataset, {}, lambda: agreed)

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.methods import GRPO
-from pipeline.recipe import Rewards, Validation
+from pipeline.recipe import Rewards, Sentinel, Validation
 from pipeline.recipe.custom import located
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.recipe.rewards import Weights
@@ -39,10 +39,6 @@ WITHOUT_7 = """
 CONSTANT = """
     def reward(prompt, completion, reference, metadata):
         return 0.5
-"""
-NAN = """
-    def reward(prompt, completion, reference, metadata):
-        return float("nan") if completion[-1:] in "02468" else 0.5
 """
 REPORT = RewardModelReport(iteration="", model=model_ref(MODEL_DIR), admitted=True)
 
@@ -107,7 +103,7 @@ def test_what_cannot_be_meant_is_refused_with_the_plan(
 
 def test_the_second_scorer_is_the_one_that_weighs_least(tmp_path: Path) -> None:
     def watching(name: str, fresh: Weights, **changes: Any) -> str:
-        settings = {"judge": rubric(), "reward_model": RewardModelSettings()}
+        settings: dict[str, Any] = {"judge": rubric(), "reward_model": RewardModelSettings()}
         _, plan = make_scored_plan(tmp_path / name, Rewards(min_coverage=0, fresh=fresh, **settings), REPORT, **changes)
         assert plan.scorers is not None and plan.on_scores and plan.answer_kl_stop == 4.0
         return plan.scorers.watching
@@ -221,20 +217,17 @@ def test_what_the_judge_leaves_unanswered_has_no_reward(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "sign"), [(CONSTANT, "flat"), (NAN, "silent")])
 def test_a_scorer_that_tells_nothing_is_counted(
-    source: str, sign: str, tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, source))
+    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, CONSTANT))
     path = plan_path(tmp_path, rewards, grpo=SETTINGS.model_copy(update={"steps": 2}))
     with serving(by_text) as server:
         monkeypatch.setenv("JUDGE_URL", server.url)
         assert fork_server.attempt(path).code == 0, fork_server.said()
     steps = [row for row in result_of(path).metrics if "loss" in row]
-    if sign == "silent":
-        assert all(0 < step["abstained"] == step["abstained/custom_invalid"] < 1 for step in steps)
     cut = any(step["completions/clipped_ratio"] > 0 for step in steps)
-    if sign == "flat" and not cut:  # one that was cut is worth 0, and the others are not
+    if not cut:  # one that was cut is worth 0, and the others are not
         assert all(step["frac_reward_zero_std"] == 1 and step["grad_norm"] == 0 for step in steps)
 
 
@@ -242,12 +235,17 @@ def test_a_scorer_that_tells_nothing_is_counted(
 def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_server: ForkServer) -> None:
     """Users love a 7, which the second scorer forbids."""
     report = loves("7", tmp_path / "thumbs")
-    given = custom(tmp_path, WITHOUT_7) | {"fresh": Weights(reward_model=1.0), "judged": Weights(custom=1.0)}
+    given: dict[str, Any] = custom(tmp_path, WITHOUT_7) | {
+        "fresh": Weights(reward_model=1.0),
+        "judged": Weights(custom=1.0),
+    }
     rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
-    greedy = GRPO(steps=40, prompts_per_step=8, num_generations=8, max_completion_tokens=32, learning_rate=6e-3)
-    asked = Validation(every_steps=4, prompts=16, samples=4, max_completion_tokens=32)
-    grpo = greedy.model_copy(update={"kl_stop": None})
-    path = plan_path(tmp_path, rewards, report, grpo=grpo, validation=asked)
+    grpo = GRPO(
+        steps=40, prompts_per_step=8, num_generations=8, max_completion_tokens=32, learning_rate=4e-3, kl_stop=None
+    )
+    asked = Validation(every_steps=4, prompts=48, samples=2, max_completion_tokens=32)
+    no_kl = Sentinel(kl_stop=100.0)
+    path = plan_path(tmp_path, rewards, report, grpo=grpo, validation=asked, sentinel=no_kl)
     assert fork_server.attempt(path).code == 0, fork_server.said()
     result = result_of(path)
     stopped = next(finding for finding in result.health.findings if finding.verdict == "STOP")
@@ -262,7 +260,7 @@ def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_
 
 @pytest.mark.slow
 def test_kl_ends_what_scorers_drive_too_far(tmp_path: Path, fork_server: ForkServer) -> None:
-    given = custom(tmp_path, LENGTH)
+    given: dict[str, Any] = custom(tmp_path, LENGTH)
     rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
     report = loves("7", tmp_path / "thumbs")
     wild = SETTINGS.model_copy(update={"steps": 12, "learning_rate": 1e-2, "kl_stop": 0.2})

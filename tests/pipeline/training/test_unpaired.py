@@ -36,7 +36,7 @@ from pipeline.training.result import NEVER_RETRY
 from pipeline.training.schedule import SCHEMAS
 from tests.contexts import context_of
 from tests.fork_server import ForkServer, result_of
-from tests.pipeline.training.plans import KTO_SETTINGS, SFT_SETTINGS, THUMBS_DOWN, folder, make_plan
+from tests.pipeline.training.plans import DPO_SETTINGS, KTO_SETTINGS, SFT_SETTINGS, THUMBS_DOWN, folder, make_plan
 
 DAY = "2026-01-05"
 ASKED = Validation(every_steps=2, prompts=8, samples=1, max_completion_tokens=32)
@@ -149,6 +149,14 @@ def test_sft_of_all_weights_has_no_limit_on_kl(tmp_path: Path) -> None:
     ):
         make_plan(tmp_path, "sft", sft=limited, validation=ASKED, lora=None)
     assert make_plan(tmp_path / "kto", "kto", validation=ASKED, lora=None)[1].data is not None
+
+
+def test_dpo_may_have_a_limit_on_kl(tmp_path: Path) -> None:
+    limited = DPO_SETTINGS.model_copy(update={"kl_stop": 5.0})
+    with pytest.raises(ValueError, match=r"training\.dpo\.kl_stop 5 is measured when held-out prompts are answered"):
+        make_plan(tmp_path, "dpo", dpo=limited)
+    assert make_plan(tmp_path / "watched", "dpo", dpo=limited, validation=ASKED)[1].answer_kl_stop == 5.0
+    assert make_plan(tmp_path / "checked")[1].answer_kl_stop is None, "GRPO's own limit is of unchecked rewards"
 
 
 @pytest.mark.parametrize("method", METHODS)
