@@ -6,7 +6,9 @@ from evals import report
 from evals.gate import GateVerdict
 from evals.measurements import EvalReport
 from k8s.ledger import Ledger
+from pipeline.recipe import Evaluation
 from pipeline.rewards.records import RewardLabels
+from pipeline.samples.records import FreshSamples
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
@@ -23,6 +25,8 @@ class IterationRecords:
     trained: TrainingResult
     report: EvalReport | None = None
     account: Ledger | None = None
+    samples: FreshSamples | None = None
+    """None, as the account, in an iteration from before there were any."""
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -40,7 +44,7 @@ class IterationRecords:
         rule_tags = {
             f"health.{each.rule}": f"{each.verdict} at step {each.step}: {each.reason}" for each in health.findings
         }
-        return {"health": health.verdict, **rule_tags}
+        return {"health": health.verdict, **rule_tags, **scorer_tags(self.samples)}
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -86,6 +90,26 @@ class IterationRecords:
         return [*self.trained.metrics, last]
 
 
+def scorer_tags(samples: FreshSamples | None) -> dict[str, str]:
+    """Digests of the fresh samples and of who scored them: a part of what the model was made from."""
+    if samples is None or samples.dataset is None:
+        return {}
+    digests = {
+        "samples": samples.dataset.digest,
+        "samples.judge": samples.judge_id,
+        "reward_model": samples.reward_model,
+    }
+    return {name: digest for name, digest in digests.items() if digest}
+
+
+def limits(section: Evaluation) -> str:
+    """What a verdict over these suites cannot see."""
+    text = f"Asked: {', '.join(each.name for each in section.suites)}. "
+    if judged := [each.name for each in section.judged]:
+        return f"{text}A judge compares the answers of {', '.join(judged)}: what it does not see, the verdict does not."
+    return f"{text}Reward and evaluation share the verifier: what it cannot see, neither of them sees."
+
+
 def card_sections(records: IterationRecords, verdict: GateVerdict | None) -> dict[str, str]:
     """The sections of the model card, in Markdown. Without a verdict nothing was evaluated."""
     evaluated = "Not evaluated: the training stopped itself, and these are the best weights that it had before."
@@ -104,8 +128,5 @@ def card_sections(records: IterationRecords, verdict: GateVerdict | None) -> dic
         ),
         "Evaluation": evaluated,
         "Intended use": "The same traffic as the champion's that the traces come from; nothing else was measured.",
-        "Limits": (
-            "Judged on one held-out suite by one verifier. The reward and the evaluation share that verifier, so what "
-            "it cannot see, neither of them sees."
-        ),
+        "Limits": limits(records.report.section) if records.report else "Nothing was measured.",
     }

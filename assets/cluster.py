@@ -213,11 +213,25 @@ def judge_refusals(recipe: Recipe) -> list[str]:
     gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
     if not gating:
         return []
+    targets = [each.name for each in recipe.evaluation.judged if each.role == "target"]
+    if targets and _judged_by_its_teacher(recipe):
+        return [
+            f"the suite {targets[0]} is judged by the model whose scores are trained on: it would say how well its "
+            "taste was learnt, not whether answers are better. Name another one in evaluation.judge."
+        ]
     if recipe.gate_judge is None:
         return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
     if not environment().judge[0] and not is_desk_judge(recipe.gate_judge):
         return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
     return []
+
+
+def _judged_by_its_teacher(recipe: Recipe) -> bool:
+    """Whether the gate asks the judge whose scores enter the rewards."""
+    teacher, judge, rewards = recipe.rewards.judge, recipe.gate_judge, recipe.rewards
+    if teacher is None or judge is None or (teacher.model, teacher.digest) != (judge.model, judge.digest):
+        return False
+    return any(weights.judge > 0 for weights in (rewards.rated, rewards.judged, rewards.fresh))
 
 
 def address_refusals(recipe: Recipe) -> list[str]:

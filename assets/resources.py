@@ -9,7 +9,7 @@ import dagster as dg
 
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
-from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, TRACES
+from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
 from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
 from pipeline import layout
@@ -82,6 +82,7 @@ class Deployment(dg.ConfigurableResource):
             trained=CHECKPOINT.read(store, id),
             report=REPORT.read(store, id),
             account=store.read(iteration.path(layout.LEDGER), Ledger),
+            samples=SAMPLES.find(store, id),
         )
 
     def champion(self) -> ChampionState:

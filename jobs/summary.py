@@ -72,6 +72,12 @@ def _reward_model(record: Any) -> Iterator[str]:
         yield field("", reason)
 
 
+def _samples(record: Any) -> Iterator[str]:
+    if record.dataset is not None:
+        yield field("samples", f"{record.labelled:,} fresh completions of {record.prompts:,} prompts are scored")
+        yield field("  mean, best of k", f"{record.mean_reward:.3f}, {record.best_reward:.3f} (by the same scorers)")
+
+
 def _plan(record: Any) -> Iterator[str]:
     forced = " (forced by the recipe)" if record.decision.forced else ""
     yield field("method", f"{record.decision.method.upper()}{forced}")
@@ -142,6 +148,7 @@ TELLERS: dict[str, Callable[[Any], Iterator[str]]] = {
     "traces": _traces,
     "reward_labels": _labels,
     "reward_model": _reward_model,
+    "samples": _samples,
     "training_plan": _plan,
     "policy_checkpoint": _training,
     "eval_report": _evaluation,

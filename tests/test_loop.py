@@ -25,6 +25,7 @@ STAGES = [
     "traces",
     "reward_labels",
     "reward_model",
+    "samples",
     "preference_dataset",
     "training_plan",
     "policy_checkpoint",

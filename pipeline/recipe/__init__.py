@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from pipeline.locations import Uri
 from pipeline.recipe import custom
@@ -114,6 +114,15 @@ class Recipe(Section):
     erase_counts: Annotated[bool, Operational] = False
     """Forgetting a user takes the counts of their answers out of evidence bundles too, not their texts alone. Such a
     bundle no longer carries its verdict: it becomes EVIDENCE_REDUCED, and nothing new is promoted on it."""
+
+    @model_validator(mode="after")
+    def _prompts_are_answered(self) -> Recipe:
+        if self.traces.source.kind == "prompts" and self.samples is None:
+            raise ValueError(
+                "traces.source is a set of prompts without answers, and nothing draws any. Add a section samples, such "
+                "as samples: {prompts: 512, per_prompt: 8}."
+            )
+        return self
 
     @property
     def gate_judge(self) -> Judge | None:

@@ -64,6 +64,7 @@ def _meant(recipe: type[BaseModel], path: list[str], where: Sections) -> str:
     if near := _nearest(path[-1], fields):
         return f"Did you mean {near}?"
     places = [place for place in _all(recipe, ()) if place[-1] == path[-1]]
+    places.sort(key=lambda place: place[:1] != tuple(path[:1]))  # of the same section of the recipe first
     if places:
         return f"Did you mean {' or '.join(map('.'.join, places[:3]))}?"
     return f"There are: {', '.join(fields)}."

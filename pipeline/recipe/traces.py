@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from pipeline.section import Operational, Section, Share
 
@@ -98,9 +99,55 @@ class OpenAiLogsSource(Section):
     """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
+class PromptFields(Section):
+    """Which fields of a prompt set hold what. Without names, the first known layout that the set has."""
+
+    prompt: str | None = None
+    """Field of the problem, a text."""
+    reference: str | None = None
+    """Field of its answer or solution."""
+    metadata: tuple[str, ...] = ()
+    """Fields to keep beside it."""
+    system: str | None = None
+    """System message before each problem; null: none."""
+    split: str | None = None
+    """Split to read of a folder that has several; null: of a folder with several, none is read."""
+
+
+class PromptsSource(Section):
+    """A set of problems with their answers, such as GSM8K, OpenMathInstruct-2, DeepScaleR or MATH as published: JSON
+    lines (gzipped or not), Parquet, or a folder of them or saved by `datasets`. The recipe's `samples` answers them."""
+
+    kind: Literal["prompts"] = "prompts"
+    """Selects a prompt set."""
+    uri: str
+    """Path of the file or folder, on a disk of this machine."""
+    licence: Annotated[str, Field(min_length=1)]
+    """Licence under which the set may be trained on, such as MIT: it stands in the metadata of every row."""
+    consent: Literal[True]
+    """`true`: a person declares that licence and authors allow training. The set has no users who could say so."""
+    day: date
+    """The one day that all of its rows are dated: that of the release is a good one. Retention counts from it."""
+    fields: PromptFields = PromptFields()
+    """Which fields hold what."""
+
+    @field_validator("uri")
+    @classmethod
+    def _local(cls, uri: str) -> str:
+        if "://" in uri:
+            raise ValueError(f"{uri} is no path. Copy the prompt set to a disk and give its path there.")
+        return uri
+
+
 Attribution = Literal["promoted", "model", "none"]
 SourceSection = (
-    DemoSource | LangfuseExportSource | LangfuseUiSource | LangfusePostgresSource | OtelSource | OpenAiLogsSource
+    DemoSource
+    | LangfuseExportSource
+    | LangfuseUiSource
+    | LangfusePostgresSource
+    | OtelSource
+    | OpenAiLogsSource
+    | PromptsSource
 )
 
 
@@ -149,7 +196,8 @@ class Traces(Section):
     """Which traces count for the champion. `promoted`: those newer than its promotion (all, for the base model).
     `model`: those whose model has one of its names (docs/traces.md), where several models serve or deployment takes its
     time. `none`: all; every promotion then trains on the same traces again. null: `model` for the demo source, which
-    names its champions, `promoted` for every other. The digest of the dataset says what counted."""
+    names its champions, `none` for a prompt set, which each champion answers anew, `promoted` for every other. The
+    digest of the dataset says what counted."""
     min_admitted_share: Annotated[Share, Operational] = 0.01
     """Admitted share, of the rows that could have been, below which the source is taken for a wrong one: the stage
     fails and publishes nothing. A part below it is named in a warning. 0: no floor."""
@@ -157,6 +205,18 @@ class Traces(Section):
     """Where the governed table lies."""
     retention: Annotated[Retention, Operational] = Retention()
     """How long source files and days of the table are kept."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Traces:
+        if self.source.kind == "prompts" and self.retention.raw_days is not None:
+            raise ValueError(
+                "retention.raw_days deletes files of production, and a prompt set is none. Set it to null."
+            )
+        if self.source.kind == "prompts" and self.attribution == "model":
+            raise ValueError(
+                "attribution: model goes by who answered, and nobody has answered a prompt set. Leave it out."
+            )
+        return self
 
     @property
     def reader(self) -> str:
@@ -166,4 +226,5 @@ class Traces(Section):
     @property
     def counts(self) -> Attribution:
         """The rule of attribution in force."""
-        return self.attribution or ("model" if self.source.kind == "demo" else "promoted")
+        usual: dict[str, Attribution] = {"demo": "model", "prompts": "none"}
+        return self.attribution or usual.get(self.source.kind, "promoted")

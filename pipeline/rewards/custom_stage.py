@@ -21,7 +21,7 @@ def custom_keys(held: Mapping[int, RewardSample], id: str, settings: Rewards) ->
     return {
         at: custom_key(id, sample.trace_id, sample.observation_id, _task(sample))
         for at, sample in held.items()
-        if wants_custom(sample.profile, settings) and not sample.calls_tools
+        if wants_custom(sample.profile, settings) and not sample.unscored
     }
 
 

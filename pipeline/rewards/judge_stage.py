@@ -123,7 +123,7 @@ class JudgePanel:
                 self._judge.orders.new_day()
 
             def ask(batch: Sequence[RewardSample]) -> None:
-                asked = [sample for sample in batch if not sample.calls_tools]
+                asked = [sample for sample in batch if not sample.unscored]
                 for stage in self.stages:
                     stage.ask(asked, answered, writer)
 

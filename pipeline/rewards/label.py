@@ -50,7 +50,6 @@ from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
 from pipeline.traces.records import Scope
 from pipeline.traces.scope import where
-from pipeline.traces.tools import TOOL_CALLS
 
 Log = Callable[[str], None]
 
@@ -184,7 +183,7 @@ def label_samples(
     `others`: for each sample what scorers that keep no journal say of it.
     """
     paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
-    checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.calls_tools]
+    checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.unscored]
     verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
     asked = custom_keys(dict(enumerate(held)), part.custom_id, part.settings)
     for at, key in asked.items():
@@ -248,7 +247,7 @@ def _verdict_line(key: str, sample: RewardSample, grade: Grade, iteration: str) 
 
 def _paid_keys(panel: JudgeStageResult, sample: RewardSample, settings: Rewards) -> dict[str, str]:
     """Keys of what the paid judges should have said of a completion, or may have, by source."""
-    if sample.calls_tools:
+    if sample.unscored:
         return {}
     asked = wants_judge(sample, settings) or audits(sample, settings)
     keys = {"judge": judge_key(panel.judge_id, sample)} if asked else {}
@@ -277,14 +276,14 @@ def _label(
             findings |= _missing_judges(source, part.panel)
     spoken = {source: lines[key] for source, key in paid.items() if key in lines}
     reward = compose(findings, sample.profile, part.settings)
-    if sample.calls_tools:
-        reward = Reward(None, TOOL_CALLS, sample.profile, {}, {})
+    if sample.unscored:
+        reward = Reward(None, sample.unscored, sample.profile, {}, {})
     return {
         **{name: getattr(sample, name) for name in ("trace_id", "observation_id", "day", "timestamp", "tenant_id")},
         **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference")},
         "user_id": sample.principal,
         "verifier": sample.kind if verdict is not None else None,
-        "outcome": verdict.outcome if verdict is not None else TOOL_CALLS if sample.calls_tools else "no_reference",
+        "outcome": verdict.outcome if verdict is not None else sample.unscored or "no_reference",
         "answer": verdict.answer if verdict is not None else None,
         **_reward_columns(reward),
         "verifier_version": VERSION if verdict is not None else None,

@@ -58,7 +58,7 @@ LABELS = pa.schema(
         ("completion", pa.string()),
         ("reference", pa.string()),
         ("verifier", pa.string()),  # the kind of check; null without a reference
-        ("outcome", pa.string()),  # verifiers.Outcome, "no_reference" or "tool_calls"
+        ("outcome", pa.string()),  # verifiers.Outcome, "no_reference", "tool_calls" or "unanswered"
         ("answer", pa.string()),
         *((name, pa.float64()) for name in LOGGED),
         ("final_reward", pa.float64()),
@@ -164,11 +164,11 @@ class RewardLabels(Record):
     """`uri` is a folder of Parquet files with the columns of LABELS."""
     labelled: int
     coverage: float
-    """labelled / rows, in [0, 1]."""
+    """labelled / rows, in [0, 1]; of a prompt set without an answer yet there is nothing to cover: 1."""
     unlabelled: dict[str, int]
     """Rows without a label, by reason."""
     outcomes: dict[str, int]
-    """Verifier outcomes; `no_reference` and `tool_calls` count rows that could not be verified."""
+    """Verifier outcomes; `no_reference`, `tool_calls` and `unanswered` count rows that could not be verified."""
     profiles: dict[str, int]
     mean_reward: float
     histogram: tuple[int, ...]

@@ -20,7 +20,8 @@ from pipeline.rewards.feedback import principal, tenant_of
 from pipeline.rewards.rag import contexts_of
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.traces.arrow import pc
-from pipeline.traces.tools import calls_tools
+from pipeline.traces.prompt_sets import UNANSWERED
+from pipeline.traces.tools import TOOL_CALLS, calls_tools
 
 COLUMNS = (
     "trace_id",
@@ -62,8 +63,9 @@ class RewardSample(NamedTuple):
     kind: str
     feedback: Finding
     contexts: list[str]
-    calls_tools: bool
-    """Nothing here can hold a call: the row gets no reward, and nobody is asked about it."""
+    unscored: str
+    """Why the row gets no reward and nobody is asked about it: it calls tools, which nothing here can hold, or it is a
+    prompt that nobody has answered; "" for any other."""
     fresh: bool = False
     """Drawn now, and not what production answered."""
     metadata: str = "{}"
@@ -75,9 +77,7 @@ class RewardSample(NamedTuple):
 
     def answered(self, completion: str) -> RewardSample:
         """The same question with a fresh completion, of which nobody has said anything yet."""
-        return self._replace(
-            completion=completion, latency_s=None, feedback=DOES_NOT_APPLY, calls_tools=False, fresh=True
-        )
+        return self._replace(completion=completion, latency_s=None, feedback=DOES_NOT_APPLY, unscored="", fresh=True)
 
     @property
     def prompt(self) -> str:
@@ -111,9 +111,15 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         kind=_kind(metadata.get(settings.verifier.kind_key), settings.verifier.kind),
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
         contexts=contexts_of(row["metadata"], contexts_key) if contexts_key in metadata else [],
-        calls_tools=calls_tools(row),
+        unscored=_unscored(row),
         metadata=json.dumps(metadata, ensure_ascii=False, sort_keys=True) if settings.custom else "{}",
     )
+
+
+def _unscored(row: Mapping[str, Any]) -> str:
+    if calls_tools(row):
+        return TOOL_CALLS
+    return "" if row["completion"].strip() else UNANSWERED  # no gate admits an empty answer
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, str]:

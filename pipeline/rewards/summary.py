@@ -17,6 +17,7 @@ from pipeline.rewards.judge_stage import JudgeStageResult
 from pipeline.rewards.records import ABSENT, BINS, LABELS, ComponentSummary, CustomReport, JudgeReport, RewardLabels
 from pipeline.storage import DatasetRef
 from pipeline.traces.context import IterationContext
+from pipeline.traces.prompt_sets import UNANSWERED
 
 TEXTS = ("prompt", "completion", "reference", "answer")
 
@@ -41,12 +42,14 @@ def summarise(
     )
     drift.record(store, distribution)
     components = trust.components(labels)
+    unlabelled = _counts(labels, "reason")
+    answered = labels.num_rows - unlabelled.get(UNANSWERED, 0)
     return RewardLabels(
         iteration=iteration.id,
         dataset=dataset,
         labelled=len(rewards),
-        coverage=len(rewards) / labels.num_rows if labels.num_rows else 0.0,
-        unlabelled=_counts(labels, "reason"),
+        coverage=len(rewards) / answered if answered else float(bool(labels.num_rows)),
+        unlabelled=unlabelled,
         outcomes=_counts(labels, "outcome"),
         profiles=_counts(labels, "profile"),
         mean_reward=mean,

@@ -32,7 +32,7 @@ from pipeline.rewards.samples import COLUMNS, RewardSample, samples
 from pipeline.samples.draw import AskedModel, Draw, draw
 from pipeline.samples.prompts import sampled_prompts
 from pipeline.samples.records import SAMPLES, UNENDED, FreshSamples
-from pipeline.selection.pairing import LabelledRow, read_labels
+from pipeline.selection.pairing import LabelledRow, read_askable
 from pipeline.selection.trainable import HeldApart, trainable
 from pipeline.serving.inference import Answer, InferenceEngine
 from pipeline.storage import DatasetRef, digest_file
@@ -87,7 +87,7 @@ def sample(
         if section is None:
             return FreshSamples(iteration=iteration.id)
         selection = context.recipe.selection
-        rows = trainable(read_labels(labels), apart(), governed, selection.max_contamination).rows
+        rows = trainable(read_askable(labels), apart(), governed, selection.max_contamination).rows
         prompts = _governed(context, sampled_prompts(rows, section, selection.max_principal_share))
         with engine(section) as opened, opened.open("champion", iteration.champion) as session:
             drawn = draw(AskedModel(iteration.champion, session, store, context.log), prompts, section)

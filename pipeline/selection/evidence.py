@@ -16,7 +16,7 @@ from pipeline.recipe import Selection
 from pipeline.selection.noise import NoiseSource, Trust, label_noise, noise_sources
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt
 from pipeline.selection.scorers import ScorerEvidence
-from pipeline.selection.thumbs import Thumb
+from pipeline.selection.thumbs import RatedAnswer
 from pipeline.storage import Record
 
 
@@ -81,7 +81,7 @@ def measure(
     pairs: Sequence[Pair],
     trust: Trust,
     settings: Selection,
-    thumbs: Sequence[Thumb] = (),
+    thumbs: Sequence[RatedAnswer] = (),
     winners: int = 0,
     scorers: ScorerEvidence | None = None,
 ) -> Evidence:

@@ -53,6 +53,11 @@ class LabelledRow(NamedTuple):
     finished: bool = True
     """It ended by itself, and not at its limit; of a logged one that is not known."""
 
+    @property
+    def unanswered(self) -> bool:
+        """It is a prompt alone: of a prompt set, to which no trace has an answer."""
+        return not self.fresh and not self.completion.strip()
+
 
 _COLUMNS = LabelledRow._fields[:-3]
 
@@ -71,18 +76,24 @@ class Pair(NamedTuple):
         return (self.chosen, self.rejected)
 
 
-class Candidate(Protocol):
+class Attributed(Protocol):
     """A row that may be trained on, with the labelled traces behind it."""
 
     @property
     def rows(self) -> tuple[LabelledRow, ...]: ...
 
 
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=Attributed)
 
 
 def read_labels(labels: DatasetRef) -> list[LabelledRow]:
-    """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call."""
+    """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call; and
+    without those that are `unanswered`: there is nothing in them that could have a label."""
+    return [row for row in read_askable(labels) if not row.unanswered]
+
+
+def read_askable(labels: DatasetRef) -> list[LabelledRow]:
+    """The labelled traces, and the prompts of a prompt set, which only fresh samples answer."""
     table = pq.read_table(labels.uri, columns=[*_COLUMNS, "reason"])
     rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS)).drop_columns(["reason"])
     return [LabelledRow(**row) for row in rows.to_pylist()]
@@ -178,13 +189,13 @@ def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: 
         levels = [min(each) for each in zip(levels, allowed, strict=True)]
 
 
-def _users(candidate: Candidate) -> frozenset[str]:
+def _users(candidate: Attributed) -> frozenset[str]:
     return frozenset(row.user_id for row in candidate.rows)
 
 
-def _tenants(candidate: Candidate) -> frozenset[str]:
+def _tenants(candidate: Attributed) -> frozenset[str]:
     return frozenset(row.tenant_id for row in candidate.rows if row.tenant_id)
 
 
-def _ids(candidate: Candidate) -> tuple[str, ...]:
+def _ids(candidate: Attributed) -> tuple[str, ...]:
     return tuple(id for row in candidate.rows for id in row[:2])

@@ -34,7 +34,7 @@ from pipeline.selection.pairing import (
     cap_principals,
     comparable,
     pairs,
-    read_labels,
+    read_askable,
     read_samples,
 )
 from pipeline.selection.scorers import measure_scorers
@@ -135,9 +135,10 @@ def build(
     store, iteration, settings = context.store, context.iteration, context.recipe.selection
 
     def make() -> PreferenceDataset:
-        usable = trainable(read_labels(labels), apart, governed, settings.max_contamination)
+        usable = trainable(read_askable(labels), apart, governed, settings.max_contamination)
+        logged = [row for row in usable.rows if not row.unanswered]
         drawn = trainable_samples(read_samples(fresh), usable.rows, apart) if fresh is not None else []
-        groups = by_prompt([*usable.rows, *drawn])
+        groups = by_prompt([*logged, *drawn])
         clusters = cluster(groups)
         hidden = held_out(clusters, settings.held_out_share)
         trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
@@ -165,7 +166,7 @@ def build(
             iteration=iteration.id,
             **refs,
             evidence=measure(
-                [row for group in trained.values() for row in group],
+                [row for group in trained.values() for row in _measured(group)],
                 kept,
                 trust,
                 settings,
@@ -278,6 +279,11 @@ def _group_rows(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[s
                 }
             )
     return rows
+
+
+def _measured(group: Sequence[LabelledRow]) -> list[LabelledRow]:
+    """Evidence counts what is logged; to a prompt of a prompt set its samples are the answers that there are."""
+    return [row._replace(fresh=False) for row in group] if all(row.fresh for row in group) else list(group)
 
 
 def _trusted(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, list[LabelledRow]]:

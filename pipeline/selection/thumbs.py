@@ -30,7 +30,7 @@ THUMBS = pa.schema(
 )
 
 
-class Thumb(NamedTuple):
+class RatedAnswer(NamedTuple):
     """A rated answer."""
 
     row: LabelledRow
@@ -43,18 +43,18 @@ class Thumb(NamedTuple):
         return (self.row,)
 
 
-def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[Thumb], int]:
+def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[RatedAnswer], int]:
     """The thumbs on these prompts' answers, and the number of rated rows that make none."""
     rated = [(row, row.feedback) for group in groups.values() for row in group if row.feedback is not None]
     clear = [
-        Thumb(row, value > 0.5, 2 * abs(value - 0.5))
+        RatedAnswer(row, value > 0.5, 2 * abs(value - 0.5))
         for row, value in rated
         if abs(value - 0.5) >= CLEAR - 1e-9 and row.completion.strip()
     ]
     return clear, len(rated) - len(clear)
 
 
-def thumb_row(thumb: Thumb, clusters: Mapping[str, str]) -> dict[str, Any]:
+def thumb_row(thumb: RatedAnswer, clusters: Mapping[str, str]) -> dict[str, Any]:
     """A row of THUMBS."""
     return {
         "prompt": to_rows(thumb.row.prompt),

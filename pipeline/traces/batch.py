@@ -45,6 +45,7 @@ class BatchBuilder:
         names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
         fields = ("consent", "region", "confidential", "reference", "finish")
         self._file = file
+        self._declared = "true" if settings.source.kind == "prompts" else None
         # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
         self._picks = dict(zip(fields, names, strict=True))
         unique = list(dict.fromkeys(names))
@@ -91,7 +92,8 @@ class BatchBuilder:
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(traces), pa.binary(16)),
             "finish_reason": pc.coalesce(_text(finish), pa.array([t.finish_reason for t in traces], pa.string())),
-            "consent_said": _text(list(map(self._pick["consent"], decoded_metadata))),
+            # A prompt set has no users: the recipe declares once what they would have said of each row.
+            "consent_said": _text([self._declared or self._pick["consent"](each) for each in decoded_metadata]),
             "region_said": _name(list(map(self._pick["region"], decoded_metadata))),
             "confidential_said": _text(list(map(self._pick["confidential"], decoded_metadata))),
         }

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from pipeline import audit, layout
 from pipeline.engine import Engine
-from pipeline.recipe.traces import Traces
+from pipeline.recipe.traces import PromptsSource, Traces
 from pipeline.storage import digest_json, write_atomically
 from pipeline.traces.deduplicate import DayInput, DayOutcome, deduplicate
 from pipeline.traces.gates import VERSION
@@ -41,6 +41,8 @@ def rules_digest(settings: Traces) -> str:
     rules["regulated_regions"] = sorted(rules["regulated_regions"])
     if settings.reader != "langfuse_export":  # the first reader: days that it made keep their digest
         rules["reader"] = settings.reader
+    if isinstance(settings.source, PromptsSource):  # it says what is read of a file, and what stands in every row
+        rules["prompts"] = settings.source.model_dump(mode="json", exclude={"uri"})
     return digest_json([VERSION, rules])
 
 

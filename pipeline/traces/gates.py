@@ -134,7 +134,9 @@ def tool_call_only(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 
 def empty_output(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """Nor silence."""
+    """Nor silence, unless the recipe declares that its source is a set of prompts, which nobody has answered."""
+    if rules.settings.source.kind == "prompts":
+        return _nobody(batch)
     return pc.equal(pc.utf8_trim_whitespace(batch["completion"]), "")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -17,27 +18,16 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from pipeline.section import Section
+from pipeline.recipe.traces import PromptFields
 
 LAYOUTS = (("problem", "expected_answer"), ("question", "answer"), ("problem", "answer"), ("problem", "solution"))
 """Fields of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH. The first that a set has counts."""
 ROWS = 1_000
 LINES = (".jsonl", ".jsonl.gz")
-
-
-class PromptFields(Section):
-    """Which fields of a prompt set hold what. Without names, the first known layout that the set has."""
-
-    prompt: str | None = None
-    """Field of the problem, a text."""
-    reference: str | None = None
-    """Field of its answer or solution."""
-    metadata: tuple[str, ...] = ()
-    """Fields to keep beside it."""
-    system: str | None = None
-    """System message before each problem; null: none."""
-    split: str = "train"
-    """Split to read of a folder that has several."""
+SPLITS = frozenset({"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"})
+"""Words by which the names of files and folders tell a split."""
+UNANSWERED = "unanswered"
+"""Model of a row that is a prompt alone, and why it has no label."""
 
 
 class PromptRow(NamedTuple):
@@ -61,8 +51,14 @@ def read_prompts(path: Path, fields: PromptFields, rejected: Counter[str]) -> It
         raise ValueError(
             f"{path} holds no problem that can be read. Give a JSONL or Parquet file, or a folder of them."
         )
-    prompt, reference = _layout(first, fields, path)
-    return _prompts(chain([first], rows), prompt, reference, fields, rejected)
+    names = _layout(first, fields)
+    if names is None:
+        wanted = " or ".join(dict.fromkeys(f"{prompt} and {reference}" for prompt, reference in _candidates(fields)))
+        raise ValueError(
+            f"{path} has the fields {', '.join(map(str, first)) or 'none'}, and a prompt set has {wanted}. "
+            "Name the fields of problem and answer: fields.prompt and fields.reference."
+        )
+    return _prompts(chain([first], rows), *names, fields, rejected)
 
 
 def _prompts(
@@ -71,6 +67,7 @@ def _prompts(
     references: dict[bytes, bytes] = {}
     before = [{"role": "system", "content": fields.system}] if fields.system else []
     for row in rows:
+        prompt, reference = _layout(row, fields) or (prompt, reference)  # files of two sets may lie in one folder
         problem, answer = _text(row.get(prompt)), _text(row.get(reference))
         if not problem or not answer:
             rejected["empty_reference" if problem else "empty_prompt"] += 1
@@ -84,47 +81,73 @@ def _prompts(
         yield PromptRow(messages, answer, {name: row[name] for name in fields.metadata if name in row})
 
 
-def _layout(row: Mapping[str, Any], fields: PromptFields, path: Path) -> tuple[str, str]:
-    """The names of the two fields. Raises ValueError where the row has none of a known layout, or lacks a named one."""
-    candidates = [(fields.prompt or prompt, fields.reference or reference) for prompt, reference in LAYOUTS]
-    for prompt, reference in candidates:
-        if prompt in row and reference in row:
-            return prompt, reference
-    wanted = " or ".join(dict.fromkeys(f"{prompt} and {reference}" for prompt, reference in candidates))
-    raise ValueError(
-        f"{path} has the fields {', '.join(map(str, row)) or 'none'}, and a prompt set has {wanted}. "
-        "Name the fields of problem and answer: prompt and reference."
-    )
+def _layout(row: Mapping[str, Any], fields: PromptFields) -> tuple[str, str] | None:
+    """The names of the two fields; None where the row has neither of a known layout, or lacks a named one."""
+    return next((names for names in _candidates(fields) if all(name in row for name in names)), None)
 
 
-def _rows(path: Path, split: str, rejected: Counter[str]) -> Iterator[Mapping[str, Any]]:
+def _candidates(fields: PromptFields) -> list[tuple[str, str]]:
+    return [(fields.prompt or prompt, fields.reference or reference) for prompt, reference in LAYOUTS]
+
+
+def set_files(path: Path) -> list[Path]:
+    """Every file of a set, in name order: what it is made of. Raises ValueError when there is none."""
     if not path.exists():
         raise ValueError(f"There is no prompt set at {path}. Give the path of a file or folder.")
-    if path.is_dir() and any((path / name).exists() for name in ("dataset_dict.json", "state.json")):
+    if path.is_file():
+        files = [path]
+    elif _is_saved(path):
+        files = sorted(file for file in path.rglob("*") if file.suffix in (".arrow", ".json"))
+    else:
+        files = sorted(file for file in path.rglob("*") if file.name.endswith((*LINES, ".parquet")))
+    if not files:
+        raise ValueError(f"{path} holds no JSONL and no Parquet file. Give the file or folder of a prompt set.")
+    return files
+
+
+def _rows(path: Path, split: str | None, rejected: Counter[str]) -> Iterator[Mapping[str, Any]]:
+    files = set_files(path)
+    if path.is_dir() and _is_saved(path):
         return _saved(path, split)
     return chain.from_iterable(
-        _parquet(file) if file.suffix == ".parquet" else _lines(file, rejected) for file in _files(path, split)
+        _parquet(file) if file.suffix == ".parquet" else _lines(file, rejected)
+        for file in _of_split(path, files, split)
     )
 
 
-def _files(path: Path, split: str) -> list[Path]:
-    """Of a folder with files of that split (`train-00000-of-00032.parquet`) only these."""
-    if path.is_file():
-        return [path]
-    files = sorted(file for file in path.rglob("*") if file.name.endswith((*LINES, ".parquet")))
-    return [file for file in files if split in file.name.split(".")[0].split("-")] or files
+def _is_saved(path: Path) -> bool:
+    return any((path / name).exists() for name in ("dataset_dict.json", "state.json"))
 
 
-def _saved(path: Path, split: str) -> Iterator[Mapping[str, Any]]:
+def _of_split(path: Path, files: list[Path], split: str | None) -> list[Path]:
+    """Of a folder with files of several splits (`train-00000-of-00032.parquet`, `train/1.jsonl`) those of the one."""
+    words = {
+        file: {word for part in file.relative_to(path).parts for word in re.split(r"[-.]", part)} for file in files
+    }
+    if split is not None and (named := [file for file in files if split in words[file]]):
+        return named
+    several = sorted({word for each in words.values() for word in each & SPLITS})
+    if several and (split is not None or len(several) > 1):
+        raise _undecided(path, several, split)
+    return files
+
+
+def _saved(path: Path, split: str | None) -> Iterator[Mapping[str, Any]]:
     from datasets import DatasetDict, load_from_disk
 
     saved = load_from_disk(str(path))
     if isinstance(saved, DatasetDict):
-        if split not in saved:
-            raise ValueError(f"{path} has the splits {', '.join(map(str, saved))} and no {split!r}. Name one: split.")
-        saved = saved[split]
+        names = list(map(str, saved))
+        if split not in names if split is not None else len(names) != 1:
+            raise _undecided(path, names, split)
+        saved = saved[split or names[0]]
     rows: Any = saved
     return iter(rows)
+
+
+def _undecided(path: Path, names: list[str], split: str | None) -> ValueError:
+    none = f"no {split!r}" if split is not None else "the recipe names none"
+    return ValueError(f"{path} has the splits {', '.join(names)} and {none}. Name one: fields.split.")
 
 
 def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:

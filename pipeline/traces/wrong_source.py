@@ -18,6 +18,7 @@ import msgspec
 from pipeline.recipe.traces import Traces
 from pipeline.traces.floor import NO_EVIDENCE, RowCounts
 from pipeline.traces.pii import Unmaskable, mask
+from pipeline.traces.prompt_sets import LAYOUTS
 from pipeline.traces.records import Reason
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.open import open_source
@@ -38,6 +39,7 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai_logs", ("custom_id", "response")),
     ("openai_logs", ("choices",)),
     ("openai_logs", ("messages", "model")),
+    *(("prompts", layout) for layout in LAYOUTS),
 )
 
 

@@ -178,12 +178,17 @@ def test_a_suite_of_a_library_needs_its_environment(monkeypatch: pytest.MonkeyPa
 
 JUDGED = "evaluation.suites=[{kind: arithmetic}, {kind: judged, name: preference, over: arithmetic, role: %s}]"
 JUDGE = "rewards.judge={model: examiner, digest: 'sha256:0f'}"
+ANOTHER = "evaluation.judge={model: another, digest: 'sha256:1f'}"
+UNTAUGHT = [f"rewards.{profile}={{feedback: 1}}" for profile in ("rated", "judged", "fresh")]
 
 
 @pytest.mark.parametrize(
     ("overrides", "url", "words"),
     [
-        ([JUDGED % "target", JUDGE], "http://127.0.0.1:9/v1", ""),
+        ([JUDGED % "target", JUDGE, ANOTHER], "http://127.0.0.1:9/v1", ""),
+        ([JUDGED % "target", JUDGE], "http://127.0.0.1:9/v1", "whose scores are trained on"),
+        ([JUDGED % "target", JUDGE, *UNTAUGHT], "http://127.0.0.1:9/v1", ""),
+        ([JUDGED % "guard", JUDGE], "http://127.0.0.1:9/v1", ""),
         ([JUDGED % "report"], "", ""),
         ([JUDGED % "target"], "http://127.0.0.1:9/v1", "the recipe has no judge: name one in rewards.judge"),
         ([JUDGED % "guard", JUDGE], "", "no endpoint of the judge is set: set JUDGE_URL"),
@@ -194,7 +199,17 @@ JUDGE = "rewards.judge={model: examiner, digest: 'sha256:0f'}"
         ),
         ([JUDGED % "target", JUDGE, "evaluation.suites.1.items=100"], "http://j/v1", "Judge 246 items"),
     ],
-    ids=["all there", "a report", "no judge", "no endpoint", "more than there are", "too few"],
+    ids=[
+        "all there",
+        "its teacher",
+        "a judge of labels without weight",
+        "a guard",
+        "a report",
+        "no judge",
+        "no endpoint",
+        "more than there are",
+        "too few",
+    ],
 )
 def test_a_judged_suite_that_gates_needs_its_judge(
     plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch, overrides: list[str], url: str, words: str

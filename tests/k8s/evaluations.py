@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from evals.comparison import EvalReport
+from evals.measurements import EvalReport
 from evals.plan import EvalPlan, publish_plan
 from k8s.evaluation import EvaluationJob, evaluation_task
 from k8s.task import Task

@@ -9,22 +9,27 @@ import yaml
 
 from assets.graph import ASSETS
 from assets.resources import ITERATION_TAG, Deployment, records
+from evals.measurements import EvalReport
+from evals.suites import pin as evaluation_pin
+from evals.suites import suites
 from jobs.definitions import definitions
 from jobs.sensors import delete_orphaned_gang
 from k8s.attempts import GangAttempts
 from k8s.ledger import Ledger
 from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import Iteration
-from pipeline.layout import LATEST
+from pipeline.layout import EVAL_PLAN, EVAL_REPORT, LATEST, RESULT
 from pipeline.pinning import pin
 from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.storage import DatasetRef, Store
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import Goodput, Health, TrainingResult
 from tests.pipeline.training.plans import make_plan
 
 from .cluster.kubelet import Kubelet
 from .conftest import Cluster, Launch, Robot, ender
+from .evaluations import SECTION, noisy, published
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 
@@ -67,6 +72,47 @@ def test_training_asset_runs_on_the_recipes_cluster(
     assert account is not None
     assert account.measured
     assert account.requests > 0
+
+
+@pytest.mark.slow
+@pytest.mark.pods
+def test_the_evaluation_asset_runs_on_the_recipes_cluster(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    store = Store(tmp_path / "data")
+    plan = published(store, noisy(tmp_path / "candidate"))
+    iteration = plan.iteration
+    store.path(plan.path(EVAL_PLAN)).unlink()
+    trained = TrainingResult(
+        iteration=iteration.id, plan_digest="p", checkpoint=plan.candidate, metrics=(), seconds=1, attempts=1,
+        resumed_from=(), health=Health(), goodput=Goodput(total_s=1, productive_s=1, badput_s={}), preemptions=(),
+        engine="trl",
+    )  # fmt: skip
+    traces = GovernedTraces(iteration=iteration, source="s", days=(), seen=0, admitted=0, rejected={})
+    store.write(iteration.path("traces.json"), traces)
+    store.write(iteration.path(RESULT), trained)
+    store.write(LATEST, iteration)
+    placed = cluster.settings(tmp_path).model_dump(mode="json", exclude_defaults=True)
+    asked = yaml.safe_dump(SECTION.model_dump(mode="json"), default_flow_style=True, width=10_000).strip()
+    overrides = [f"data_root={tmp_path / 'data'}", f"compute.kubernetes={yaml.safe_dump(placed)}"]
+    overrides += ["compute.evaluation={}", f"evaluation={asked}"]
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
+    pin(store, iteration, settings.recipe())
+    evaluation_pin(store, iteration.path(), suites(store, SECTION))
+    resources = {"deployment": settings, "io_manager": records}
+    with Kubelet(cluster.api, tmp_path / "logs") as kubelet, dg.instance_for_test() as instance:
+        cluster.ours.logs = kubelet.logs
+        result = dg.materialize(ASSETS, selection=["eval_report"], resources=resources, instance=instance)
+        logged = [entry.user_message for entry in instance.all_logs(result.run_id)]
+        run = instance.get_run_by_id(result.run_id)
+    assert result.success
+    assert run is not None and run.tags[ITERATION_TAG] == iteration.id
+    (event,) = result.get_asset_materialization_events()
+    shown = event.step_materialization_data.materialization.metadata
+    report = store.read(iteration.path(EVAL_REPORT), EvalReport)
+    assert report is not None and shown["evidence digest"].value == report.bundle.digest
+    assert any("eval-" in message and "1 x " in message for message in logged), "a pod of the cluster"
 
 
 class Killed(BaseException):

@@ -10,7 +10,7 @@ import yaml
 
 from assets.cluster import abandon_gang
 from assets.resources import Deployment
-from evals.comparison import EvalReport
+from evals.measurements import EvalReport
 from k8s.attempts import GangAttempts
 from k8s.evaluation import EvaluationRefused
 from k8s.follow import Hooks

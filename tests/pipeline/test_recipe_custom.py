@@ -13,6 +13,7 @@ from pipeline.pinning import differences
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.custom import CustomReward, entry_point, function_of
 from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.section import settings
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 FUNCTION = "def reward(prompt, completion, reference, metadata):\n    return 0.5\n"
@@ -56,8 +57,7 @@ def test_the_folder_of_the_recipe_decides_no_digest(tmp_path: Path) -> None:
 
 
 def test_a_recipe_without_a_function_says_nothing_of_one() -> None:
-    recipe = load(EMBEDDED)
-    assert "custom" not in recipe.model_dump_json()
+    assert "custom" not in str(settings(load(EMBEDDED)))
 
 
 @pytest.mark.parametrize(

@@ -64,22 +64,27 @@ def test_a_marked_field_is_validated_as_any_other() -> None:
 
 def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     """A field that decides the result and carries a mark would let two iterations share an id: read this list."""
+    whole = ("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite", "erase_counts")
+    serving = dict.fromkeys(
+        ("attempts", "batch_size", "in_flight", "memory_share", "start_timeout_s", "threads", "timeout_s"), True
+    )
     assert fields(Recipe, Operational) == {
-        **dict.fromkeys(("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite"), True),
+        **dict.fromkeys(whole, True),
         "traces": dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
         "rewards": {
             "verifier": {"workers": True},
             "judge": {"concurrency": True},
             "rag": {"concurrency": True},
             "custom": {"workers": True, "folder": True},
+            "reward_model": {"timeout_s": True, "scoring_batch_size": True},
             "review": True,
             "max_drift": True,
         },
+        "samples": {"serving": serving},
         "evaluation": {
             "suites": {EACH: {"path": True}},
-            "serving": dict.fromkeys(
-                ("attempts", "batch_size", "in_flight", "memory_share", "start_timeout_s", "threads", "timeout_s"), True
-            ),
+            "serving": serving,
+            "judge": {"concurrency": True},
         },
         "training": {"checkpoints": True, "timeout_s": True, "grace_s": True},
     }

@@ -86,7 +86,7 @@ def run(
         }
         for each in done["samples"][name]
     ]
-    path = Path(log_folder, "samples.json")
+    path = Path(log_folder, "answers.json")
     path.write_text(json.dumps({"lm_eval": version(), "samples": samples}))
     return str(path)
 

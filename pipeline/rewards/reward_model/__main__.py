@@ -1,6 +1,6 @@
 """The reward model's own process: `train JOB PARENT`, or `score FOLDER BATCH_SIZE THREADS PARENT`.
 
-Ends with PARENT (a pid). `train` exits with 0 once `result.json` is beside the job, with 64 where no retry can help,
+Ends with PARENT (a pid). `train` exits with 0 once `trained.json` is beside the job, with 64 where no retry can help,
 and with anything else after a crash. `score` answers each line of its input, a list of completions, by a line of
 findings.
 """

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.storage import Record
 
-JOB_FILE, RESULT_FILE, ROWS_FILE = "job.json", "result.json", "rows.parquet"
+JOB_FILE, RESULT_FILE, ROWS_FILE = "job.json", "trained.json", "rows.parquet"
 MODEL_FOLDER, CARD_FILE = "model", "card.md"
 """Below the iteration's `reward_model/`."""
 NEVER_RETRY = 64
@@ -30,7 +30,7 @@ ROWS = pa.schema(
 
 
 class RewardModelJob(Record):
-    """One training: `rows` are of ROWS, the weights go to `target`/model, and `result.json` beside this file."""
+    """One training: `rows` are of ROWS, the weights go to `target`/model, and `trained.json` beside this file."""
 
     base: str
     rows: str

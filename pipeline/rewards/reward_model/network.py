@@ -25,7 +25,7 @@ from pipeline.rewards.reward_model.job import PROBE, RewardModelOutcome
 from pipeline.rewards.reward_model.scorer import AnsweredChat
 from pipeline.rewards.reward_model.thumbs import Thumb, UserPart, too_little
 
-SETTINGS_FILE, HEAD_FILE = "reward_model.json", "head.safetensors"
+SETTINGS_FILE, HEAD_FILE = "scorer.json", "head.safetensors"
 UNENDED = Finding(0.0)
 """An answer without its end token is worth nothing: no model here has ever seen a user rate one."""
 

@@ -7,6 +7,7 @@ from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
+from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Source
 
 
@@ -21,5 +22,7 @@ def open_source(address: Address) -> Source:
         return Otel(uri)
     if kind == "openai_logs":
         return OpenAiLogs(uri)
+    if kind == "prompts":
+        return Prompts(uri, address.section)
     assert kind in ("demo", "langfuse_export"), kind
     return LangfuseExport(uri)  # the embedded production writes one

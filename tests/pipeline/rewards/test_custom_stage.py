@@ -104,7 +104,7 @@ def test_a_function_that_scores_all_alike_is_counted(export: Path, tmp_path: Pat
     assert report is not None and (report.scored, report.distinct) == (4, 1)
 
 
-def test_a_function_that_cannot_be_imported_stops_before_anything(
+def test_a_function_that_cannot_be_imported_stops_labelling(
     export: Path, store: Store, tmp_path: Path, label: Label
 ) -> None:
     day_file(export, 5, [call(1, "#### 3", "4")])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.rewards.records import COMPONENTS, LABELS
+from pipeline.rewards.records import LABELS, LOGGED
 from pipeline.rewards.trust import (
     MIN_SHARED,
     ReviewedLabel,
@@ -47,7 +47,7 @@ def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
     assert [place for place, rows in enumerate(judge.histogram) if rows] == [0, 10, 19]
     assert result["correct"].missing == {"absent": 6, "x": 1}
     assert result["latency"].mean is None
-    assert list(result) == list(COMPONENTS)
+    assert list(result) == list(LOGGED)
 
 
 @settings(max_examples=40)

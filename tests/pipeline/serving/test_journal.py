@@ -91,7 +91,7 @@ WRITER = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [{root!r}]
-from tests.evals.test_journal import PROTOCOL, given
+from tests.pipeline.serving.test_journal import PROTOCOL, given
 from pipeline.serving.journal import open_journal
 from pipeline.storage import Store, write_atomically
 with open_journal(Store({store!r}), "m", PROTOCOL) as journal:

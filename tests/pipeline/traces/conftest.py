@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe import Compute
+from pipeline.recipe import Compute, Samples
 from pipeline.recipe.traces import LangfuseExportSource, SourceSection, Traces
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import LakeConfig
@@ -74,8 +74,9 @@ def govern(
     **settings: Any,
 ) -> GovernedTraces:
     """One run of the stage; further keywords change the section."""
+    samples = Samples() if source.kind == "prompts" else None
     return materialize(
-        stage_context(store, lake, traces=Traces(source=source, **settings), compute=compute),
+        stage_context(store, lake, traces=Traces(source=source, **settings), compute=compute, samples=samples),
         Address(source, uri),
         Producer(champion, "tiny", version, since),
         0,

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
+from pipeline.recipe.traces import PromptFields
 from pipeline.rewards.verifiers import grade
-from pipeline.traces.prompt_sets import PromptFields, PromptRow, read_prompts
+from pipeline.traces.prompt_sets import PromptRow, read_prompts
 
 SUM = "What is 12 + 30?"
 SETS: dict[str, dict[str, Any]] = {
@@ -46,6 +47,14 @@ def test_prompt_sets_are_read_as_they_are_given(tmp_path: Path, name: str) -> No
     assert (right.outcome, wrong.outcome) == ("correct", "wrong")
 
 
+def test_two_sets_in_one_folder_keep_their_fields(tmp_path: Path) -> None:
+    for name in ("GSM8K", "MATH"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "train.jsonl", [{**SETS[name], next(iter(SETS[name])): f"{name}: {SUM}"}])
+    prompts, rejected = read(tmp_path)
+    assert [row.messages[0]["content"][:5] for row in prompts] == ["GSM8K", "MATH:"] and not rejected
+
+
 def test_fields_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "set.jsonl", [{"ask": SUM, "gold": "42", "tier": 3, "answer": "no"}])
     ((row,), _) = read(path, prompt="ask", reference="gold", metadata=("tier", "other"), system="Be brief.")
@@ -69,7 +78,10 @@ def test_folders_of_files_are_read_by_split(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
         pq.write_table(pa.Table.from_pylist([{"problem": name, "answer": "1"}]), tmp_path / "data" / f"{name}.parquet")
-    assert [row.messages[0]["content"][:11] for row in read(tmp_path)[0]] == ["train-00000", "train-00001"]
+    assert [row.messages[0]["content"][:11] for row in read(tmp_path, split="train")[0]] == [
+        "train-00000",
+        "train-00001",
+    ]
     assert len(read(tmp_path, split="test")[0]) == 1
     (tmp_path / "more.jsonl.gz").write_bytes(gzip.compress(b'{"question": "q", "answer": "2"}\n'))
     assert read(tmp_path / "more.jsonl.gz")[0][0].reference == "2"
@@ -78,10 +90,28 @@ def test_folders_of_files_are_read_by_split(tmp_path: Path) -> None:
 def test_folders_saved_by_datasets_are_read(tmp_path: Path) -> None:
     saved = Dataset.from_list([SETS["MATH"]])
     saved.save_to_disk(tmp_path / "one")
-    DatasetDict({"train": saved}).save_to_disk(tmp_path / "several")
-    assert read(tmp_path / "one") == read(tmp_path / "several")
+    DatasetDict({"train": saved}).save_to_disk(tmp_path / "named")
+    assert read(tmp_path / "one") == read(tmp_path / "named") == read(tmp_path / "named", split="train")
     with pytest.raises(ValueError, match=r"has the splits train and no 'test'\. Name one"):
-        read(tmp_path / "several", split="test")
+        read(tmp_path / "named", split="test")
+
+
+def test_several_splits_are_not_mixed(tmp_path: Path) -> None:
+    """Else the problems that a gate asks would be trained on."""
+    saved = Dataset.from_list([SETS["MATH"]])
+    DatasetDict({"train": saved, "test": saved}).save_to_disk(tmp_path / "saved")
+    for split in ("train", "test"):
+        write(tmp_path / f"{split}.jsonl", [SETS["MATH"]])
+        (tmp_path / "MATH" / split).mkdir(parents=True)
+        write(tmp_path / "MATH" / split / "algebra.jsonl", [SETS["MATH"]])
+    for folder in (tmp_path / "saved", tmp_path / "MATH"):
+        with pytest.raises(
+            ValueError, match=r"the splits (train, test|test, train) and the recipe names none\. Name one"
+        ):
+            read(folder)
+        with pytest.raises(ValueError, match=r"and no 'validation'\. Name one: fields\.split"):
+            read(folder, split="validation")
+        assert len(read(folder, split="train")[0]) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""Reader of a prompt set: every problem is a row that nobody has answered yet.
+
+Owns what stands in such a row where a trace has its call: an id by content, the recipe's day, no model and no user. The
+whole set is one part, for a problem counts once wherever in the set it stands. Refuses to know the set's fields:
+`pipeline.traces.prompt_sets` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, time
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.recipe.traces import PromptsSource
+from pipeline.storage import digest_json, shown_path
+from pipeline.traces.batch import REFERENCE_KEY
+from pipeline.traces.prompt_sets import UNANSWERED, PromptRow, read_prompts, set_files
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Rejection, Rows, Trace
+from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart
+
+CHUNK = 1 << 20
+WHY: dict[str, tuple[Reason, str]] = {
+    "unreadable": (Reason.MALFORMED, "a line that is no JSON object"),
+    "empty_prompt": (Reason.SCHEMA, "without a problem"),
+    "empty_reference": (Reason.SCHEMA, "without an answer"),
+    "duplicate": (Reason.DUPLICATE, "the problem came before"),
+    "contradictory": (Reason.DUPLICATE, "the problem came before, with another answer"),
+}
+"""What a problem was left out for, as the stage counts it."""
+Broken = (OSError, EOFError, zlib.error, pa.ArrowException)
+"""What a file that breaks off raises: gzip's, Parquet's, or the disk's own."""
+
+
+class Prompts:
+    def __init__(self, uri: str, section: PromptsSource) -> None:
+        self.label = uri
+        self._path, self._section = Path(uri), section
+
+    def parts(self) -> list[SourcePart]:
+        stats = [(str(file.relative_to(self._path.parent)), file.stat()) for file in set_files(self._path)]
+        version = digest_json([[name, each.st_size, each.st_mtime_ns] for name, each in stats])
+        # What the section says decides the rows and their day, so another section is another version of the same files.
+        said = digest_json(self._section.model_dump(mode="json", exclude={"uri"}))
+        size = sum(each.st_size for _, each in stats)
+        return [SourcePart(self._path.name, f"{version[:32]}-{said[:32]}", size)]
+
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
+        self._hash(digest)
+        rejected, counted = Counter[str](), Counter[str]()
+        try:
+            rows = read_prompts(self._path, self._section.fields, rejected)
+        except Broken as error:
+            if isinstance(error, ValueError) and not isinstance(error, pa.ArrowException):
+                raise
+            raise ValueError(
+                f"{shown_path(self._path)} cannot be read ({type(error).__name__}: {error}). Copy the prompt set anew."
+            ) from error
+        block, held, line, why = Rows(), 0, 0, ""
+        day = self._section.day.isoformat()
+        while True:
+            try:
+                row = next(rows, None)
+            except Broken as error:
+                row, why = None, type(error).__name__
+            for name, count in (rejected - counted).items():
+                reason, detail = WHY[name]
+                block.rejected += [Rejection(line + n, reason, None, day, detail) for n in range(1, count + 1)]
+                line += count
+            counted = rejected.copy()
+            if row is None:
+                break
+            line += 1
+            block.traces.append(self._trace(row, line))
+            held += sum(len(message["content"]) for message in row.messages) + len(row.reference)
+            if held >= BLOCK:
+                yield block
+                block, held = Rows(), 0
+        if why:
+            block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, None, day, f"the set breaks off ({why})"))
+        yield block
+
+    def _trace(self, row: PromptRow, line: int) -> Trace:
+        metadata = {**row.metadata, REFERENCE_KEY: row.reference, "licence": self._section.licence}
+        id = f"prompt-{_content(row)}"
+        return Trace(
+            trace_id=id,
+            observation_id=id,
+            timestamp=datetime.combine(self._section.day, time(), UTC),
+            model=UNANSWERED,
+            user_id=None,
+            session_id=None,
+            messages=row.messages,
+            completion="",
+            line=line,
+            metadata=json.dumps(metadata, ensure_ascii=False, default=str),
+        )
+
+    def _hash(self, digest: Digest) -> None:
+        """Every file of the set by its name in it and its bytes."""
+        for file in set_files(self._path):
+            digest.update(f"{file.relative_to(self._path.parent)}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as stream:
+                while chunk := stream.read(CHUNK):
+                    digest.update(chunk)
+
+
+def _content(row: PromptRow) -> str:
+    """Digest of a problem and its answer, whatever characters they hold."""
+    return hashlib.sha256(json.dumps([row.messages, row.reference]).encode()).hexdigest()[:32]
