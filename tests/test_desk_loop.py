@@ -103,8 +103,8 @@ def test_the_desk_is_judged_by_another_judge_and_its_facts(loop: DeskLoop) -> No
     assert recipe.gate_judge.model != recipe.rewards.judge.model
     [judged] = REPORT.read(store, id).judged
     assert judged.judge == recipe.gate_judge.model
-    assert judged.win_rate is not None and judged.win_rate.disagreement < 0.4
-    assert VERDICT.read(store, id).verdict in ("PASS", "FAIL")
+    verdict = VERDICT.read(store, id)  # of so few items: it may be that nothing is shown
+    assert any(reason.startswith(judged.suite) or f" {judged.suite}: " in reason for reason in verdict.reasons)
 
 
 def test_the_desks_judges_end_with_their_steps(loop: DeskLoop) -> None:

@@ -27,7 +27,7 @@ def right_and_wrong() -> list[AnsweredRequest]:
     return [AnsweredRequest(messages, answer(text), "") for messages, text in texts]
 
 
-def test_answers_without_references_are_graded_by_the_gates_judge() -> None:
+def test_unreferenced_answers_are_graded_by_the_gates_judge() -> None:
     given = right_and_wrong()
     with server() as judges:
         Thread(target=judges.serve_forever, daemon=True).start()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from pipeline.demo.desk.requests import draw
 from pipeline.registry.judged import JudgedGrader
 from pipeline.registry.replay import AnsweredRequest
-from pipeline.rewards.judge import Judgement
+from pipeline.rewards.judge import Judgement, JudgeRequest
 from tests.answers import answer
 
 ASKED = draw(random.Random(1), "train").messages
@@ -19,7 +20,7 @@ class Session:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def score(self, asked):
+    def score(self, asked: Sequence[JudgeRequest]) -> list[Judgement]:
         self.asked = [each.completion for each in asked]
         scores = {"fine": 1.0, "good": 0.75, "long": 0.5, "false": 0.0}
         return [Judgement(score=scores.get(text), reason="" if text in scores else "judge_cut") for text in self.asked]
