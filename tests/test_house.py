@@ -82,6 +82,8 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/__main__.py": "torchrun's RANK",
     "pipeline/training/worker.py": "torchrun's RANK and WORLD_SIZE, and accelerate's settings for this process",
     "pipeline/training/progress.py": "torchrun's RANK, and whether Dagster Pipes listens",
+    "pipeline/training/launch.py": "hands its own on, with the judge's address",
+    "pipeline/training/fresh_scores.py": "a trainer has no Dagster: the judge's address, torchrun's RANK",
     "pipeline/training/gang.py": "threads and network of the ranks that it starts",
     "pipeline/training/nemo/follow.py": "hands its own on",
     "pipeline/serving/server_process.py": "hands its own on",

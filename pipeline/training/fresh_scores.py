@@ -46,7 +46,8 @@ class FreshScores:
     def __init__(
         self, scorers: Mapping[ScorerName, Scorer], reward: Sequence[ScorerName], watching: ScorerName
     ) -> None:
-        self._scorers, self._reward, self._watching = scorers, reward, watching
+        self._scorers, self._reward = scorers, reward
+        self._second: ScorerName = watching
 
     def rewarding(self, answers: Sequence[FreshAnswer]) -> list[dict[str, Finding]]:
         """What those that reward say of each answer that has ended, by name."""
@@ -56,7 +57,7 @@ class FreshScores:
     def watching(self, answers: Sequence[FreshAnswer]) -> list[Finding]:
         """The second scorer's word on each; an answer that has not ended is worth 0."""
         ended = [answer for answer in answers if answer.ended]
-        said = iter(self._scorers[self._watching](ended) if ended else ())
+        said = iter(self._scorers[self._second](ended) if ended else ())
         return [next(said) if answer.ended else UNENDED for answer in answers]
 
 
