@@ -73,7 +73,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         "traces": dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
         "rewards": {
             "verifier": {"workers": True},
-            "judge": {"concurrency": True},
+            "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
             "rag": {"concurrency": True},
             "custom": {"workers": True, "folder": True},
             "reward_model": {"timeout_s": True, "scoring_batch_size": True},
@@ -84,7 +84,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         "evaluation": {
             "suites": {EACH: {"path": True}},
             "serving": serving,
-            "judge": {"concurrency": True},
+            "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
         },
         "training": {"checkpoints": True, "timeout_s": True, "grace_s": True},
     }
