@@ -16,6 +16,7 @@ from pipeline.recipe.training import ScorerName
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.rag import METRICS
 from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.storage import ModelRef, Record
 from pipeline.traces.context import IterationContext
 
@@ -96,7 +97,8 @@ def _refuse_uncarried(training: Training, rewards: Rewards, reward: tuple[Scorer
 
 def _admitted_model(context: IterationContext) -> ModelRef:
     report = context.store.read(context.iteration.path(layout.REWARD_MODEL), RewardModelReport)
-    if report is None or report.model is None or not report.admitted:
+    weights = context.recipe.rewards.fresh
+    if report is None or report.model is None or not counts_beside(report, weights):
         why = "it is not there" if report is None else report.reason or "; ".join(report.reasons)
         raise ValueError(
             f"The iteration's reward model may not score a training: {why}. Give it no weight in rewards.fresh, and "

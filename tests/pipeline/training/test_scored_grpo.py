@@ -40,6 +40,10 @@ CONSTANT = """
     def reward(prompt, completion, reference, metadata):
         return 0.5
 """
+NAN = """
+    def reward(prompt, completion, reference, metadata):
+        return float("nan") if sum(map(ord, completion)) % 3 == 0 else 0.5
+"""
 REPORT = RewardModelReport(iteration="", model=model_ref(MODEL_DIR), admitted=True)
 
 
@@ -214,6 +218,20 @@ def test_what_the_judge_leaves_unanswered_has_no_reward(
         assert fork_server.attempt(path).code == 0, fork_server.said()
     steps = [row for row in result_of(path).metrics if "loss" in row]
     assert any(0 < step["abstained"] == step["abstained/judge_timeout"] < 1 for step in steps)
+
+
+@pytest.mark.slow
+def test_a_scorer_that_returns_no_number_leaves_answers_out(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, NAN))
+    path = plan_path(tmp_path, rewards, grpo=SETTINGS.model_copy(update={"steps": 2}))
+    with serving(by_text) as server:
+        monkeypatch.setenv("JUDGE_URL", server.url)
+        assert fork_server.attempt(path).code == 0, fork_server.said()
+    steps = [row for row in result_of(path).metrics if "loss" in row]
+    assert any(0 < step["abstained"] < 1 for step in steps), steps
+    assert all(step["abstained"] == step.get("abstained/custom_invalid", 0.0) for step in steps)
 
 
 @pytest.mark.slow
