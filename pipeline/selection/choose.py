@@ -98,7 +98,10 @@ def _decide(
         forced = METHODS[thresholds.method]
         if getattr(evidence, forced.material) == 0:
             return "none", (f"the recipe forces {forced.title}, but there are no {forced.material_name} at all",)
-        blind = [check for check in held if check.key == "coverage" in forced.needs and not check.holds]
+        # Then prompts are trained on whose samples were scored, and no logged label.
+        on_scores = forced.forced_on_scores and evidence.scored_prompts > 0 and evidence.frontier_prompts == 0
+        needs = () if on_scores else forced.needs
+        blind = [check for check in held if check.key == "coverage" in needs and not check.holds]
         if blind:
             return "none", tuple(f"the recipe forces {forced.title}, but {check}" for check in blind)
         return thresholds.method, (f"forced by the recipe (selection.method: {thresholds.method})",)

@@ -211,3 +211,12 @@ def test_a_decision_is_a_function_of_its_record(found: dict[str, object]) -> Non
     else:
         assert decision.method not in decision.lacks
         assert all(check.holds for check in decision.checks if decision.method in check.needed_by)
+
+
+def test_forced_training_on_scores_needs_no_logged_label() -> None:
+    forced = Selection(method="grpo")
+    scored = {"coverage": 0.1, "frontier_prompts": 0, "scored_prompts": 50}
+    assert decide(forced, **scored).method == "grpo"
+    assert decide(forced, **{**scored, "scored_prompts": 0}).method == "none"
+    assert decide(forced, **{**scored, "frontier_prompts": 40}).method == "none", "then the labels are trained on"
+    assert decide(**scored).method == "none", "never unforced"
