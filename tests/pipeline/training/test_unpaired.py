@@ -23,6 +23,7 @@ from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.trainable import HeldApart
 from pipeline.selection.winners import WINNERS
 from pipeline.storage import DatasetRef, Store, digest_json, model_ref
 from pipeline.traces.context import IterationContext
@@ -85,7 +86,7 @@ def deployment(root: Path, settings: KTO, method: str = "kto") -> tuple[Iteratio
         training=Training(kto=settings, validation=ASKED),
     )
     labels = label_traces(context, Endpoints(), ())
-    return context, build(context, labels.dataset, {}, agreed_in(context), Trust())
+    return context, build(context, labels.dataset, HeldApart({}), agreed_in(context), Trust())
 
 
 def agreed_in(context: IterationContext) -> Any:
