@@ -12,6 +12,7 @@ from pipeline.training.nemo.rendering import rendering
 from pipeline.training.plan import TrainingPlan
 
 WITHOUT_EFFECT = {
+    "grpo.kl_stop": "of a training on scores, which it is refused",
     "validation.prompts": "the plan's held-out file is cut to it already",
     "validation.seed": "completions are drawn by NeMo RL's engine, with the training's seed",
     "training.threads": "of a training on CPU",
@@ -45,5 +46,7 @@ def _shared(plan: TrainingPlan) -> Iterator[str]:
         yield "training.checkpoints.interruption_every_s: it saves every so many steps. Unset it, and set every_steps."
     if training.validation.scorer is not None:
         yield f"training.validation.scorer {training.validation.scorer!r}: it asks no second scorer. Unset it."
+    if plan.answer_kl_stop is not None:
+        yield f"training.{plan.trained_by().kind}.kl_stop: it measures no KL of held-out answers. Set null."
     if training.checkpoints.mirror is not None:
         yield "training.checkpoints.mirror: it copies nothing. Unset it, and put data_root on a shared volume."

@@ -38,14 +38,16 @@ OTHER: dict[str, dict[str, Any]] = {
         "max_completion_tokens": 16, "learning_rate": 0.5, "temperature": 0.7, "beta": 0.2, "epsilon": 0.1,
         "epsilon_high": 0.28, "loss_type": "grpo", "scale_rewards": "none", "baseline": "leave_one_out",
         "mask_truncated_completions": True, "dynamic_sampling": {"max_batches": 4}, "generation": "vllm_server",
-        "trainer_args": {"policy.generation.top_p": 0.9},
+        "kl_stop": 2.0, "trainer_args": {"policy.generation.top_p": 0.9},
     },
     "dpo": {
         "steps": 12, "batch_size": 4, "learning_rate": 0.5, "beta": 0.2, "loss_type": ("sft", "sigmoid"),
-        "loss_weights": (1.0, 0.7), "trainer_args": {"policy.max_grad_norm": 0.5},
+        "loss_weights": (1.0, 0.7), "kl_stop": 2.0, "trainer_args": {"policy.max_grad_norm": 0.5},
     },
     "lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "q_proj", "quantise": "nf4"},
-    "validation": {"every_steps": 1, "prompts": 5, "samples": 3, "max_completion_tokens": 16, "seed": 3},
+    "validation": {
+        "every_steps": 1, "prompts": 5, "samples": 3, "max_completion_tokens": 16, "seed": 3, "scorer": "judge",
+    },
     "checkpoints": {
         "every_steps": 4, "interruption_every_s": 3600.0, "keep_last": 3, "keep_best": 2, "mirror": "s3://bucket",
     },
@@ -84,9 +86,8 @@ def test_every_setting_is_rendered_refused_or_without_effect(name: str, tmp_path
     before = said(make_plan(tmp_path, method))
     change = {**TOGETHER.get(name, {}), field: OTHER[section][field]}
     sections = change if section == "training" else {section: {**SECTIONS[section].model_dump(), **change}}
-    plan = make_plan(tmp_path, method, **sections)
     try:
-        after = said(plan)
+        after = said(make_plan(tmp_path, method, **sections))
     except ValueError as error:
         assert field in str(error), "the refusal names the setting"
         return
