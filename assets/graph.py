@@ -10,7 +10,7 @@
     eval_report               <- policy_checkpoint                              assets/evaluation.py  evals
     gate_verdict              <- eval_report                                    assets/evaluation.py  evals
     model_version             <- gate_verdict                                   assets/registry.py    pipeline/registry
-    canary                    <- model_version, gate_verdict                    assets/registry.py    pipeline/registry
+    canary                    <- model_version, gate_verdict                    assets/registry.py    pipeline/rollout
 
 An asset is thin: it reads the record of the one before (assets/resources.py), calls the stage, and shows what came of
 it. The job `canary_rollout` takes the rollout that `canary` opens to its end.

@@ -10,7 +10,7 @@ from pipeline.plots import rewards as reward_plots
 from pipeline.plots import traces as traces_plots
 from pipeline.plots import training as training_plots
 from pipeline.registry import versions
-from pipeline.registry.record import JudgedCandidate
+from pipeline.rollout.record import JudgedCandidate
 
 
 def on_record(

@@ -15,9 +15,9 @@ from evals.gate import GateVerdict
 from evals.measurements import EvalReport
 from pipeline import layout
 from pipeline.iteration import Iteration
-from pipeline.registry.record import ModelVersion
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
+from pipeline.rollout.record import ModelVersion
 from pipeline.samples.records import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import Record, Store

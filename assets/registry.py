@@ -12,9 +12,9 @@ from evals.gate import GateVerdict
 from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.registry.advance import advance
-from pipeline.registry.policy import policy_of
-from pipeline.registry.propose import on_hold, propose
-from pipeline.registry.record import ModelVersion, RolloutState
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.propose import on_hold, propose
+from pipeline.rollout.record import ModelVersion, RolloutState
 from pipeline.traces.context import Log
 
 

@@ -17,10 +17,10 @@ from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfusePostgresSource
-from pipeline.registry.propose import ChampionState, champion
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
+from pipeline.rollout.propose import ChampionState, champion
 from pipeline.section import joined
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.storage import Store, model_ref

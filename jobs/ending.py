@@ -11,7 +11,7 @@ from assets.resources import Deployment, deployment
 from pipeline.iteration import Iteration
 from pipeline.methods import METHODS
 from pipeline.recipe.overrides import split
-from pipeline.registry.record import ModelVersion, Phase, RolloutState, read_state
+from pipeline.rollout.record import ModelVersion, Phase, RolloutState, read_state
 from pipeline.storage import Store
 
 RUN = "make run"

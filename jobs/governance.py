@@ -15,12 +15,12 @@ from evals import erasure as evaluations
 from pipeline import audit, erasure
 from pipeline.erasure import derived
 from pipeline.erasure.proof import ErasureProof, proof_name, proofs
-from pipeline.registry.blocks import blocks
-from pipeline.registry.record import Phase, read_state
-from pipeline.registry.rollout import RolloutPorts, roll_back
-from pipeline.registry.router import LocalRouter
 from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
+from pipeline.rollout.blocks import blocks
+from pipeline.rollout.controller import RolloutPorts, roll_back
+from pipeline.rollout.record import Phase, read_state
+from pipeline.rollout.router import LocalRouter
 from pipeline.storage import digest_json
 from pipeline.traces.dataset_users import ended, record_dataset_users
 from pipeline.traces.erased import exclusive_lock, shared_lock

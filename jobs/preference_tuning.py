@@ -8,8 +8,8 @@ from assets.graph import ASSETS
 from assets.registry import follow_rollout
 from assets.resources import Deployment
 from jobs.rollout import outcome_lines, take
-from pipeline.registry.decision import RolloutDecision
-from pipeline.registry.record import Phase
+from pipeline.rollout.decision import RolloutDecision
+from pipeline.rollout.record import Phase
 
 # Steps are forked from a server that has loaded the definitions already: about a second less for each step.
 # `jobs.steps` makes each end with that server, which ends with the run's worker.

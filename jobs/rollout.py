@@ -14,12 +14,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from assets.resources import Deployment, deployment
-from pipeline.registry.decision import DecisionResult, RolloutDecision, decide
-from pipeline.registry.record import TERMINAL, Phase, read_events
-from pipeline.registry.rollout import RolloutPorts
-from pipeline.registry.router import LocalRouter
-from pipeline.registry.status import ArmStatus, RolloutStatus, status
 from pipeline.registry.versions import project
+from pipeline.rollout.controller import RolloutPorts
+from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
+from pipeline.rollout.record import TERMINAL, Phase, read_events
+from pipeline.rollout.router import LocalRouter
+from pipeline.rollout.status import ArmStatus, RolloutStatus, status
 
 COMMAND = "python -m jobs.rollout"
 LOOK = "dagster job launch -j canary_rollout"

@@ -17,7 +17,7 @@ from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
 from pipeline import layout
 from pipeline.iteration import Iteration
-from pipeline.registry.record import ModelVersion, read_state
+from pipeline.rollout.record import ModelVersion, read_state
 
 BARS = "▁▂▃▄▅▆▇█"
 

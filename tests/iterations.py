@@ -11,7 +11,7 @@ from pathlib import Path
 from jobs.retry import leavings, remove
 from pipeline import layout
 from pipeline.registry.advance import advance
-from pipeline.registry.record import Phase
+from pipeline.rollout.record import Phase
 
 from .fork_server import ForkServer
 from .loop import deployment, forked, instance, run_loop

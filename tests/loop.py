@@ -13,9 +13,9 @@ from assets.graph import ASSETS
 from assets.resources import Deployment, records
 from pipeline.demo import MODEL_DIR
 from pipeline.iteration import identify
-from pipeline.registry.policy import policy_of
-from pipeline.registry.propose import propose
-from pipeline.registry.record import JudgedCandidate, ModelVersion
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.propose import propose
+from pipeline.rollout.record import JudgedCandidate, ModelVersion
 from pipeline.serving import transformers_engine
 from pipeline.storage import DatasetRef, digest_file, model_ref
 from pipeline.training import launch as training_launch

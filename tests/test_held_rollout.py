@@ -10,7 +10,7 @@ import pytest
 from assets.outcome import outcome
 from jobs.rollout import main
 from pipeline.registry.advance import advance
-from pipeline.registry.record import Phase, read_state
+from pipeline.rollout.record import Phase, read_state
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import EMBEDDED, SHORT, deployment, forked, instance, materialized, open_rollout, run_loop

@@ -14,7 +14,7 @@ from assets.resources import Deployment
 from evals import __main__ as verify
 from jobs import summary
 from pipeline.registry.advance import advance
-from pipeline.registry.record import Phase, read_state
+from pipeline.rollout.record import Phase, read_state
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop

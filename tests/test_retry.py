@@ -17,7 +17,7 @@ from assets.resources import Deployment, Records, records
 from jobs import retry, rollout
 from pipeline import audit
 from pipeline.registry import advance
-from pipeline.registry.record import read_events
+from pipeline.rollout.record import read_events
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import EMBEDDED, ROOT, deployment, forked, instance

@@ -16,10 +16,11 @@ from pipeline.erasure.affected import Person, find, iterations
 from pipeline.erasure.derived import holding_rows, remove, rewrite_findings, rewrite_raw, unfinished
 from pipeline.erasure.proof import Affected, ErasureProof, Pending, pending_name, proof_id, proof_name
 from pipeline.erasure.search import SearchResult, search
-from pipeline.registry import blocks, versions
-from pipeline.registry.decision import abort
-from pipeline.registry.propose import champion
-from pipeline.registry.record import read_state
+from pipeline.registry import versions
+from pipeline.rollout import blocks
+from pipeline.rollout.decision import abort
+from pipeline.rollout.propose import champion
+from pipeline.rollout.record import read_state
 from pipeline.storage import Store, digest_json
 from pipeline.traces import erased
 from pipeline.traces.context import StageContext

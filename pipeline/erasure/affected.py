@@ -22,8 +22,8 @@ from pipeline.erasure.proof import Affected
 from pipeline.iteration import Iteration
 from pipeline.locations import Document
 from pipeline.registry import versions
-from pipeline.registry.record import ModelVersion
 from pipeline.rewards.reward_model.records import RewardModelReport
+from pipeline.rollout.record import ModelVersion
 from pipeline.storage import Store
 from pipeline.traces.dataset_users import dataset_users, windows
 from pipeline.traces.lake import Lake, LakeConfig

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from pipeline.locations import Uri
 from pipeline.recipe import custom
@@ -19,12 +19,13 @@ from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Judge, Rewards
+from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.samples import Samples
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
-from pipeline.section import Added, Operational, Section, Share, settings
+from pipeline.section import Added, Operational, Section, settings
 from pipeline.storage import digest_json, shown_path
 
 __all__ = [
@@ -55,31 +56,6 @@ class BaseModelSection(Section):
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: Uri
     """Directory with config.json, weights and tokenizer: the first champion."""
-
-
-class Rollout(Section):
-    weights: tuple[PositiveInt, ...] = (5, 25, 100)
-    """Percent of traffic on the canary, stage by stage."""
-    dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
-    """Time observed at each weight before it may rise (seed: 24 h at 5%, 7 days at 25%)."""
-    min_canary_requests: PositiveInt = 50
-    """Too little traffic holds; it never advances."""
-    max_quality_drop: Share = 0.03
-    """Fall of the share of right answers, champion to canary (seed: 3 percentage points): above it the rollout is held,
-    and taken back once that is proven."""
-    max_error_rate_ratio: PositiveFloat = 2.0
-    """Ratio of the error rates, canary over champion, above which the canary is rolled back once that is proven."""
-    max_p99_latency_ratio: PositiveFloat = 1.1
-    """Ratio of the 99th percentiles of latency, canary over champion, above which a look counts as slow. A majority of
-    slow looks holds the rollout; slow looks that prove harm roll it back."""
-    alpha: Share = 0.05
-    """Level of the anytime-valid harm test over a whole stage."""
-    drive_for_s: float = 0.0
-    """How long one run of `canary_rollout` keeps ticking while a dwell is running; 0: one look and done."""
-    replay_requests: PositiveInt = 1500
-    """Requests that the embedded router replays at each look."""
-    accept_hold: str = Field(default="", coerce_numbers_to_str=True)
-    """Id of the one iteration whose candidate a person lets into the traffic although its training is on HOLD."""
 
 
 class Recipe(Section):

@@ -1,1 +1,1 @@
-"""Registry: a candidate on record, and its way to the traffic and, if need be, back."""
+"""Registry: a candidate on record in MLflow, which follows the record of its rollout."""

@@ -11,14 +11,15 @@ from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
 from pipeline.registry import versions
-from pipeline.registry.judged import JudgedGrader
-from pipeline.registry.record import RolloutState, read_events, read_state
-from pipeline.registry.replay import AnsweredRequest, Graded, Grader, ReplayedTraffic
-from pipeline.registry.rollout import Pace, RolloutPorts, drive
-from pipeline.registry.router import LocalRouter
-from pipeline.registry.unseen import unseen
 from pipeline.rewards.judge import Budget, Endpoint, open_judge
 from pipeline.rewards.verifiers import grader_of
+from pipeline.rollout.controller import RolloutPorts
+from pipeline.rollout.drive import Pace, drive
+from pipeline.rollout.judged import JudgedGrader
+from pipeline.rollout.record import RolloutState, read_events, read_state
+from pipeline.rollout.replay import AnsweredRequest, Graded, Grader, ReplayedTraffic
+from pipeline.rollout.router import LocalRouter
+from pipeline.rollout.unseen import unseen
 from pipeline.section import joined
 from pipeline.serving.inference import Messages, Sampling
 from pipeline.serving.sample import sampler

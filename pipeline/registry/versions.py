@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import leaves
-from pipeline.registry.record import JudgedCandidate, ModelVersion, RolloutState
+from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.storage import CheckpointRef, Record, Store
 
 if TYPE_CHECKING:

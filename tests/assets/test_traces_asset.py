@@ -10,8 +10,8 @@ import pytest
 
 from assets.resources import Deployment, records
 from assets.traces import traces
-from pipeline.registry.policy import policy_of
-from pipeline.registry.record import (
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.record import (
     ModelVersion,
     Phase,
     Proposal,

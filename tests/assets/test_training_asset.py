@@ -23,9 +23,9 @@ from pipeline.layout import LATEST
 from pipeline.pinning import pin
 from pipeline.recipe import Rewards, Training, TrainingSettings
 from pipeline.registry import versions
-from pipeline.registry.record import ModelVersion, read_state
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import HumanAgreement
+from pipeline.rollout.record import ModelVersion, read_state
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.records import DayReport, GovernedTraces
 from pipeline.training.plan import TrainingPlan

@@ -14,11 +14,11 @@ from jobs.ending import ending
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
 from pipeline.recipe.overrides import split
-from pipeline.registry.record import ModelVersion
+from pipeline.rollout.record import ModelVersion
 from pipeline.storage import CheckpointRef, Store
 from pipeline.training.result import Health, HealthFinding, TrainingResult
 from tests.evals.conftest import Kit
-from tests.pipeline.registry.conftest import BASE, NAME, World, iteration_over, model, version_of
+from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over, model, version_of
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 

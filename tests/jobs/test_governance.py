@@ -17,10 +17,10 @@ from pipeline import audit
 from pipeline.erasure.proof import ErasureProof, proofs
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ProductionSuite
-from pipeline.registry.record import Phase, RolloutStep, append, read_state, step_event
-from pipeline.registry.rollout import wanted_split
-from pipeline.registry.router import LocalRouter
 from pipeline.rewards.findings import JournalLine, journal, known
+from pipeline.rollout.controller import wanted_split
+from pipeline.rollout.record import Phase, RolloutStep, append, read_state, step_event
+from pipeline.rollout.router import LocalRouter
 from pipeline.storage import ModelRef
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import materialize

@@ -13,9 +13,9 @@ from assets.resources import Deployment, deployment
 from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
 from pipeline import audit
-from pipeline.registry.record import Phase, RolloutState, RolloutStep, append, read_state, step_event
-from pipeline.registry.rollout import RolloutPorts, tick
-from pipeline.registry.router import LocalRouter
+from pipeline.rollout.controller import RolloutPorts, tick
+from pipeline.rollout.record import Phase, RolloutState, RolloutStep, append, read_state, step_event
+from pipeline.rollout.router import LocalRouter
 from tests.loop import EMBEDDED, instance, open_rollout
 
 NAME = "arithmetic"

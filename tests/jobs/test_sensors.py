@@ -8,8 +8,8 @@ import pytest
 from jobs import sensors
 from jobs.definitions import definitions
 from jobs.sensors import champion_changed, gang_orphaned, rollout_due
-from pipeline.registry.propose import ChampionState
-from pipeline.registry.record import Phase, RolloutState
+from pipeline.rollout.propose import ChampionState
+from pipeline.rollout.record import Phase, RolloutState
 from pipeline.storage import ModelRef
 from tests.loop import deployment
 

@@ -23,12 +23,12 @@ import pytest
 from pipeline.iteration import Iteration, identify
 from pipeline.methods import DPO
 from pipeline.recipe import Compute, Rollout, Selection, Training
-from pipeline.registry.policy import policy_of
-from pipeline.registry.propose import propose
-from pipeline.registry.record import JudgedCandidate, ModelVersion
 from pipeline.registry.versions import RunContents, record
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.propose import propose
+from pipeline.rollout.record import JudgedCandidate, ModelVersion
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build

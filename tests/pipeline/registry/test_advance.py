@@ -11,8 +11,8 @@ from pipeline.demo.desk.judges import server
 from pipeline.demo.desk.requests import draw
 from pipeline.recipe import load
 from pipeline.registry.advance import _grader  # pyright: ignore[reportPrivateUsage]
-from pipeline.registry.replay import AnsweredRequest
 from pipeline.rewards.judge import Endpoint
+from pipeline.rollout.replay import AnsweredRequest
 from tests.answers import answer
 
 DESK = load(Path(__file__).parent.parent.parent.parent / "jobs" / "recipes" / "desk.yaml")

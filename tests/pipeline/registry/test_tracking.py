@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.iteration import identify
-from pipeline.registry.record import JudgedCandidate
 from pipeline.registry.tracking import local_tracking
 from pipeline.registry.versions import RunContents, _client, record
+from pipeline.rollout.record import JudgedCandidate
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 
 CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")

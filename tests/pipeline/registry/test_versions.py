@@ -8,12 +8,12 @@ import pytest
 from pipeline.iteration import identify
 from pipeline.recipe import Rollout
 from pipeline.registry import versions
-from pipeline.registry.policy import policy_of
-from pipeline.registry.propose import propose
-from pipeline.registry.record import JudgedCandidate, Phase, read_state
 from pipeline.registry.versions import RunContents, model_card, project, record
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.propose import propose
+from pipeline.rollout.record import JudgedCandidate, Phase, read_state
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
-from tests.pipeline.registry.conftest import BASE, World
+from tests.pipeline.rollout.conftest import BASE, World
 
 CARD = {"Data": "4 pairs", "Evaluation": "+0.1 (0.05 to 0.15)", "Intended use": "sums", "Limits": "small"}
 

@@ -1,10 +1,10 @@
 import pytest
 
-from pipeline.registry.decision import abort, resume
-from pipeline.registry.propose import ChampionState, champion
-from pipeline.registry.record import Phase, read_events
-from pipeline.registry.status import RolloutStatus, status
-from tests.pipeline.registry.conftest import BASE, NAME, World, iteration_over
+from pipeline.rollout.decision import abort, resume
+from pipeline.rollout.propose import ChampionState, champion
+from pipeline.rollout.record import Phase, read_events
+from pipeline.rollout.status import RolloutStatus, status
+from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over
 
 
 def shown(world: World) -> RolloutStatus:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pipeline.registry.record import Phase, RolloutEvent, RolloutState, RolloutStep, append, read_state, step_event
-from pipeline.registry.rollout import RolloutPorts, Tick, reconcile, roll_back
+from pipeline.rollout.controller import RolloutPorts, Tick, reconcile, roll_back
+from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, RolloutStep, append, read_state, step_event
 from pipeline.storage import Record, Store
 
 Action = Literal["resume", "abort"]

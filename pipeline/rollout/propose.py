@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from pipeline.iteration import Iteration
-from pipeline.registry.blocks import blocked
-from pipeline.registry.policy import RolloutPolicy
-from pipeline.registry.record import (
+from pipeline.rollout.blocks import blocked
+from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.record import (
     JudgedCandidate,
     ModelVersion,
     Phase,

@@ -8,7 +8,7 @@ was trained on top of a blocked champion: it never saw the data, and to refuse i
 from __future__ import annotations
 
 from pipeline import layout
-from pipeline.registry.record import ModelVersion
+from pipeline.rollout.record import ModelVersion
 from pipeline.storage import Record, Store
 
 

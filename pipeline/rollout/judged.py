@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipeline.registry.replay import AnsweredRequest
 from pipeline.rewards.judge import Judgement, JudgeRequest, JudgeSession
+from pipeline.rollout.replay import AnsweredRequest
 
 GOOD = (4 - 1) / 4
 """A judge's 4, in [0, 1]."""

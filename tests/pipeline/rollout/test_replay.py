@@ -2,10 +2,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pipeline.registry.replay import ReplayedTraffic
+from pipeline.rollout.replay import ReplayedTraffic
 from pipeline.serving.inference import Sampling
 from tests.answers import answer
-from tests.pipeline.registry.conftest import model, split_at
+from tests.pipeline.rollout.conftest import model, split_at
 
 REQUESTS = [([{"role": "user", "content": str(n)}], str(n)) for n in range(50)]
 

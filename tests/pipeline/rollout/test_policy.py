@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.recipe import Rollout
-from pipeline.registry.policy import (
+from pipeline.rollout.policy import (
     Counts,
     LiveEvidence,
     LiveMetrics,
@@ -15,7 +15,7 @@ from pipeline.registry.policy import (
     skew,
     unusable,
 )
-from tests.pipeline.registry.conftest import POLICY, arm
+from tests.pipeline.rollout.conftest import POLICY, arm
 
 
 def first_harm(rng, drop, *, looks=48, canary=75, champion=1425, quality=0.7, errors=(0.01, 0.01)):

@@ -42,6 +42,23 @@ class Split(Record):
         return self
 
 
+class Unsettled(Record):
+    """Weights that were accepted and are not what routes yet, or not for certain."""
+
+    reason: str
+
+
+class Readiness(Record):
+    """What the slot of a model really serves."""
+
+    served_digest: str
+    """Digest of the model that its fingerprint names; "" while nothing answers."""
+    replicas: int
+    """Servers that answer."""
+    reason: str = ""
+    """Why it is not ready; "" when it is."""
+
+
 class TrafficSplit(Protocol):
     """What a rollout needs from whatever routes requests."""
 

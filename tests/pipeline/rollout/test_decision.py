@@ -1,10 +1,10 @@
 import pytest
 
 from pipeline import audit
-from pipeline.registry.decision import RolloutDecision, abort, decide, resume
-from pipeline.registry.record import Phase, read_events
-from pipeline.registry.rollout import tick
-from tests.pipeline.registry.conftest import NAME, World
+from pipeline.rollout.controller import tick
+from pipeline.rollout.decision import RolloutDecision, abort, decide, resume
+from pipeline.rollout.record import Phase, read_events
+from tests.pipeline.rollout.conftest import NAME, World
 
 
 def decided(world: World, action: str, rollout: str = "", reason: str = "a reason", by: str = "operator"):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from pipeline import layout
-from pipeline.registry.policy import LiveEvidence, LiveMetrics, RolloutPolicy
+from pipeline.rollout.policy import LiveEvidence, LiveMetrics, RolloutPolicy
 from pipeline.storage import ModelRef, Record, Store
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pipeline.registry.policy import ArmMetrics, LiveMetrics
-from pipeline.registry.router import Arm, Split, route
+from pipeline.rollout.policy import ArmMetrics, LiveMetrics
+from pipeline.rollout.router import Arm, Split, route
 from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.serving.sample import Sampler
 from pipeline.storage import ModelRef, digest_json

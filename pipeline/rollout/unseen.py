@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pyarrow.parquet as pq
 
 from pipeline import layout
-from pipeline.registry.record import Proposal, RolloutEvent
+from pipeline.rollout.record import Proposal, RolloutEvent
 from pipeline.serving.inference import Messages
 from pipeline.storage import Store, digest_json
 from pipeline.traces.pii import normalised

@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.registry.record import Phase
-from pipeline.registry.rollout import Pace, drive
-from tests.pipeline.registry.conftest import POLICY
+from pipeline.rollout.drive import Pace, drive
+from pipeline.rollout.record import Phase
+from tests.pipeline.rollout.conftest import POLICY
 
 
 class Clock:

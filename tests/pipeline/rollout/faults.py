@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from pipeline.registry.policy import ArmMetrics
-from pipeline.registry.router import LocalRouter, Split
+from pipeline.rollout.policy import ArmMetrics
+from pipeline.rollout.router import LocalRouter, Split
 
 
 class Crash(BaseException):

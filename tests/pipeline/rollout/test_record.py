@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.registry.record import Phase, RolloutEvent, RolloutStep, append, fold, read_events, read_state, step_event
+from pipeline.rollout.record import Phase, RolloutEvent, RolloutStep, append, fold, read_events, read_state, step_event
 from pipeline.storage import Store
-from tests.pipeline.registry.conftest import NAME
+from tests.pipeline.rollout.conftest import NAME
 
 
 def test_record_keeps_the_first_event_of_an_epoch(world):

@@ -13,13 +13,13 @@ from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pipeline.registry.decision import RolloutDecision, decide
-from pipeline.registry.propose import champion
-from pipeline.registry.record import TERMINAL, Phase, fold, read_events
-from pipeline.registry.rollout import RolloutPorts, tick, wanted_split
-from pipeline.registry.router import Split
-from tests.pipeline.registry.conftest import NAME, POLICY, FusedStore, World
-from tests.pipeline.registry.faults import SLOW_S, SPOILERS, Crash, WatchedRouter
+from pipeline.rollout.controller import RolloutPorts, tick, wanted_split
+from pipeline.rollout.decision import RolloutDecision, decide
+from pipeline.rollout.propose import champion
+from pipeline.rollout.record import TERMINAL, Phase, fold, read_events
+from pipeline.rollout.router import Split
+from tests.pipeline.rollout.conftest import NAME, POLICY, FusedStore, World
+from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash, WatchedRouter
 
 
 class RolloutMachine(RuleBasedStateMachine):

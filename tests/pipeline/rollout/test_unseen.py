@@ -4,11 +4,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.registry.policy import RolloutPolicy
-from pipeline.registry.record import read_events
-from pipeline.registry.unseen import lineage, prompt_key, unseen
+from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.record import read_events
+from pipeline.rollout.unseen import lineage, prompt_key, unseen
 from pipeline.selection.preferences import PAIRS, PROMPTS
-from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, model
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, model
 
 FEW: RolloutPolicy = POLICY.model_copy(update={"min_canary_requests": 2})
 

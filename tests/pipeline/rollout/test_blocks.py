@@ -3,9 +3,9 @@
 import pytest
 
 from pipeline import audit
-from pipeline.registry.blocks import ErasureBlock, block, blocked
-from pipeline.registry.record import Phase
-from tests.pipeline.registry.conftest import BASE, World, iteration_over, version_of
+from pipeline.rollout.blocks import ErasureBlock, block, blocked
+from pipeline.rollout.record import Phase
+from tests.pipeline.rollout.conftest import BASE, World, iteration_over, version_of
 
 
 def by_digest(digest: str) -> ErasureBlock:

@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 
 from pipeline.demo import MODEL_DIR
-from pipeline.registry.decision import abort, resume
-from pipeline.registry.policy import ArmMetrics
-from pipeline.registry.propose import champion
-from pipeline.registry.record import Phase
-from pipeline.registry.rollout import is_intact, tick
+from pipeline.rollout.controller import is_intact, tick
+from pipeline.rollout.decision import abort, resume
+from pipeline.rollout.policy import ArmMetrics
+from pipeline.rollout.propose import champion
+from pipeline.rollout.record import Phase
 from pipeline.storage import ModelRef, model_ref
-from tests.pipeline.registry.conftest import BASE, NAME, POLICY, model
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, model
 
 
 def test_good_canary_takes_every_weight_and_becomes_champion(world):

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 
 from pipeline.demo.desk.requests import draw
-from pipeline.registry.judged import JudgedGrader
-from pipeline.registry.replay import AnsweredRequest
 from pipeline.rewards.judge import Judgement, JudgeRequest
+from pipeline.rollout.judged import JudgedGrader
+from pipeline.rollout.replay import AnsweredRequest
 from tests.answers import answer
 
 ASKED = draw(random.Random(1), "train").messages

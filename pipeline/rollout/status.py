@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from pipeline.estimate import Estimate, share
-from pipeline.registry.decision import Action, may_be_aborted
-from pipeline.registry.policy import Counts
-from pipeline.registry.propose import ChampionState
-from pipeline.registry.record import Phase, RolloutEvent, RolloutState, fold
-from pipeline.registry.router import Split
+from pipeline.rollout.decision import Action, may_be_aborted
+from pipeline.rollout.policy import Counts
+from pipeline.rollout.propose import ChampionState
+from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, fold
+from pipeline.rollout.router import Split
 from pipeline.storage import Record
 
 

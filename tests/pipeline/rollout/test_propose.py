@@ -2,11 +2,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipeline.registry.decision import abort, resume
-from pipeline.registry.propose import champion, propose
-from pipeline.registry.record import JudgedCandidate, Phase, read_events
+from pipeline.rollout.decision import abort, resume
+from pipeline.rollout.propose import champion, propose
+from pipeline.rollout.record import JudgedCandidate, Phase, read_events
 from pipeline.storage import ModelRef
-from tests.pipeline.registry.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
 
 
 def test_only_a_pass_on_this_very_model_is_let_in(world):

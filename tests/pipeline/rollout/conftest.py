@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from pipeline.iteration import Iteration, identify
 from pipeline.recipe import Rollout
-from pipeline.registry.policy import ArmMetrics, LiveMetrics, RolloutPolicy, policy_of
-from pipeline.registry.propose import ProposalResult, propose
-from pipeline.registry.record import JudgedCandidate, ModelVersion, RolloutState, read_state
-from pipeline.registry.rollout import RolloutPorts, Tick, tick
-from pipeline.registry.router import LocalRouter, Split
+from pipeline.rollout.controller import RolloutPorts, Tick, tick
+from pipeline.rollout.policy import ArmMetrics, LiveMetrics, RolloutPolicy, policy_of
+from pipeline.rollout.propose import ProposalResult, propose
+from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState, read_state
+from pipeline.rollout.router import LocalRouter, Split
 from pipeline.storage import DatasetRef, ModelRef, Store
 
 NAME = "demo"

@@ -1,0 +1,160 @@
+"""Recipe section `rollout`: what routes production's requests, what is measured there, and when traffic may move."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from pipeline.locations import Uri
+from pipeline.section import Section, Share
+
+Percent = Annotated[int, Field(ge=0, le=50)]
+
+
+class Slots(Section):
+    """Two places that serve a model each: root URLs of OpenAI-compatible servers that others keep."""
+
+    a: str
+    """The first, e.g. http://10.0.0.1:8000/v1."""
+    b: str
+    """The second."""
+
+
+class GatewayTraffic(Section):
+    """This project's gateway on 127.0.0.1: sticky by user, it records what it serves as OpenTelemetry spans."""
+
+    kind: Literal["gateway"] = "gateway"
+    """Which kind of router this is."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8400
+    """Port on 127.0.0.1 that callers use; 0: one that is free, named in the log."""
+    workers: PositiveInt = 1
+    """Processes that share the port."""
+    slots: Slots | None = None
+    """Servers behind it that others keep; null: it starts one for each model that it serves, on this machine."""
+    record: Literal["text", "operations"] = "text"
+    """Whether prompts and answers are recorded; without text, answers are counted and timed, never graded."""
+    trust_user_header: bool = True
+    """Whether `x-user-id` is believed; a gateway that strangers reach must not."""
+
+
+class HttpRouteTraffic(Section):
+    """One HTTPRoute of a Kubernetes gateway, whose two weights the rollout moves."""
+
+    kind: Literal["http_route"] = "http_route"
+    """Which kind of router this is."""
+    namespace: str = "serving"
+    """Where the route is."""
+    route: str = "model"
+    """Its name."""
+    slot_a: str = "slot-a"
+    """Backend of the first slot, as the route names it."""
+    slot_b: str = "slot-b"
+    """Backend of the second slot."""
+
+
+class SagemakerTraffic(Section):
+    """One SageMaker endpoint with two production variants."""
+
+    kind: Literal["sagemaker"] = "sagemaker"
+    """Which kind of router this is."""
+    endpoint: str
+    """Name of the endpoint."""
+    region: str
+    """AWS region that it is in."""
+    slot_a: str = "slot-a"
+    """Name of the first variant."""
+    slot_b: str = "slot-b"
+    """Name of the second variant."""
+
+
+AnyTraffic = Annotated[GatewayTraffic | HttpRouteTraffic | SagemakerTraffic, Field(discriminator="kind")]
+
+
+class GatewayMetrics(Section):
+    """What the gateway recorded: requests, errors and latencies, and grades of the answers whose text it kept."""
+
+    kind: Literal["gateway"] = "gateway"
+    """Where the metrics come from."""
+
+
+class PrometheusMetrics(Section):
+    """A Prometheus server, for requests, errors and latencies; quality comes from production's traces by version."""
+
+    kind: Literal["prometheus"] = "prometheus"
+    """Where the metrics come from."""
+    url: str
+    """Root of its HTTP API, e.g. http://prometheus.monitoring:9090."""
+    errors_query: str = ""
+    """PromQL of requests that got no answer, by `model_name`, with {window} for the window; "": errors that only the
+    router can see stay unseen, and the rollout says so."""
+    scrape_interval_s: PositiveFloat = 15.0
+    """How often the server scrapes: a window ends two scrapes before now."""
+    replicas: PositiveInt = 1
+    """Replicas of each slot: fewer that are up are a look without metrics."""
+
+
+AnyMetrics = Annotated[GatewayMetrics | PrometheusMetrics, Field(discriminator="kind")]
+
+
+class Approval(Section):
+    """A person's signature, without which no candidate gets traffic."""
+
+    allowed_signers: Uri
+    """File of the people who may sign and their public keys, in the format of `ssh-keygen -Y verify`."""
+
+
+class Rollout(Section):
+    traffic: AnyTraffic = GatewayTraffic()
+    """What routes production's requests."""
+    metrics: AnyMetrics = GatewayMetrics()
+    """Where the requests, errors, latencies and grades of both arms come from."""
+    weights: tuple[PositiveInt, ...] = (5, 25, 100)
+    """Percent of traffic on the canary, stage by stage."""
+    dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
+    """Time observed at each weight before it may rise (seed: 24 h at 5%, 7 days at 25%)."""
+    holdback: Percent = 5
+    """Percent of traffic that stays with the champion at the last weight, to compare with until the promotion."""
+    shadow_share: Share = 0.0
+    """Share of first turns that is also sent to the candidate before it gets traffic; nobody sees those answers."""
+    min_canary_requests: PositiveInt = 50
+    """Too little traffic holds; it never advances."""
+    max_quality_drop: Share = 0.03
+    """Fall of the share of right answers, champion to canary (seed: 3 percentage points): a stage ends when it is
+    proven to be less (one-sided 5%); the canary is rolled back once it is proven to be more."""
+    max_error_rate_ratio: PositiveFloat = 2.0
+    """Ratio of the error rates, canary over champion, above which the canary is rolled back once that is proven."""
+    max_p99_latency_ratio: PositiveFloat = 1.1
+    """Ratio of the 99th percentiles of latency, canary over champion: the canary is rolled back once more than 1% of
+    its requests are proven to take longer than that."""
+    alpha: Share = 0.05
+    """Level of the anytime-valid harm test over a whole stage."""
+    look_every_s: PositiveFloat = 60.0
+    """Time between two looks of a run that keeps ticking."""
+    max_look_s: NonNegativeFloat = 0.0
+    """Longest time that one look adds to a dwell; 0: twice `look_every_s`, or the dwell where that is longer."""
+    max_stage_s: PositiveFloat = 2_592_000.0
+    """Longest duration of a stage that a plan may propose."""
+    lease_s: PositiveFloat = 3_600.0
+    """How long a split with a canary is in force at the gateway without a look: then the champion serves alone."""
+    keep_warm_s: NonNegativeFloat = 86_400.0
+    """How long the old champion stays loaded after a promotion, as the way back."""
+    approval: Approval | None = None
+    """Whether a person has to sign for each candidate; null: the gate's verdict is enough."""
+    drive_for_s: float = 0.0
+    """How long one run of `canary_rollout` keeps ticking while a dwell is running; 0: one look and done."""
+    requests_per_look: PositiveInt = 600
+    """Requests that the simulated users of an embedded world send through the gateway at each look."""
+    replay_requests: PositiveInt = 1500
+    """Requests that the embedded router replays at each look."""
+    accept_hold: str = Field(default="", coerce_numbers_to_str=True)
+    """Id of the one iteration whose candidate a person lets into the traffic although its training is on HOLD."""
+
+    @model_validator(mode="after")
+    def _metrics_of_the_router(self) -> Rollout:
+        if self.metrics.kind == "gateway" and self.traffic.kind != "gateway":
+            raise ValueError(
+                f"rollout.traffic is {self.traffic.kind}, and rollout.metrics are a gateway's, which it has not. Name "
+                "where they come from, such as metrics: {kind: prometheus, url: http://prometheus:9090}."
+            )
+        return self
