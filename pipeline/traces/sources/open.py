@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
@@ -24,5 +25,7 @@ def open_source(address: Address) -> Source:
         return OpenAiLogs(uri)
     if kind == "prompts":
         return Prompts(uri, address.section)
-    assert kind in ("demo", "langfuse_export"), kind
-    return LangfuseExport(uri)  # the embedded production writes one
+    if kind == "demo":
+        return EmbeddedProduction(uri)
+    assert kind == "langfuse_export", kind
+    return LangfuseExport(uri)

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe.serving import TransformersServing
-from pipeline.serving.__main__ import LoadedModel
 from pipeline.serving.decoding import stop_ids
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, answer_seed
+from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef, model_ref
 
