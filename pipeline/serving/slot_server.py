@@ -1,10 +1,10 @@
 """An OpenAI-compatible server of one model directory on 127.0.0.1: a slot of the embedded gateway.
 
-    python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT PARENT
+    python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT
 
 What waits is answered in one batch, the next batch begins when that one ends. An answer is decoded as everywhere in the
 loop (decoding.py). It stands in for vLLM where there is no GPU: one answer a request, no tools. LIMIT: tokens of an
-answer at most. It ends with PARENT (a pid).
+answer at most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.processes import die_with_parent
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
 
@@ -248,5 +247,4 @@ def main(folder: str, port: str, names: str, limit: str) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent(parent=int(sys.argv[5]))
     main(*sys.argv[1:5])

@@ -1,0 +1,42 @@
+"""A slot as a process of this machine: one model, served on loopback for as long as a block runs.
+
+Owns the name that a slot serves a model under: with its digest, so that every answer says which version gave it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.ports import held_port
+from pipeline.serving.server_process import server_process
+from pipeline.storage import ModelRef
+
+START_TIMEOUT_S = 300.0
+GRACE_S = 5.0
+DIGEST_CHARACTERS = 12
+
+
+def served_name(model_name: str, digest: str) -> str:
+    """`<model>@<digest12>`: what answers, metrics and traces call a version."""
+    return f"{model_name}@{digest[:DIGEST_CHARACTERS]}"
+
+
+@contextmanager
+def model_slot(
+    model_name: str, model: ModelRef, limit: int, folder: Path, log: Callable[[str], None]
+) -> Generator[Endpoint]:
+    """Where the model answers while the block runs. `limit`: tokens of an answer at most. Output goes to `folder`.
+
+    Raises RuntimeError with the server's last lines when it does not start.
+    """
+    name = served_name(model_name, model.digest)
+    with held_port() as held:
+        port = held.getsockname()[1]
+        command = [sys.executable, "-m", "pipeline.serving.slot_server", model.uri, str(port), f"{name},{model_name}"]
+        with server_process(f"The slot of {name}", [*command, str(limit)], {}, folder, log, GRACE_S) as process:
+            process.await_health(f"http://127.0.0.1:{port}/health", START_TIMEOUT_S)
+            yield Endpoint(f"http://127.0.0.1:{port}/v1")

@@ -1,0 +1,101 @@
+"""The server of a slot, as a process over HTTP: it answers what the loop's own sampler answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.task import problems
+from pipeline.serving.inference import AnswerRequest, Sampling
+from pipeline.serving.loaded import LoadedModel
+from pipeline.serving.slots import model_slot
+from pipeline.storage import model_ref
+
+pytestmark = pytest.mark.slow
+PROMPTS = [p.prompt for p in problems(5, "heldout", 24)]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with model_slot("arithmetic", model_ref(MODEL_DIR), 32, tmp_path_factory.mktemp("slot"), print) as endpoint:
+        yield endpoint.url
+
+
+def asked(prompt: str, **more: Any) -> dict[str, Any]:
+    return {"model": "arithmetic", "messages": [{"role": "user", "content": prompt}], **more}
+
+
+def posted(url: str, body: dict[str, Any] | bytes) -> httpx2.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx2.post(f"{url}/chat/completions", content=content, timeout=60)
+
+
+def test_slot_answers_as_the_sampler_does_whatever_is_beside(url: str) -> None:
+    with ThreadPoolExecutor(24) as pool:
+        replies = [each.json() for each in pool.map(lambda n: posted(url, asked(PROMPTS[n], seed=n)), range(24))]
+    requests = [
+        AnswerRequest(key=str(n), messages=[{"role": "user", "content": prompt}], seed=n)
+        for n, prompt in enumerate(PROMPTS)
+    ]
+    own = {a.key: a for a in LoadedModel(str(MODEL_DIR), 1).answers(requests, Sampling(max_completion_tokens=32))}
+    for n, reply in enumerate(replies):
+        choice, answer = reply["choices"][0], own[str(n)]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (answer.text, answer.stop)
+        assert reply["usage"]["completion_tokens"] == answer.tokens
+        assert reply["usage"]["prompt_tokens"] == answer.prompt_tokens
+
+
+def test_slot_names_the_version_that_answered(url: str) -> None:
+    digest = model_ref(MODEL_DIR).digest
+    names = [model["id"] for model in httpx2.get(f"{url}/models").json()["data"]]
+    assert names == [f"arithmetic@{digest[:12]}", "arithmetic"]
+    assert posted(url, asked(PROMPTS[0])).json()["model"] == names[0]
+
+
+def test_slot_streams_the_same_text_in_pieces(url: str) -> None:
+    whole = posted(url, asked(PROMPTS[1], seed=4)).json()["choices"][0]
+    lines = [line for line in posted(url, asked(PROMPTS[1], seed=4, stream=True)).text.splitlines() if line]
+    assert lines[-1] == "data: [DONE]"
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    pieces = [choice["delta"].get("content", "") for event in events for choice in event["choices"]]
+    assert "".join(pieces) == whole["message"]["content"]
+    assert len([piece for piece in pieces if piece]) > 3
+    assert [c["finish_reason"] for event in events for c in event["choices"]][-1] == whole["finish_reason"]
+
+
+def test_slot_ends_an_answer_at_its_own_limit(url: str) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        short, long = pool.map(lambda n: posted(url, asked(PROMPTS[2], seed=1, max_tokens=n)).json(), (3, 32))
+    assert (short["choices"][0]["finish_reason"], short["usage"]["completion_tokens"]) == ("length", 3)
+    assert long["choices"][0]["message"]["content"].startswith(short["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        (b"{", 400, "JSON"),
+        ({"model": "arithmetic", "messages": []}, 400, "messages"),
+        ({"model": "other", "messages": [{"role": "user", "content": "x"}]}, 404, "arithmetic"),
+        (asked("x", n=2), 400, "n:"),
+        (asked("x", temperature=-1), 400, "temperature"),
+        (asked("1 " * 4000), 400, "context"),
+    ],
+)
+def test_slot_refuses_with_a_reason(url: str, body: Any, status: int, word: str) -> None:
+    reply = posted(url, body)
+    assert reply.status_code == status
+    assert word in reply.json()["error"]["message"]
+
+
+def test_slot_ends_with_its_block(tmp_path: Path) -> None:
+    with model_slot("arithmetic", model_ref(MODEL_DIR), 8, tmp_path, print) as endpoint:
+        assert httpx2.get(endpoint.url.removesuffix("/v1") + "/health").status_code == 200
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"{endpoint.url}/models")
