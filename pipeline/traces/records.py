@@ -107,6 +107,8 @@ class Scope(Record):
     """Only rows of these models; empty: of any."""
     after: datetime | None = None
     """Only rows newer than this; None: of any time."""
+    without: tuple[str, ...] = ()
+    """No rows of these models, whose rollout is not over or was taken back."""
 
 
 class Window(Record):

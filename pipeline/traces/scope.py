@@ -32,16 +32,24 @@ class Producer(NamedTuple):
     """0: the base model."""
     since: datetime | None = None
     """When it was promoted; None for the base model, and where nobody knows."""
+    kept_out: frozenset[str] = frozenset()
+    """Names of models whose rows nothing learns from: a canary's while its rollout runs, and for good when it was taken
+    back. What such a model said would be preferred for having been said."""
 
     @property
     def names(self) -> frozenset[str]:
         """What its traces may give as their model. The plain name is every version's: it tells the base model alone."""
-        digest = self.model.digest
-        model_names = {f"{self.name}@{digest[:12]}", f"champion-{digest[:12]}", digest, self.model.uri}
-        if not self.version:
-            return frozenset({*model_names, self.name})
-        numbered = (f"{self.name}{sign}{self.version}" for sign in ("/", ":", "-v"))
-        return frozenset({*model_names, *numbered, f"models:/{self.name}/{self.version}"})
+        names = version_names(self.name, self.model, self.version)
+        return names if self.version else names | {self.name}
+
+
+def version_names(model_name: str, model: ModelRef, version: int) -> frozenset[str]:
+    """What traces may give as their model when this version answered; `version` 0 is the base model."""
+    digest = model.digest
+    names = {f"{model_name}@{digest[:12]}", f"champion-{digest[:12]}", digest, model.uri}
+    if version:
+        names |= {f"{model_name}{sign}{version}" for sign in ("/", ":", "-v")} | {f"models:/{model_name}/{version}"}
+    return frozenset(names)
 
 
 class CountedDay(NamedTuple):
@@ -64,8 +72,8 @@ def count(
     A scope names no model that its day does not have, so it depends on what is in the table alone.
     """
     filled = [report for report in reports if report.admitted]
-    models = lake.models([report.day for report in filled]) if rule == "model" else {}
-    names = _as_stored(producer.names)
+    names, kept_out = _as_stored(producer.names), _as_stored(producer.kept_out)
+    models = lake.models([report.day for report in filled]) if rule == "model" or kept_out else {}
     counted_days: list[CountedDay] = []
     for report in reversed(filled):
         if len(counted_days) == size:
@@ -76,6 +84,8 @@ def count(
             counted = CountedDay(report, sum(ours.values()), Scope(models=tuple(sorted(ours))))
         elif rule == "promoted" and producer.since is not None:
             counted = _newer(lake, report, producer.since)
+        if without := tuple(sorted(kept_out & set(models.get(report.day, {})) - set(counted.scope.models))):
+            counted = _without(lake, counted, without)
         if counted.rows:
             counted_days.append(counted)
     return tuple(reversed(counted_days))
@@ -85,15 +95,19 @@ def scope_of(days: Sequence[CountedDay]) -> Scope:
     """The one scope that all of the days are read by."""
     if all(day.whole for day in days):
         return Scope()
-    models = {model for day in days for model in day.scope.models}
-    return Scope(models=tuple(sorted(models)), after=days[0].scope.after)
+    models, without = ({m for day in days for m in getattr(day.scope, field)} for field in ("models", "without"))
+    return Scope(models=tuple(sorted(models)), after=days[0].scope.after, without=tuple(sorted(without)))
 
 
 def identity(days: Sequence[CountedDay]) -> list[list[object]]:
     """What the digest of a dataset is made of. A day whose rows all count is known by its own digest."""
-    return [
-        [day.report.day, day.report.digest, *([] if day.whole else [day.scope.model_dump(mode="json")])] for day in days
-    ]
+    return [[day.report.day, day.report.digest, *([] if day.whole else [_as_identity(day.scope)])] for day in days]
+
+
+def _as_identity(scope: Scope) -> dict[str, object]:
+    """The scope as it was identified before rows could be left out by model, where none are."""
+    tree = scope.model_dump(mode="json")
+    return tree if scope.without else {name: value for name, value in tree.items() if name != "without"}
 
 
 def where(scope: Scope) -> pc.Expression | None:
@@ -104,7 +118,18 @@ def where(scope: Scope) -> pc.Expression | None:
     if scope.after is not None:
         newer = pc.field("timestamp") > pa.scalar(scope.after, SCHEMA.field("timestamp").type)
         condition = newer if condition is None else condition & newer
+    if scope.without:
+        others = ~pc.field("model").isin(pa.array(scope.without, pa.string()))
+        condition = others if condition is None else condition & others
     return condition
+
+
+def _without(lake: Lake, counted: CountedDay, models: tuple[str, ...]) -> CountedDay:
+    """The day without the rows of some models."""
+    scope = counted.scope.model_copy(update={"without": models})
+    condition = where(scope)
+    assert condition is not None, "it names models"
+    return counted._replace(rows=sum(lake.count(condition, [counted.report.day]).values()), scope=scope)
 
 
 def _newer(lake: Lake, report: DayReport, since: datetime) -> CountedDay:

@@ -71,6 +71,7 @@ def govern(
     champion: ModelRef = CHAMPION,
     version: int = 0,
     since: datetime | None = None,
+    kept_out: frozenset[str] = frozenset(),
     **settings: Any,
 ) -> GovernedTraces:
     """One run of the stage; further keywords change the section."""
@@ -78,7 +79,7 @@ def govern(
     return materialize(
         stage_context(store, lake, traces=Traces(source=source, **settings), compute=compute, samples=samples),
         Address(source, uri),
-        Producer(champion, "tiny", version, since),
+        Producer(champion, "tiny", version, since, kept_out),
         0,
         now,
     )

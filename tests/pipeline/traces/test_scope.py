@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,24 @@ def test_rows_newer_than_the_promotion_count(run: Run, store: Store, export: Pat
     assert ids(store, run(since=NOON, version=1)) == ["t3", "t4", "t9"]
     assert ids(store, run(since=NOON, version=1, attribution="none")) == ["t1", "t2", "t3", "t4", "t9"]
     assert ids(store, run(version=0)) == ["t1", "t2", "t3", "t4", "t9"]
+
+
+def test_rows_of_a_canary_stay_out(run: Run, store: Store, export: Path) -> None:
+    mixed(export)
+    write(export, SECOND, [observation(n, provided_model_name=m, start_time=NEXT_DAY) for n, m in ((5, NEW), (6, OLD))])
+    for rule in ({"attribution": "none"}, {"since": NOON - timedelta(days=1), "version": 1}):
+        governed = run(kept_out=frozenset({NEW}), **rule)
+        assert ids(store, governed) == ["t2", "t4", "t6"]
+        assert sorted(row["trace_id"] for row in label(store, governed.iteration)) == ["t2", "t4", "t6"]
+        assert run(**rule).iteration.dataset.digest != governed.iteration.dataset.digest
+        assert run(kept_out=frozenset({"tiny/9"}), **rule) == run(**rule), "no row is a canary's"
+
+
+def test_a_day_of_a_canary_alone_is_no_day(run: Run, store: Store, export: Path) -> None:
+    write(export, FIRST, [observation(1, provided_model_name=OLD)])
+    write(export, SECOND, [observation(2, provided_model_name=NEW, start_time=NEXT_DAY)])
+    governed = run(kept_out=frozenset({NEW}), attribution="none", window_days=1)
+    assert ids(store, governed) == ["t1"]
 
 
 def test_nothing_that_counts_publishes_nothing(run: Run, store: Store, export: Path) -> None:
