@@ -16,6 +16,7 @@ from pipeline.recipe.traces import (
     OpenAiLogsSource,
     OtelSource,
 )
+from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
@@ -32,7 +33,7 @@ from .test_otel import ASKED, request, span
 @pytest.mark.parametrize(
     ("section", "uri", "kind"),
     [
-        (DemoSource(), "/data/export", LangfuseExport),
+        (DemoSource(), "/data/export", EmbeddedProduction),
         (LangfuseExportSource(uri="s3://b/p"), "s3://b/p", LangfuseExport),
         (LangfuseUiSource(uri="/data"), "/data", LangfuseUi),
         (LangfusePostgresSource(), "postgresql://u:secret@h/d", LangfusePostgres),
