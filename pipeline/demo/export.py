@@ -59,8 +59,8 @@ class User(NamedTuple):
     region: str
 
 
-def users(seed: int) -> list[User]:
-    """The same people ask every champion."""
+def users(seed: int, count: int = USERS) -> list[User]:
+    """The same people ask every champion; of more of them, the first are the same."""
     rng = random.Random(f"users/{seed}")
     return [
         User(
@@ -68,7 +68,7 @@ def users(seed: int) -> list[User]:
             consent="true" if rng.random() < CONSENT else rng.choice([None, "false"]),
             region="eu" if rng.random() < EU else "us",
         )
-        for n in range(USERS)
+        for n in range(count)
     ]
 
 

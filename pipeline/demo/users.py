@@ -25,6 +25,8 @@ from pipeline.serving.inference import Messages
 if TYPE_CHECKING:
     import aiohttp
 
+PEOPLE = 2_000
+"""Who ask while a rollout runs: a few percent of them are enough people to judge a canary by."""
 IN_FLIGHT = 64
 TIMEOUT_S = 60.0
 
@@ -51,7 +53,7 @@ def requests_of(source: DemoSource, key: str, count: int) -> list[UserRequest]:
     rng = random.Random(key)
     asked = list(_asked(source, rng, number, count))
     rng.shuffle(asked)
-    people = export.users(source.seed)
+    people = export.users(source.seed, PEOPLE)
     return [_by(rng, rng.choice(people), messages, more, source) for messages, more in asked[:count]]
 
 

@@ -21,7 +21,7 @@ class EmbeddedProduction:
     def __init__(self, uri: str) -> None:
         self.label = uri
         self._export = LangfuseExport(uri)
-        self._has_served = any(Path(uri, SERVED).glob("*.jsonl"))
+        self._has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
         self._served = Otel(f"{uri}/{SERVED}")
 
     def parts(self) -> list[SourcePart]:

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from pipeline.demo.export import users
-from pipeline.demo.users import ask, requests_of
+from pipeline.demo.users import PEOPLE, ask, requests_of
 from pipeline.recipe.traces import DemoSource
 
 
@@ -48,13 +48,17 @@ def test_requests_follow_from_the_key() -> None:
 
 def test_users_ask_a_prompt_several_times_and_agree_as_they_did() -> None:
     source = DemoSource(kind="demo")
-    people = {user.id: user for user in users(source.seed)}
+    people = {user.id: user for user in users(source.seed, PEOPLE)}
     asked = requests_of(source, "a", 400)
     assert max(Counter(str(request.messages) for request in asked).values()) == 4
     for request in asked:
         assert request.metadata.get("user_consent") == people[request.user].consent
     known = sum("expected_answer" in request.metadata for request in asked)
     assert 300 < known < 380
+
+
+def test_more_people_are_the_same_and_others() -> None:
+    assert users(7, PEOPLE)[:200] == users(7)
 
 
 def test_desk_users_send_the_facts_with_the_question() -> None:

@@ -1,0 +1,77 @@
+"""Who grades what production served: the verifier by a reference, else the gate's judge, else nobody."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+from pipeline.demo.desk.answers import statement
+from pipeline.demo.desk.judges import server
+from pipeline.demo.desk.requests import draw
+from pipeline.recipe import load
+from pipeline.rewards.judge import Endpoint
+from pipeline.rollout.grading import ServedAnswer, answer_grader
+
+RECIPES = Path(__file__).parent.parent.parent.parent / "jobs" / "recipes"
+DESK, ARITHMETIC = load(RECIPES / "desk.yaml"), load(RECIPES / "embedded.yaml")
+AWAY = Endpoint("http://127.0.0.1:9/v1")
+SUM = [{"role": "user", "content": "3 + 4?"}]
+
+
+@contextmanager
+def judges() -> Generator[Endpoint]:
+    with server() as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield Endpoint(f"http://127.0.0.1:{running.server_port}/v1")
+        running.shutdown()
+
+
+def right_and_refused(number: int) -> list[ServedAnswer]:
+    """Requests of the desk, each answered right and then refused."""
+    rng = random.Random(3)
+    asked = [draw(rng, "heldout") for _ in range(number)]
+    texts = [(each.messages, f"Hello! {statement(each.fact)} Good day!") for each in asked]
+    texts += [(each.messages, "Hello! I cannot say. Good day!") for each in asked]
+    return [ServedAnswer(messages, text, True, "") for messages, text in texts]
+
+
+def test_answers_without_references_are_the_judges() -> None:
+    with judges() as endpoint, answer_grader(DESK, endpoint) as grade:
+        verdicts = grade(right_and_refused(40))
+    assert set(verdicts) == {"correct", "wrong"}
+    assert verdicts[:40].count("correct") > 20  # it errs at its planted rates
+    assert verdicts[40:].count("correct") < 8
+
+
+def test_no_judge_is_asked_about_what_is_no_answer() -> None:
+    (right, refused) = right_and_refused(1)
+    with answer_grader(DESK, AWAY) as grade:
+        assert grade([right._replace(text=" "), refused._replace(finished=False)]) == ["wrong", "wrong"]
+
+
+def test_a_judge_that_is_away_grades_nothing() -> None:
+    with answer_grader(DESK, AWAY) as grade:
+        assert grade(right_and_refused(1)) == [None, None]
+
+
+def test_references_and_answers_without_keep_their_order() -> None:
+    unknown = ServedAnswer(SUM, "So it is.\n#### 9", True, "")
+    answers = [
+        ServedAnswer(SUM, "So it is.\n#### 7", True, "7"),
+        unknown,
+        ServedAnswer(SUM, "#### 8", True, "7"),
+        unknown,
+        ServedAnswer(SUM, "", True, "7"),
+    ]
+    with answer_grader(ARITHMETIC, None) as grade:
+        assert grade(answers) == ["correct", None, "wrong", None, "wrong"]
+    with judges() as endpoint, answer_grader(DESK, endpoint) as grade:
+        assert grade(answers) == ["correct", "wrong", "wrong", "wrong", "wrong"]
+
+
+def test_a_reference_that_cannot_be_checked_grades_nothing() -> None:
+    with answer_grader(ARITHMETIC, None) as grade:
+        assert grade([ServedAnswer(SUM, "#### 7", True, "x" * 100_000)]) == [None]
