@@ -4,7 +4,7 @@ Unit = what the router randomised: a user where it is sticky, else the request. 
 who come back, so each arm is kept as one tally a unit. The tally of a stage is an object of its own beside the record;
 an event holds its sums, which is all that the rules need, and its digest. A stage goes like this:
 
-    evidence, tally = evidence.fresh(now), StageTally()
+    evidence, tally = evidence.fresh(), StageTally()
     look = port.look(split, LookRequest(..., graded_since=evidence.graded_until, slow_over_s=evidence.slow_over_s))
     tally = tally.plus(look, evidence.slow_over_s)
     evidence = summed(tally, evidence, policy)
@@ -12,7 +12,6 @@ an event holds its sums, which is all that the rules need, and its digest. A sta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -121,7 +120,8 @@ class StageTally(Record):
     """The champion's, until they freeze the threshold."""
     silent: float = 0
     """Requests to the canary since it last answered one."""
-    graded_until: float = -math.inf
+    graded_until: float | None = None
+    """Until when grades of the stage's own requests were counted."""
 
     def plus(self, look: LiveMetrics, slow_over_s: float | None) -> StageTally:
         """With one more look.
@@ -136,7 +136,7 @@ class StageTally(Record):
             canary=_added(self.canary, look.canary.units, timed),
             latencies=Latencies() if timed else self.latencies.plus(look.champion.latencies),
             silent=self.silent + seen.requests if seen.requests <= seen.errors else 0,
-            graded_until=max(self.graded_until, look.graded_until),
+            graded_until=max(look.graded_until, look.window_start if self.graded_until is None else self.graded_until),
         )
 
 
@@ -201,15 +201,15 @@ class LiveEvidence(Record):
     """Frozen once in a rollout: the limit times the champion's p99, upper end."""
     basis: Basis | None = None
     graded_until: float | None = None
-    """Until when grades were counted."""
+    """What the next look asks for as `graded_since`."""
     settled: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
     """Champion and canary when a person resumed the stage: what their shares of the traffic and of the grades were by
     then is settled."""
     settled_both: float = 0
 
-    def fresh(self, at: float) -> LiveEvidence:
-        """Where the next stage starts from: nothing but the threshold, and grades of its own requests alone."""
-        return LiveEvidence(slow_over_s=self.slow_over_s, graded_until=at)
+    def fresh(self) -> LiveEvidence:
+        """Where the next stage starts from, with a tally of its own: nothing but the threshold."""
+        return LiveEvidence(slow_over_s=self.slow_over_s)
 
     def resumed(self) -> LiveEvidence:
         """Where a stage that was held goes on: harm goes on being proven, shares of the traffic are seen anew."""
@@ -219,7 +219,6 @@ class LiveEvidence(Record):
 def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> LiveEvidence:
     """The sums of a stage's tally; what was frozen before stays so."""
     champion, canary = arm_sums(_columns(tally.champion)), arm_sums(_columns(tally.canary))
-    graded_until = [t for t in (before.graded_until, tally.graded_until) if t is not None and t > -math.inf]
     return LiveEvidence(
         champion=champion,
         canary=canary,
@@ -227,7 +226,7 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
         silent=tally.silent,
         slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
         basis=_fixed(before.basis, champion, canary, policy),
-        graded_until=max(graded_until, default=None),
+        graded_until=tally.graded_until,
         settled=before.settled,
         settled_both=before.settled_both,
     )

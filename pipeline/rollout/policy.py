@@ -37,9 +37,16 @@ class RolloutPolicy(Record):
     gradable: bool = True
     """Whether answers can be graded at all. If not, requests, errors and latencies alone decide, and the rollout says
     that it cannot see quality."""
+    shadow_share: float = 0.0
+    needs_approval: bool = False
+    look_every_s: float = 60.0
+    max_look_s: float = 120.0
+    """Longest time that one look adds to a dwell."""
+    lease_s: float = 3_600.0
+    keep_warm_s: float = 0.0
 
-    def in_force(self, stage: int) -> int:
-        """Percent on the canary at a stage: the last one leaves the holdback with the champion."""
+    def weight_at(self, stage: int) -> int:
+        """Percent on the canary: the last weight leaves the holdback with the champion."""
         return min(self.weights[stage], 100 - self.holdback)
 
 
@@ -76,4 +83,10 @@ def policy_of(section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool
         holdback=section.holdback,
         unit="user" if section.traffic.kind == "gateway" else "request",
         gradable=gradable and not (silent and section.metrics.kind == "gateway"),
+        shadow_share=section.shadow_share,
+        needs_approval=section.approval is not None,
+        look_every_s=section.look_every_s,
+        max_look_s=section.max_look_s or 2 * section.look_every_s,
+        lease_s=section.lease_s,
+        keep_warm_s=section.keep_warm_s,
     )

@@ -1,6 +1,7 @@
-"""A test that may be taken at every look: a one-sided normal-mixture confidence sequence (arXiv 2103.06476, asymptotic).
+"""A test that may be taken at every look: a one-sided normal-mixture confidence sequence (arXiv 2103.06476).
 
-However often one looks, its chance of a false alarm stays below its level. Refuses to know what is counted.
+However often one looks, its chance of a false alarm stays below its level. Asymptotic: it wants
+counts in the tens. Refuses to know what is counted.
 """
 
 from __future__ import annotations
