@@ -10,9 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.ports import held_port
-from pipeline.serving.server_process import server_process
+from pipeline.serving.server_process import ServerProcess, server_process
 from pipeline.storage import ModelRef
 
 START_TIMEOUT_S = 300.0
@@ -25,11 +24,23 @@ def served_name(model_name: str, digest: str) -> str:
     return f"{model_name}@{digest[:DIGEST_CHARACTERS]}"
 
 
+class ModelSlot:
+    """A model that answers at `url`, the root of an OpenAI-compatible API."""
+
+    def __init__(self, url: str, process: ServerProcess) -> None:
+        self.url, self._process = url, process
+
+    @property
+    def ended(self) -> bool:
+        """Whether its server has died."""
+        return self._process.ended
+
+
 @contextmanager
 def model_slot(
     model_name: str, model: ModelRef, limit: int, folder: Path, log: Callable[[str], None]
-) -> Generator[Endpoint]:
-    """Where the model answers while the block runs. `limit`: tokens of an answer at most. Output goes to `folder`.
+) -> Generator[ModelSlot]:
+    """A server of the model while the block runs. `limit`: tokens of an answer at most. Output goes to `folder`.
 
     Raises RuntimeError with the server's last lines when it does not start.
     """
@@ -39,4 +50,4 @@ def model_slot(
         command = [sys.executable, "-m", "pipeline.serving.slot_server", model.uri, str(port), f"{name},{model_name}"]
         with server_process(f"The slot of {name}", [*command, str(limit)], {}, folder, log, GRACE_S) as process:
             process.await_health(f"http://127.0.0.1:{port}/health", START_TIMEOUT_S)
-            yield Endpoint(f"http://127.0.0.1:{port}/v1")
+            yield ModelSlot(f"http://127.0.0.1:{port}/v1", process)

@@ -1,0 +1,62 @@
+"""`make serve`: the embedded gateway on 127.0.0.1 until Ctrl-C or SIGTERM, with a slot for each model that is wanted.
+
+A rollout that is opened meanwhile finds it running and moves its weights; the candidate gets a slot as soon as it is
+proposed, and the champion before it keeps its own for as long as the recipe keeps it warm. On the gateway's own page
+both can be chatted with. Refuses to decide anything: `canary_rollout` does.
+"""
+
+import signal
+import sys
+import time
+from types import FrameType
+
+from assets.resources import deployment
+from assets.traffic import gateway_settings, wanted_models
+from pipeline.gateway.keeper import SlotKeeper
+from pipeline.gateway.process import running_gateway
+from pipeline.recipe.rollout import GatewayTraffic
+from pipeline.storage import ModelRef
+
+POLL_S = 1.0
+"""Between two looks at which models are wanted."""
+
+
+def main() -> int:
+    settings = deployment()
+    recipe = settings.recipe()
+    traffic = recipe.rollout.traffic
+    if not isinstance(traffic, GatewayTraffic) or traffic.slots is not None:
+        print(f"rollout.traffic of {settings.recipe_path} names servers that others keep: there is nothing to serve.")
+        return 1
+    signal.signal(signal.SIGTERM, _end)
+    limit, name = recipe.evaluation.max_completion_tokens, recipe.base_model.name
+    try:
+        with (
+            SlotKeeper(settings.store(), name, limit, _print) as keeper,
+            running_gateway(gateway_settings(settings), _print) as gateway,
+        ):
+            serving: list[ModelRef] = []
+            while True:
+                if (wanted := wanted_models(settings, time.time())) != serving or keeper.ended:
+                    keeper.serve(wanted)
+                    if not serving:
+                        _print(f"Chat with it: {gateway.url}/  Clients use {gateway.url}/v1  End it with Ctrl-C.")
+                    serving = wanted
+                time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        return 0
+    except (RuntimeError, ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
