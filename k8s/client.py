@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -105,6 +105,18 @@ class KubernetesClient:
         params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": "false"}
         headers = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
         return self._ask("PATCH", path, params=params, json=obj, headers=headers).json()
+
+    def patch(
+        self, resource: ApiResource, namespace: str, name: str, operations: Sequence[Object], subresource: str = ""
+    ) -> Object:
+        """JSON patch (RFC 6902), whole or not at all: a `test` that fails is Refused (422).
+
+        One whose answer was lost is sent again, so it has to test what it changes, or to set what may be set twice.
+        """
+        params = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+        headers = {"Content-Type": "application/json-patch+json"}
+        path = resource.path(namespace, name, subresource)
+        return self._ask("PATCH", path, params=params, json=list(operations), headers=headers).json()
 
     def delete(self, resource: ApiResource, namespace: str, name: str, uid: str = "") -> None:
         """Delete in the foreground: the object goes after its pods. Nothing to delete is fine; `uid`: only that one."""
@@ -213,7 +225,8 @@ def _advice(code: int, method: str, path: str, response: Any) -> str:
             return summary + advice
     return summary + {
         401: " Log in to the cluster again: the kubeconfig's credentials are not taken.",
-        403: " Give the service account that right: k8s/manifests/bases/rbac lists all that a launch needs.",
+        403: " Give the service account that right: k8s/manifests/bases/rbac lists all that a launch needs, "
+        "bases/serving what a rollout needs.",
         404: " Install what serves it, or create the namespace (k8s/README.md).",
         409: " Somebody else manages it: see kubectl get -o yaml --show-managed-fields, and rename or remove it.",
         422: " The recipe asks for what the cluster does not take: run python -m k8s lint RECIPE.",

@@ -29,6 +29,7 @@ from .reading import (
     whole,
     writer,
 )
+from .scale import SCALED, rescaled, scale_of
 from .selectors import by_fields, by_labels
 from .storage import Storage
 from .strictness import check_typed, checked
@@ -96,6 +97,11 @@ class Routes:
                 return Answer(200, stream=lines, content_type="text/plain")
             case "get", "" | "status":
                 return Answer(200, storage.get(call.kind, call.namespace, call.name))
+            case "get", "scale" if call.kind in SCALED:
+                return Answer(200, scale_of(storage.get(call.kind, call.namespace, call.name)))
+            case "patch", "scale" if call.kind in SCALED:
+                what = request.content_type, parsed(request), writer(request)
+                return Answer(200, rescaled(storage, call.namespace, call.name, *what))
             case "list", "":
                 return Answer(200, self._list(call, query))
             case "watch", "":

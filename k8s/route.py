@@ -1,0 +1,273 @@
+"""The traffic split of a cluster: the two weights of one HTTPRoute of the Gateway API, between the two slots.
+
+`rules` and `backendRefs` have one owner each as a whole, so a weight cannot be had by server-side apply: the route is
+read, and a JSON patch that tests what was read replaces both weights and the annotations. An epoch that is not newer
+than the one in the annotations has no effect. A route is in force only once every gateway says so of its newest
+generation; that its data plane follows is shown by the first look that has requests of both arms.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, NamedTuple, cast
+
+from k8s.client import ApiResource, KubernetesClient, Refused
+from k8s.slots import Identify, Slot, Slots, reached
+from pipeline.recipe.rollout import HttpRouteTraffic
+from pipeline.rollout.evidence import Unit
+from pipeline.rollout.router import Readiness, Split, Unsettled
+from pipeline.storage import ModelRef
+
+HTTP_ROUTE = ApiResource("gateway.networking.k8s.io", "v1", "httproutes")
+ROLLOUT, EPOCH, CHAMPION, CANARY = (f"preference-tuning/{word}" for word in ("rollout", "epoch", "champion", "canary"))
+"""Annotations of the route: who asked for these weights, and the digests of the two models (canary: "" for none)."""
+BACKENDS = {
+    "Service": ("",),
+    "InferencePool": ("inference.networking.k8s.io", "inference.networking.x-k8s.io"),
+}
+"""Kinds that may stand behind a slot, each with its API groups."""
+CONDITIONS = ("Accepted", "ResolvedRefs")
+TRIES = 60
+"""Of a patch that others get ahead of: each of them got further by that."""
+MAX_PAUSE_S = 0.05
+
+
+class _Route(NamedTuple):
+    """The route as it was read. `weights`: by slot, in the order of its backends."""
+
+    version: str
+    rollout: str
+    epoch: int
+    champion: str
+    canary: str
+    weights: dict[str, int]
+    unsettled: str
+
+
+class HttpRoute:
+    """TrafficSplit over one HTTPRoute, whose gateway draws an arm for each request."""
+
+    unit: Unit = "request"
+
+    def __init__(
+        self, client: KubernetesClient, section: HttpRouteTraffic, model_name: str, identify: Identify
+    ) -> None:
+        """`model_name`: what callers ask for. `identify`: tells what a slot serves by its fingerprint."""
+        self._client, self._section, self._identify = client, section, identify
+        self.slots = Slots(client, section.namespace, (section.slot_a, section.slot_b), model_name)
+
+    def read(self) -> Split | Unsettled | None:
+        """What the gateways route by; None when no rollout ever asked for anything.
+
+        Raises ValueError for a route or slots that are not as this project ships them, OSError when nobody answers.
+        """
+        route, slots = self._route(), self.slots.read()
+        if not route.epoch:
+            return None
+        if route.unsettled:
+            return Unsettled(reason=route.unsettled)
+        models = {slot.digest: ModelRef(uri=slot.uri, digest=slot.digest) for slot in slots if slot.digest}
+        weights = {slot.digest: route.weights[slot.name] for slot in slots if slot.digest}
+        stray = {
+            slot.name: route.weights[slot.name] for slot in slots if slot.digest not in (route.champion, route.canary)
+        }
+        if any(stray.values()):
+            raise ValueError(
+                f"{self._where} sends requests to {_shown(stray)}, which holds neither the champion "
+                f"{route.champion[:12]} nor the canary {route.canary[:12] or '(none)'}. Set its weight to 0."
+            )
+        if route.champion not in models:
+            raise ValueError(f"No slot holds the champion {route.champion[:12]}: {_held(slots)}. Load it into one.")
+        canary_weight = weights.get(route.canary, 0) if route.canary else 0
+        if weights[route.champion] + canary_weight != 100:
+            raise ValueError(
+                f"The weights of {self._where} are {_shown(route.weights)}: they do not sum to 100, and are shares of "
+                "their sum. Set two percentages."
+            )
+        return Split(
+            rollout=route.rollout,
+            epoch=route.epoch,
+            champion=models[route.champion],
+            champion_weight=weights[route.champion],
+            canary=models.get(route.canary, ModelRef(uri="", digest=route.canary)) if route.canary else None,
+            canary_weight=canary_weight,
+        )
+
+    def apply(self, split: Split) -> None:
+        """Ask for these weights. No effect when the route carries a later epoch, or these very weights already.
+
+        Raises ValueError for a model that no slot holds and for a route that is not as shipped, OSError when nobody
+        answers. That the gateways obey is for `read` to tell.
+        """
+        for _ in range(TRIES):
+            route, slots = self._route(), self.slots.read()
+            if route.epoch > split.epoch:
+                return
+            weights = _weights(split, slots)
+            wanted = (split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
+            if (route.rollout, route.epoch, route.champion, route.canary, route.weights) == (*wanted, weights):
+                return
+            if self._patched(route, weights, wanted):
+                return
+            time.sleep(random.uniform(0, MAX_PAUSE_S))
+        raise ConnectionError(
+            f"{self._where} was changed by others in {TRIES} tries. Look who does: kubectl get -o yaml."
+        )
+
+    def ready(self, model: ModelRef) -> Readiness:
+        """What the slot of a model serves, and on how many pods; the reason where that is not the model."""
+        slots = self.slots.read()
+        slot = next((slot for slot in slots if slot.digest == model.digest), None)
+        if slot is None:
+            return Readiness(served_digest="", replicas=0, reason=f"no slot holds {model.digest[:12]}: {_held(slots)}")
+        return self.slots.readiness(slot, self._identify)
+
+    def load(self, model: ModelRef) -> str:
+        """Have the slot without traffic hold the model, which lies at its uri. Returns what that still waits for.
+
+        Never the champion's slot. Call it again until it returns "", then `scale`. Raises as `apply`.
+        """
+        route, slots = self._route(), self.slots.read()
+        if any(slot.digest == model.digest for slot in slots):
+            slot = next(slot for slot in slots if slot.digest == model.digest)
+        else:
+            free = [slot for slot in slots if not route.weights[slot.name] and slot.digest != route.champion]
+            if not free:
+                return f"both slots serve: {_shown(route.weights)}"
+            slot = min(free, key=lambda each: bool(each.digest))  # an empty one first
+        if slot.uri != model.uri and route.weights[slot.name]:
+            return ""  # it serves already, from another copy of the same files
+        return self.slots.load(slot, model)
+
+    def scale(self, model: ModelRef, replicas: int) -> None:
+        """That many servers of a model. Raises ValueError for none while it has traffic, or when no slot holds it."""
+        route, slots = self._route(), self.slots.read()
+        slot = next((slot for slot in slots if slot.digest == model.digest), None)
+        if slot is None:
+            raise ValueError(f"No slot holds {model.digest[:12]}: {_held(slots)}. Load it first.")
+        if replicas < 1 and route.weights[slot.name]:
+            raise ValueError(f"{slot.name} has weight {route.weights[slot.name]}. Set it to 0 before its servers go.")
+        if slot.wanted != replicas:
+            self.slots.scale(slot.name, replicas)
+
+    @property
+    def _where(self) -> str:
+        return f"HTTPRoute {self._section.namespace}/{self._section.route}"
+
+    def _route(self) -> _Route:
+        name, namespace = self._section.route, self._section.namespace
+        obj = reached(lambda: self._client.get(HTTP_ROUTE, namespace, name))
+        if obj is None:
+            raise ValueError(f"There is no {self._where}. Apply k8s/manifests/bases/serving, or set rollout.traffic.")
+        annotations = obj["metadata"].get("annotations") or {}
+        for key in (ROLLOUT, EPOCH, CHAMPION, CANARY):
+            if key not in annotations:
+                raise ValueError(f"{self._where} has no annotation {key}. Restore it from k8s/manifests/bases/serving.")
+        if not annotations[EPOCH].isdecimal():
+            raise ValueError(f"{self._where} has {EPOCH} {annotations[EPOCH]!r}, which is no number. Restore it.")
+        return _Route(
+            version=obj["metadata"]["resourceVersion"],
+            rollout=annotations[ROLLOUT],
+            epoch=int(annotations[EPOCH]),
+            champion=annotations[CHAMPION],
+            canary=annotations[CANARY],
+            weights=self._backends(obj),
+            unsettled=_unsettled(obj),
+        )
+
+    def _backends(self, obj: dict[str, Any]) -> dict[str, int]:
+        """The weight of each slot. Raises ValueError naming what does not belong into the route."""
+        rules = obj["spec"].get("rules") or []
+        if len(rules) != 1:
+            raise ValueError(f"{self._where} has {len(rules)} rules, and its split needs one. Remove the others.")
+        rows = cast("list[dict[str, Any]]", rules[0].get("backendRefs") or [])
+        for row in rows:
+            kind, group = row.get("kind", "Service"), row.get("group", "")
+            if group not in BACKENDS.get(kind, ()):
+                raise ValueError(
+                    f"{self._where} sends requests to {kind} {row['name']} of group {group!r}. Name a Service or an "
+                    "InferencePool."
+                )
+        names = [str(row["name"]) for row in rows]
+        wanted = self.slots.names
+        if strange := [name for name in names if name not in wanted]:
+            raise ValueError(
+                f"{self._where} has the backend {', '.join(strange)} beside {' and '.join(wanted)}. Remove it, or name "
+                "the slots in rollout.traffic."
+            )
+        if sorted(names) != sorted(wanted):
+            raise ValueError(f"{self._where} has the backends {names}. List {' and '.join(wanted)}, each once.")
+        return {name: int(row.get("weight", 1)) for name, row in zip(names, rows, strict=True)}
+
+    def _patched(self, route: _Route, weights: dict[str, int], wanted: tuple[str, int, str, str]) -> bool:
+        """False when the route was changed since it was read."""
+        operations: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/resourceVersion", "value": route.version}]
+        for place, name in enumerate(route.weights):
+            backend = f"/spec/rules/0/backendRefs/{place}"
+            operations += [
+                {"op": "test", "path": f"{backend}/name", "value": name},
+                {"op": "add", "path": f"{backend}/weight", "value": weights[name]},  # it may have been left out
+            ]
+        for key, value in zip((ROLLOUT, EPOCH, CHAMPION, CANARY), wanted, strict=True):
+            path = f"/metadata/annotations/{key.replace('/', '~1')}"
+            operations.append({"op": "replace", "path": path, "value": str(value)})
+        name, namespace = self._section.route, self._section.namespace
+        try:
+            reached(lambda: self._client.patch(HTTP_ROUTE, namespace, name, operations))
+        except Refused as refusal:
+            if refusal.code not in (409, 422) or self._route().version == route.version:
+                raise
+            return False
+        return True
+
+
+def _weights(split: Split, slots: tuple[Slot, Slot]) -> dict[str, int]:
+    """Of each slot. Raises ValueError for a model with traffic that no slot holds."""
+    weights = {slot.name: 0 for slot in slots}
+    of = {slot.digest: slot.name for slot in slots if slot.digest}
+    for model, weight in ((split.champion, split.champion_weight), (split.canary, split.canary_weight)):
+        if model is None or not weight:
+            continue
+        if model.digest not in of:
+            raise ValueError(f"{weight}% is for {model.digest[:12]}, and no slot holds it: {_held(slots)}. Load it.")
+        weights[of[model.digest]] += weight
+    return weights
+
+
+def _unsettled(obj: dict[str, Any]) -> str:
+    """Why the newest generation of a route is not in force at each of its gateways, or ""."""
+    generation, namespace = obj["metadata"]["generation"], obj["metadata"]["namespace"]
+    parents: list[dict[str, Any]] = (obj.get("status") or {}).get("parents") or []
+    for reference in obj["spec"].get("parentRefs") or []:
+        gateway = _gateway(reference, namespace)
+        statuses = [row for row in parents if _gateway(row["parentRef"], namespace) == gateway]
+        if not statuses:
+            return f"gateway {gateway[0]}/{gateway[1]} has not said anything about the route"
+        for row in statuses:
+            conditions = {condition["type"]: condition for condition in row.get("conditions") or []}
+            for kind in CONDITIONS:
+                condition = conditions.get(kind)
+                if condition is None:
+                    return f"gateway {gateway[0]}/{gateway[1]} does not say {kind}"
+                if condition.get("observedGeneration") != generation:
+                    of = condition.get("observedGeneration")
+                    return f"gateway {gateway[0]}/{gateway[1]} is at generation {of} of the route, not {generation}"
+                if condition["status"] != "True":
+                    why = f"{condition.get('reason', '')} {condition.get('message', '')}".strip()
+                    return f"gateway {gateway[0]}/{gateway[1]} says {kind} {condition['status']}: {why}"
+    return "" if obj["spec"].get("parentRefs") else "the route names no gateway"
+
+
+def _gateway(reference: dict[str, Any], namespace: str) -> tuple[str, str, str, int]:
+    """Namespace, name, section and port of a parent reference."""
+    named = reference.get("namespace") or namespace, reference["name"]
+    return *named, reference.get("sectionName", ""), int(reference.get("port", 0))
+
+
+def _held(slots: tuple[Slot, Slot]) -> str:
+    return ", ".join(f"{slot.name} holds {slot.digest[:12] or 'nothing'}" for slot in slots)
+
+
+def _shown(weights: dict[str, int]) -> str:
+    return ", ".join(f"{name} {weight}" for name, weight in weights.items())

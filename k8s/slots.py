@@ -1,0 +1,131 @@
+"""The two slots of a cluster: which model each holds, how many servers are ready, and what they really serve.
+
+A slot is a ConfigMap, a Deployment and a Service of one name. The ConfigMap names the model that its pods load when
+they start, so it changes only while there are none. Refuses to know weights: that a slot without traffic is taken is
+for the route to see to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from k8s.client import ApiResource, KubernetesClient, Unreachable
+from pipeline.rollout.router import Readiness
+from pipeline.rollout.served_names import served_name
+from pipeline.storage import ModelRef
+
+CONFIG_MAP = ApiResource("", "v1", "configmaps")
+DEPLOYMENT = ApiResource("apps", "v1", "deployments")
+URI, DIGEST, SERVED_NAMES = "MODEL_URI", "MODEL_DIGEST", "SERVED_MODEL_NAMES"
+"""Keys of a slot's ConfigMap. The first of the served names holds the digest, the second is what callers ask for."""
+PORT = 8000
+
+T = TypeVar("T")
+Identify = Callable[[str], str]
+"""Digest of the model that the server at a root URL (`http://slot-b.serving.svc:8000/v1`) really serves, by its
+fingerprint. Raises ValueError saying why it is none that is known, OSError when it does not answer."""
+
+
+class Slot(NamedTuple):
+    """One slot as its ConfigMap and its Deployment say. `digest`: "" while it was given no model."""
+
+    name: str
+    uri: str
+    digest: str
+    version: str
+    """resourceVersion of the ConfigMap."""
+    wanted: int
+    """Replicas that the Deployment asks for."""
+    pods: int
+    """Pods that it has, ready or not."""
+    ready: int
+    """Pods that are ready; 0 while the Deployment lags behind its own change."""
+
+
+class Slots:
+    """The slots of one namespace, by name."""
+
+    def __init__(self, client: KubernetesClient, namespace: str, names: tuple[str, str], model_name: str) -> None:
+        """`model_name`: what callers ask for."""
+        self._client, self._namespace, self.names, self._model_name = client, namespace, names, model_name
+
+    def read(self) -> tuple[Slot, Slot]:
+        """Both. Raises ValueError when one is missing or both hold one model, OSError when nobody answers."""
+        first, second = (self._slot(name) for name in self.names)
+        if first.digest and first.digest == second.digest:
+            raise ValueError(
+                f"{first.name} and {second.name} both hold model {first.digest[:12]}, and the arms cannot be told "
+                f"apart. Give ConfigMap {self._namespace}/{second.name} another one."
+            )
+        return first, second
+
+    def load(self, slot: Slot, model: ModelRef) -> str:
+        """Have the slot's next pods load the model from its uri. Returns what that waits for, "" when it is done.
+
+        Call it again until then: pods of another model are scaled down first. Raises as `read`.
+        """
+        if (slot.uri, slot.digest) == (model.uri, model.digest):
+            return ""
+        if slot.wanted or slot.pods:
+            self.scale(slot.name, 0)
+            return f"{slot.name} still has {slot.pods} pods of model {slot.digest[:12]}"
+        name = served_name(self._model_name, model.digest)
+        values = {URI: model.uri, DIGEST: model.digest, SERVED_NAMES: f"{name} {self._model_name}"}
+        operations = [{"op": "test", "path": "/metadata/resourceVersion", "value": slot.version}]
+        operations += [{"op": "add", "path": f"/data/{key}", "value": value} for key, value in values.items()]
+        self._patch(CONFIG_MAP, slot.name, operations)
+        return ""
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Ask for that many pods. Raises ValueError or OSError."""
+        self._patch(DEPLOYMENT, name, [{"op": "replace", "path": "/spec/replicas", "value": replicas}], "scale")
+
+    def readiness(self, slot: Slot, identify: Identify) -> Readiness:
+        """What the slot serves now, by the fingerprint of whichever pod of its Service answers. Raises nothing for a
+        slot that does not answer: that is a reason."""
+        if not slot.ready:
+            return Readiness(served_digest="", replicas=0, reason=f"{slot.name}: none of {slot.wanted} pods is ready")
+        try:
+            served = identify(f"http://{slot.name}.{self._namespace}.svc:{PORT}/v1")
+        except (OSError, ValueError) as error:
+            return Readiness(served_digest="", replicas=slot.ready, reason=f"{slot.name}: {error}")
+        if served != slot.digest:
+            reason = f"{slot.name} was given model {slot.digest[:12]} and serves {served[:12]}. Start its pods again."
+            return Readiness(served_digest=served, replicas=slot.ready, reason=reason)
+        return Readiness(served_digest=served, replicas=slot.ready)
+
+    def _slot(self, name: str) -> Slot:
+        config, deployment = self._get(CONFIG_MAP, name), self._get(DEPLOYMENT, name)
+        data: dict[str, str] = config.get("data") or {}
+        status: dict[str, Any] = deployment.get("status") or {}
+        current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+        return Slot(
+            name=name,
+            uri=data.get(URI, ""),
+            digest=data.get(DIGEST, ""),
+            version=config["metadata"]["resourceVersion"],
+            wanted=int(deployment["spec"].get("replicas", 1)),
+            pods=int(status.get("replicas", 0)),
+            ready=int(status.get("readyReplicas", 0)) if current else 0,
+        )
+
+    def _get(self, resource: ApiResource, name: str) -> dict[str, Any]:
+        obj = reached(lambda: self._client.get(resource, self._namespace, name))
+        if obj is None:
+            raise ValueError(
+                f"There is no {resource.plural[:-1]} {name} in namespace {self._namespace}. Apply "
+                "k8s/manifests/bases/serving, or name the slots in rollout.traffic."
+            )
+        return obj
+
+    def _patch(self, resource: ApiResource, name: str, operations: list[dict[str, Any]], subresource: str = "") -> None:
+        reached(lambda: self._client.patch(resource, self._namespace, name, operations, subresource))
+
+
+def reached(call: Callable[[], T]) -> T:
+    """What a call of the client returns. Raises OSError where it gets no answer, ValueError where it is refused."""
+    try:
+        return call()
+    except Unreachable as error:
+        raise ConnectionError(str(error)) from error
