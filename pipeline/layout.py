@@ -9,12 +9,14 @@
     iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
-    production/         the traffic of the embedded model, as a Langfuse export
+    production/         the traffic of the embedded model, as a Langfuse export; `served/<model>/`: what the gateway
+                        served, as OpenTelemetry spans
     registry/blocks/    models that an erasure keeps out of the traffic
     rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions;
                         `judge_server/` has the logs of the embedded desk's judges
     samples/            fresh answers to logged prompts, by model and protocol
-    rollout/<model>/    the events of a rollout, in order; the local router's split
+    rollout/<model>/    the events of a rollout, in order; the split in force, the slots behind the gateway and
+                        `gateway/`: its lock, counters and log
     suites/             what an evaluation asks, a file for each suite and draw
     traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `staging/` is scratch
 
@@ -151,3 +153,23 @@ def block(proof: str) -> str:
 
 def rollout(model_name: str, *parts: str) -> str:
     return "/".join((ROLLOUT, model_name, *parts))
+
+
+def split_file(model_name: str) -> str:
+    """The split that the gateway routes by."""
+    return rollout(model_name, "router.json")
+
+
+def slot_file(model_name: str) -> str:
+    """Where each model behind the gateway is served."""
+    return rollout(model_name, "slots.json")
+
+
+def gateway(model_name: str, *parts: str) -> str:
+    """What a running gateway keeps: its lock, its counters, its log."""
+    return rollout(model_name, "gateway", *parts)
+
+
+def served(model_name: str) -> str:
+    """The folder of the gateway's spans: a file for each day and process."""
+    return "/".join((PRODUCTION, "served", model_name))

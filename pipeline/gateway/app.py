@@ -1,0 +1,159 @@
+"""The gateway as an ASGI application: its endpoints by exact path, and what runs beside them in each worker.
+
+A path below `/v1` that is not named here leads nowhere: servers keep administration there, such as vLLM's
+`/v1/load_lora_adapter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pipeline.gateway.counters import Counters, read_counts
+from pipeline.gateway.proxy import Proxy
+from pipeline.gateway.recorder import Recorder
+from pipeline.gateway.settings import GatewaySettings
+from pipeline.gateway.slots import SlotTable, read_slots, slots_of_names
+from pipeline.gateway.split_file import SplitWatch
+from pipeline.gateway.state import GatewayState, SlotState
+from pipeline.processes import die_with_parent
+from pipeline.storage import Store
+
+REFRESH_S = 1.0
+"""Between two looks at the slots."""
+
+
+class Gateway:
+    """One worker."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings, self._store = settings, Store(settings.root)
+        self._counters = Counters(self._store, settings.model_name)
+        self._recorder = Recorder(self._store, settings.model_name, settings.record == "text", self._counters)
+        self._watch = SplitWatch(self._store, settings.model_name, self._has_slot)
+        self._proxy: Proxy | None = None
+        self._fault = ""
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None, "a worker answers after its start"
+        return self._proxy
+
+    def _has_slot(self, digest: str) -> bool:
+        """Of a digest that no slot has, the slot file may know since a moment ago."""
+        if self.proxy.table.slot_of(digest) is None and not self._settings.slot_urls:
+            with suppress(ValueError):
+                self.proxy.table = self._written()
+        return self.proxy.table.slot_of(digest) is not None
+
+    @asynccontextmanager
+    async def running(self, app: Starlette) -> AsyncGenerator[None]:
+        """What a worker needs while it answers; at its end, what is not written yet is written."""
+        self._proxy = Proxy(self._settings, self._watch, self._counters, self._recorder)
+        self._recorder.start()
+        await self._refresh()
+        refreshing = asyncio.create_task(self._keep_fresh())
+        try:
+            yield
+        finally:
+            refreshing.cancel()
+            await self._proxy.shadow.close()
+            await self._proxy.upstream.close()
+            self._recorder.close()
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Read the slots anew. A table that can't be read, and a server that doesn't answer, leave what was."""
+        try:
+            table = await self._listed() if self._settings.slot_urls else self._written()
+        except ValueError as error:
+            self._fault = str(error)
+            return
+        self._fault = ""
+        if table != self.proxy.table:
+            self.proxy.table = table
+            self._watch.reload()
+
+    def _written(self) -> SlotTable:
+        return read_slots(self._store, self._settings.model_name) or SlotTable(slots=())
+
+    async def _listed(self) -> SlotTable:
+        names = {url: await self.proxy.upstream.served_names(url) for url in self._settings.slot_urls}
+        table = slots_of_names(self._settings.model_name, names)
+        silent = [slot for slot in self.proxy.table.slots if not names.get(slot.url)]
+        return SlotTable(slots=(*table.slots, *(slot for slot in silent if table.slot_of(slot.digest) is None)))
+
+    async def state(self, request: Request) -> Response:
+        """GET /-/split"""
+        split, counts = self._watch.in_force(), read_counts(self._store, self._settings.model_name)
+        slots = tuple(
+            SlotState(digest=slot.digest, url=slot.url, name=slot.name, in_flight=counts.in_flight[place])
+            for place, slot in enumerate(self.proxy.table.slots)
+        )
+        state = GatewayState(
+            split=split,
+            expired=self._watch.expired,
+            refused=self._watch.refused,
+            slots=slots,
+            slots_fault=self._fault,
+            counts=counts,
+            pid=os.getppid(),
+        )
+        return Response(state.model_dump_json(), media_type="application/json")
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models: one model, whichever arm answers for it."""
+        model = {"id": self._settings.model_name, "object": "model", "created": 0, "owned_by": "gateway"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def page(self, request: Request) -> Response:
+        """GET /: chat with both arms side by side."""
+        page = files("pipeline.gateway").joinpath("page.html").read_text()
+        return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY, "x-frame-options": "DENY"})
+
+
+class _Completions:
+    """An endpoint without Starlette's request and response objects: they cost as much as the rest of the way."""
+
+    def __init__(self, gateway: Gateway, path: str) -> None:
+        self._gateway, self._path = gateway, path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._gateway.proxy.handle(self._path, scope, receive, send)
+
+
+_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+def create(settings: GatewaySettings, supervisor: int) -> Starlette:
+    """The application of one worker, which ends with its supervisor (a pid)."""
+    die_with_parent(signal.SIGTERM, supervisor)
+    gateway = Gateway(settings)
+    routes = [
+        Route("/v1/chat/completions", _Completions(gateway, "chat/completions"), methods=["POST"]),
+        Route("/v1/completions", _Completions(gateway, "completions"), methods=["POST"]),
+        Route("/v1/models", gateway.models),
+        Route("/health", gateway.health),
+        Route("/-/split", gateway.state),
+        Route("/", gateway.page),
+    ]
+    app = Starlette(routes=routes, lifespan=gateway.running)
+    app.router.redirect_slashes = False
+    return app

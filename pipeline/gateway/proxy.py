@@ -1,0 +1,204 @@
+"""One request through the gateway: which arm it is of, who answers, and what is recorded of it.
+
+Intention to treat: a request of the canary's arm stays one, whoever answers. Where the canary fails before its first
+byte the champion answers, and the failed try is recorded as the canary's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Literal, NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from pipeline.gateway.asked import Asked, BadRequest, Unit
+from pipeline.gateway.breaker import Breaker
+from pipeline.gateway.caller import Caller
+from pipeline.gateway.conversations import Conversations
+from pipeline.gateway.counters import BREAKER_OPEN, IN_FLIGHT, SERVED, SLOTS, Counters
+from pipeline.gateway.recorder import Recorder
+from pipeline.gateway.settings import GatewaySettings
+from pipeline.gateway.shadow import Shadow
+from pipeline.gateway.slots import ServedSlot, SlotTable
+from pipeline.gateway.spans import Served, Try
+from pipeline.gateway.split_file import SplitWatch
+from pipeline.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
+from pipeline.rollout.router import Arm, Split, route
+
+
+class Placed(NamedTuple):
+    """Where a request goes: its arm, and the slots of both (`canary` is None where it may not be asked)."""
+
+    arm: Arm
+    champion: ServedSlot
+    canary: ServedSlot | None
+    spared: Literal["", "breaker_open", "no_slot"] = ""
+    """Why the canary is not asked although the arm is its own."""
+
+
+class Proxy:
+    """The requests of one worker."""
+
+    def __init__(self, settings: GatewaySettings, watch: SplitWatch, counters: Counters, recorder: Recorder) -> None:
+        self._trusted, self._watch = settings.trust_user_header, watch
+        self._counters, self._recorder = counters, recorder
+        self._breakers: dict[str, Breaker] = {}
+        self._conversations = Conversations()
+        self.table = SlotTable(slots=())
+        self.upstream = Upstream(settings.timeout_s)
+        self.shadow = Shadow(counters)
+
+    async def handle(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one POST. `path`: of the API, `chat/completions` or `completions`."""
+        caller = Caller(scope, receive, send, self._trusted)
+        try:
+            asked = Asked(path, await caller.body(), caller.headers, self._trusted)
+            pinned = caller.pinned_arm()
+            split = self._watch.in_force()
+            trace_id = os.urandom(16).hex()
+            unit = asked.of(trace_id)
+            placed = self._placed(split, unit.id, pinned)
+        except BadRequest as bad:
+            await caller.refuse(bad.status, str(bad))
+            return
+        served = self._served(asked, trace_id, unit, split, placed, pinned is not None)
+        if split is not None and placed.canary is not None and placed.arm == "champion" and pinned is None:
+            self._mirror(served, split, placed.canary)
+        try:
+            await self._answer(served, placed, caller)
+        finally:
+            self._counters.places[SERVED] += 1
+            if not served.tries:  # an error of ours: it is logged by the server
+                served.tries.append(_try(placed.champion, "champion", time.time_ns(), error="gateway"))
+            self._recorder.add(served)
+
+    def _placed(self, split: Split | None, unit: str, pinned: Arm | None) -> Placed:
+        if split is None:
+            if len(self.table.slots) != 1 or pinned == "canary":
+                raise BadRequest(503, "No split says which model is the champion. Apply one, or load a single slot.")
+            return Placed("champion", self.table.slots[0], None)
+        arm = pinned or route(split, unit)
+        champion = self.table.slot_of(split.champion.digest)
+        canary = None if split.canary is None else self.table.slot_of(split.canary.digest)
+        if champion is None:
+            raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
+        if arm == "canary" and canary is None:
+            if pinned:
+                raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
+            return Placed(arm, champion, None, "no_slot")
+        return Placed(arm, champion, canary)
+
+    def _served(
+        self, asked: Asked, trace_id: str, unit: Unit, split: Split | None, placed: Placed, pinned: bool
+    ) -> Served:
+        slot = placed.canary if placed.arm == "canary" and placed.canary is not None else placed.champion
+        served = Served(asked, trace_id, placed.arm, unit.id, unit.kind, pinned=pinned)
+        if split is not None:
+            served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
+            served.switched = self._conversations.switched(asked, unit.id, slot.digest, self._watch.before)
+        return served
+
+    async def _answer(self, served: Served, placed: Placed, caller: Caller) -> None:
+        if placed.arm == "canary" and placed.canary is not None:
+            breaker = self._breakers.setdefault(placed.canary.digest, Breaker())
+            if served.pinned or breaker.lets():
+                failed = await self._asked(served, placed.canary, "canary", caller, breaker)
+                self._counters.places[BREAKER_OPEN] = breaker.is_open
+                if failed is None:
+                    return
+                if served.pinned:
+                    await caller.refuse(failed.status, str(failed), served.trace_id)
+                    return
+        failed = await self._asked(served, placed.champion, "champion", caller, None)
+        if failed is not None:
+            await caller.refuse(failed.status, str(failed), served.trace_id)
+
+    async def _asked(
+        self, served: Served, slot: ServedSlot, name: Arm, caller: Caller, breaker: Breaker | None
+    ) -> SlotFailed | None:
+        """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
+        begun = time.time_ns()
+        place = IN_FLIGHT + self.table.slots.index(slot) % SLOTS if slot in self.table.slots else IN_FLIGHT
+        self._counters.places[place] += 1
+        opened: Opened | None = None
+        try:
+            with caller.unless_gone():
+                headers = caller.forwarded(served.trace_id)
+                opened = await self.upstream.ask(slot, served.asked, headers, served.asked.stream)
+            if opened is None:
+                served.tries.append(_try(slot, name, begun, aborted=True))
+                return None
+            if breaker is not None:
+                breaker.answered()
+            await self._passed_on(served, slot, name, begun, opened, caller)
+            return None
+        except SlotFailed as failed:
+            if breaker is not None:
+                breaker.failed()
+            served.tries.append(_try(slot, name, begun, error=failed.kind, message=str(failed)))
+            return failed
+        finally:
+            self._counters.places[place] -= 1
+            if breaker is not None:
+                breaker.ended()
+            if opened is not None:
+                opened.close()
+
+    async def _passed_on(
+        self, served: Served, slot: ServedSlot, name: Arm, begun: int, opened: Opened, caller: Caller
+    ) -> None:
+        """The answer, to the caller and into a try. A stream that breaks off ends with an error event."""
+        refused = str(opened.status) if opened.status != 200 else ""
+        if opened.events is None:
+            await caller.reply(opened.status, opened.content_type, opened.body, served, name)
+            served.tries.append(_try(slot, name, begun, [opened.body], error=refused))
+            return
+        pieces, error, message = [opened.body], "", ""
+        await caller.begin(opened.content_type, served, name)
+        await caller.piece(opened.body)
+        try:
+            with caller.unless_gone(0):
+                async for piece in opened.events:
+                    pieces.append(piece)
+                    await caller.piece(piece)
+        except StreamBroken as broken:
+            error, message = "stream_broken", str(broken)
+            await caller.error_event(message)
+        await caller.end()
+        aborted = caller.gone and not error
+        served.tries.append(_try(slot, name, begun, pieces, error=error, message=message, aborted=aborted))
+
+    def _mirror(self, served: Served, split: Split, canary: ServedSlot) -> None:
+        """Ask the canary for a share of the first turns too; the caller neither waits for it nor gets it."""
+        share = int(served.trace_id[:8], 16) / 2**32
+        if not served.asked.first_turn or share >= split.shadow_share:
+            return
+
+        async def mirrored() -> None:
+            begun = time.time_ns()
+            try:
+                headers = {"Content-Type": "application/json"}
+                opened = await self.shadow.upstream.ask(canary, served.asked, headers, False)
+                refused = str(opened.status) if opened.status != 200 else ""
+                tried = _try(canary, "canary", begun, [opened.body], error=refused)
+            except SlotFailed as failed:
+                tried = _try(canary, "canary", begun, error=failed.kind, message=str(failed))
+            copy = Served(served.asked, served.trace_id, "canary", served.unit, served.unit_kind)
+            copy.rollout, copy.epoch, copy.weight = served.rollout, served.epoch, served.weight
+            copy.shadow, copy.tries = True, [tried]
+            self._recorder.add(copy)
+
+        self.shadow.run(mirrored)
+
+
+def _try(
+    slot: ServedSlot,
+    name: Arm,
+    begun: int,
+    raw: list[bytes] | None = None,
+    error: str = "",
+    message: str = "",
+    aborted: bool = False,
+) -> Try:
+    return Try(name, slot.digest, slot.name, begun, time.time_ns(), raw or [], error, message or error, aborted)

@@ -1,0 +1,74 @@
+"""Writes what was served beside the event loop: every 50 ms, to one file for each day and process.
+
+The file is opened for each writing, so one that was written anew meanwhile, as an erasure does, is taken up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from datetime import UTC, datetime
+
+from pipeline import layout
+from pipeline.gateway.counters import RECORDED, Counters
+from pipeline.gateway.spans import Served, line
+from pipeline.storage import Store
+
+FLUSH_S = 0.05
+MOST_WAITING = 100_000
+"""Requests that wait for a disk; more are dropped, and the counts show it."""
+_log = logging.getLogger("uvicorn.error")
+
+
+class Recorder:
+    """The writer of one process."""
+
+    def __init__(self, store: Store, model_name: str, with_text: bool, counters: Counters) -> None:
+        self._folder = store.path(layout.served(model_name))
+        self._with_text, self._counters = with_text, counters
+        self._waiting: deque[Served] = deque(maxlen=MOST_WAITING)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+
+    def add(self, served: Served) -> None:
+        self._waiting.append(served)
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._closing.set()
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        while not self._closing.wait(FLUSH_S):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        count = len(self._waiting)
+        if not count:
+            return
+        batch = [self._waiting.popleft() for _ in range(count)]
+        now = time.time()
+        lines: list[bytes] = []
+        answers = 0
+        for served in batch:
+            try:
+                lines.append(line(served, self._with_text, now))
+                answers += not served.shadow
+            except Exception:  # the boundary of one request: whatever it holds, those beside it are recorded
+                _log.exception("A request could not be recorded")
+        day = datetime.fromtimestamp(now, UTC).date().isoformat()
+        try:
+            with (self._folder / f"{day}-{os.getpid()}.jsonl").open("ab", buffering=0) as file:
+                file.write(b"".join(lines))
+        except OSError:
+            _log.exception("%d requests could not be recorded", len(lines))
+            return
+        self._counters.places[RECORDED] += answers

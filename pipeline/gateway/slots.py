@@ -1,0 +1,81 @@
+"""The slots behind the gateway: which model each serves, under which name, and where.
+
+A slot is no role: a split names models by digest, and the slot of a digest answers for it. Its name holds the first 12
+digits of the digest, so a slot is looked up by those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from pydantic import model_validator
+
+from pipeline import layout
+from pipeline.storage import Record, Store
+
+HEAD = 12
+"""Hexadecimal digits of a digest that a served name carries."""
+
+
+class ServedSlot(Record):
+    """One model on an OpenAI-compatible server."""
+
+    digest: str
+    """Of the model, or its first 12 digits where the server's name for it says no more."""
+    url: str
+    """Root of the server's API, e.g. `http://127.0.0.1:8001/v1`."""
+    name: str
+    """What the server calls the model: `<model>@<digest12>`."""
+
+    @property
+    def head(self) -> str:
+        return self.digest[:HEAD]
+
+
+class SlotTable(Record):
+    """All slots; no two hold one model, since their arms could not be told apart."""
+
+    slots: tuple[ServedSlot, ...]
+
+    @model_validator(mode="after")
+    def _one_model_each(self) -> Self:
+        heads = [slot.head for slot in self.slots]
+        twice = sorted({head for head in heads if heads.count(head) > 1})
+        if twice:
+            raise ValueError(f"Two slots hold model {twice[0]}. Give one of them another model.")
+        return self
+
+    def slot_of(self, digest: str) -> ServedSlot | None:
+        return next((slot for slot in self.slots if slot.head == digest[:HEAD]), None)
+
+
+def served_name(model_name: str, digest: str) -> str:
+    """The name under which a slot serves a model, so that its answers and metrics say which one it is."""
+    return f"{model_name}@{digest[:HEAD]}"
+
+
+def write_slots(store: Store, model_name: str, slots: Sequence[ServedSlot]) -> None:
+    """Tell the gateway where each model is served. A split that names another one is not put into force."""
+    store.write(layout.slot_file(model_name), SlotTable(slots=tuple(slots)))
+
+
+def read_slots(store: Store, model_name: str) -> SlotTable | None:
+    """None where no slots were written. Raises ValueError for a file that can't be read."""
+    return store.read(layout.slot_file(model_name), SlotTable)
+
+
+def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> SlotTable:
+    """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
+    model's names is no slot. Raises ValueError when two serve one model."""
+    slots = [
+        ServedSlot(digest=name.rpartition("@")[2], url=url, name=name)
+        for url, each in names.items()
+        for name in each[:1]
+        if name.rpartition("@")[0] == model_name and _is_head(name.rpartition("@")[2])
+    ]
+    return SlotTable(slots=tuple(slots))
+
+
+def _is_head(text: str) -> bool:
+    return len(text) == HEAD and all(letter in "0123456789abcdef" for letter in text)

@@ -1,0 +1,82 @@
+"""The rollout's port to the gateway: TrafficSplit over the split file and GET /-/split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from pipeline import layout
+from pipeline.gateway.lock import running_address
+from pipeline.gateway.slots import ServedSlot
+from pipeline.gateway.split_file import read_split, write_split
+from pipeline.gateway.state import GatewayState
+from pipeline.rollout.router import Readiness, Split, Unsettled
+from pipeline.storage import ModelRef, Store
+
+TIMEOUT_S = 5.0
+
+Identify = Callable[[ServedSlot, ModelRef], str]
+"""Digest of the model that a slot really serves, by its fingerprint, compared with the one it should serve. Raises
+ValueError saying why it is none that is known, OSError when it does not answer."""
+
+
+class GatewaySplit:
+    """TrafficSplit of the embedded gateway of one model on this machine."""
+
+    unit: Literal["user", "request"] = "user"
+
+    def __init__(self, store: Store, model_name: str, slot_of: Callable[[str], ServedSlot | None], identify: Identify):
+        """`slot_of`: the slot that should serve a digest; None where none does."""
+        self._store, self._model_name = store, model_name
+        self._slot_of, self._identify = slot_of, identify
+
+    def read(self) -> Split | Unsettled | None:
+        """What routes, asked of the gateway. Where none runs nothing routes, and what is in the file is by definition
+        what the next one begins with. Raises OSError when a gateway runs and cannot be asked."""
+        state = self.state()
+        if state is None:
+            return read_split(self._store, self._model_name)
+        if state.refused:
+            return Unsettled(reason=f"The gateway keeps the split before: {state.refused}")
+        if state.expired and state.split is not None:
+            return Unsettled(
+                reason=f"The lease of epoch {state.split.epoch} has ended, and the champion serves alone until the "
+                "split is applied again."
+            )
+        return state.split
+
+    def apply(self, split: Split) -> None:
+        """Ask for a split. No effect when one of a later epoch was asked for."""
+        write_split(self._store, self._model_name, split)
+
+    def ready(self, model: ModelRef) -> Readiness:
+        """What the model's slot really serves."""
+        slot = self._slot_of(model.digest)
+        if slot is None:
+            return Readiness(served_digest="", replicas=0, reason=f"No slot holds model {model.digest[:12]}. Load it.")
+        try:
+            served = self._identify(slot, model)
+        except OSError as error:
+            return Readiness(served_digest="", replicas=0, reason=f"{slot.name} at {slot.url} does not answer: {error}")
+        except ValueError as error:
+            return Readiness(served_digest="", replicas=1, reason=str(error))
+        wrong = "" if served == model.digest else f"{slot.url} serves model {served[:12]}, not {model.digest[:12]}."
+        return Readiness(served_digest=served, replicas=1, reason=wrong)
+
+    def state(self) -> GatewayState | None:
+        """What the running gateway says of itself; None where none runs. Raises OSError when it cannot be asked."""
+        address = running_address(self._store.path(layout.gateway(self._model_name)))
+        if address is None:
+            return None
+        import httpx2
+
+        try:
+            with httpx2.Client(trust_env=False, timeout=TIMEOUT_S) as client:
+                answer = client.get(f"{address.url}/-/split")
+                answer.raise_for_status()
+                return GatewayState.model_validate_json(answer.content)
+        except (httpx2.HTTPError, ValueError) as error:
+            raise OSError(
+                f"The gateway at {address.url} holds its lock and does not answer ({error}). Look at its log beside "
+                f"the lock, and end process {address.pid} if it hangs."
+            ) from error
