@@ -11,10 +11,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm lint ui clean help
+.PHONY: run test test-vllm lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
+	@echo "make serve  the embedded gateway, until Ctrl-C; chat with champion and canary on http://127.0.0.1:8400"
 	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000"
 	@echo "make test   the checks and the tests"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
@@ -35,6 +36,9 @@ test-vllm: .venv/installed .venv-vllm/installed
 
 lint: .venv/installed
 	@ruff check . && ruff format --check . && lint-imports --no-cache | tail -n 6 && pyright
+
+serve: .venv/installed
+	@python -m jobs.serve
 
 ui: .venv/installed
 	@python -m jobs.ui --with-parent
