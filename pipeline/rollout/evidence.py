@@ -225,7 +225,7 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
         both=0 if policy.unit == "request" else len(tally.champion.keys() & tally.canary.keys()),
         silent=tally.silent,
         slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
-        basis=_fixed(before.basis, champion, canary, policy),
+        basis=fixed_basis(before.basis, champion, canary, policy),
         graded_until=tally.graded_until,
         settled=before.settled,
         settled_both=before.settled_both,
@@ -248,7 +248,7 @@ def _columns(tallies: Mapping[str, UnitTally]) -> dict[str, NDArray[np.float64]]
     return dict(zip(names, rows.reshape(-1, len(names)).T, strict=True))
 
 
-def _fixed(basis: Basis | None, champion: ArmSums, canary: ArmSums, policy: RolloutPolicy) -> Basis | None:
+def fixed_basis(basis: Basis | None, champion: ArmSums, canary: ArmSums, policy: RolloutPolicy) -> Basis | None:
     if basis is None:
         quality = (champion.correct + 1) / (champion.graded + 2)
         return Basis(quality=quality) if champion.graded >= BASIS_GRADED else None

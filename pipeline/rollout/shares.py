@@ -72,6 +72,11 @@ def variance(ratio: Ratio, unit: Unit) -> float:
     return max(pooled, (ratio.units - 1) / ratio.units * ratio.squares / ratio.trials**2)
 
 
+def design_effect(ratio: Ratio, unit: Unit) -> float:
+    """How many times the variance is that of independent requests; needs trials, at least 1."""
+    return variance(ratio, unit) / variance(ratio, "request")
+
+
 def enough(ratio: Ratio, unit: Unit, trials: float) -> bool:
     """Whether there are that many trials, and the users that a variance between users takes."""
     return ratio.trials >= trials and (unit == "request" or ratio.units >= MIN_USERS)
