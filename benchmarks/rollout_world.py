@@ -1,7 +1,7 @@
 """A simulated production for benchmarks/rollout.py: users who come back, and what both arms do to their requests.
 
-Everything is drawn; sums are kept in numpy and turned into the evidence that the real rules judge. `replayed` builds the
-same evidence through the tallies that the controller keeps, as a cross-check.
+Everything is drawn; sums are kept in numpy and turned into the evidence that the real rules judge. `replayed` builds
+the same evidence through the tallies that the controller keeps, as a cross-check.
 """
 
 from collections.abc import Iterator
@@ -70,7 +70,11 @@ class Drawn(NamedTuple):
 def draw(world: World, champion: Model, canary: Model, weight: int, looks: int, rng: Generator) -> Drawn:
     user = rng.choice(world.users, size=(looks, world.requests), p=activity(world, rng))
     in_canary = rng.random(world.users) < weight / 100
-    right, failing, ungraded = np.empty(world.users), np.empty(world.users), like(rng, world.missing, world, world.users)
+    right, failing, ungraded = (
+        np.empty(world.users),
+        np.empty(world.users),
+        like(rng, world.missing, world, world.users),
+    )
     for arm, model in ((~in_canary, champion), (in_canary, canary)):
         right[arm] = like(rng, model.quality, world, int(arm.sum()))
         failing[arm] = like(rng, model.error_rate, world, int(arm.sum()))
