@@ -25,7 +25,7 @@ from pipeline.gateway.recorder import Recorder
 from pipeline.gateway.settings import GatewaySettings
 from pipeline.gateway.slots import SlotTable, read_slots, slots_of_names
 from pipeline.gateway.split_file import SplitWatch
-from pipeline.gateway.state import GatewayState, SlotState
+from pipeline.gateway.state import GatewayState, SlotReport
 from pipeline.processes import die_with_parent
 from pipeline.storage import Store
 
@@ -101,7 +101,7 @@ class Gateway:
         """GET /-/split"""
         split, counts = self._watch.in_force(), read_counts(self._store, self._settings.model_name)
         slots = tuple(
-            SlotState(digest=slot.digest, url=slot.url, name=slot.name, in_flight=counts.in_flight[place])
+            SlotReport(digest=slot.digest, url=slot.url, name=slot.name, in_flight=counts.in_flight[place])
             for place, slot in enumerate(self.proxy.table.slots)
         )
         state = GatewayState(

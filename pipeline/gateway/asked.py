@@ -22,13 +22,13 @@ class BadRequest(Exception):
         self.status = status
 
 
-class Turn(msgspec.Struct):
+class TurnRole(msgspec.Struct):
     """The role of a message, which is all that the gateway goes by."""
 
     role: str
 
 
-class Unit(NamedTuple):
+class RoutedUnit(NamedTuple):
     """What the router randomises."""
 
     id: str
@@ -36,7 +36,7 @@ class Unit(NamedTuple):
     """`user`, `session` or `request`."""
 
 
-class Asked:
+class CallerRequest:
     """One request. `path`: of the API, `chat/completions` or `completions`."""
 
     __slots__ = ("fields", "first_turn", "metadata", "path", "session", "stream", "unit", "user")
@@ -55,11 +55,11 @@ class Asked:
             (text for text in (self.text("safety_identifier"), self.text("user"), self._metadata_user()) if text), ""
         )
         self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key")
-        self.unit = Unit(self.user, "user") if self.user else Unit(self.session, "session")
+        self.unit = RoutedUnit(self.user, "user") if self.user else RoutedUnit(self.session, "session")
 
-    def of(self, trace_id: str) -> Unit:
+    def of(self, trace_id: str) -> RoutedUnit:
         """The unit: the request itself where it names neither user nor session."""
-        return self.unit if self.unit.id else Unit(trace_id, "request")
+        return self.unit if self.unit.id else RoutedUnit(trace_id, "request")
 
     def body(self, model: str, stream: bool = True) -> bytes:
         """The request as the slot of `model` gets it. `stream`: whether it may be answered piece by piece."""
@@ -106,5 +106,5 @@ def _header(headers: Mapping[bytes, bytes], name: bytes) -> str:
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_TURNS = msgspec.json.Decoder(list[Turn])
+_TURNS = msgspec.json.Decoder(list[TurnRole])
 _ENCODER = msgspec.json.Encoder()

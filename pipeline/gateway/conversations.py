@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.gateway.asked import Asked
+from pipeline.gateway.asked import CallerRequest
 from pipeline.gateway.split_file import model_of
 from pipeline.rollout.router import Split
 
@@ -15,7 +15,7 @@ class Conversations:
     def __init__(self) -> None:
         self._began: dict[str, str] = {}
 
-    def switched(self, asked: Asked, unit: str, digest: str, before: Split | None) -> bool:
+    def switched(self, asked: CallerRequest, unit: str, digest: str, before: Split | None) -> bool:
         """Whether the conversation began with another model than `digest`. One that began elsewhere, or before this
         process did, is taken to have begun under the split `before` the one in force."""
         if asked.first_turn:

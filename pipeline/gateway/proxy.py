@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from pipeline.gateway.asked import Asked, BadRequest, Unit
+from pipeline.gateway.asked import CallerRequest, BadRequest, RoutedUnit
 from pipeline.gateway.breaker import Breaker
 from pipeline.gateway.caller import Caller
 from pipeline.gateway.conversations import Conversations
@@ -53,7 +53,7 @@ class Proxy:
         """Answer one POST. `path`: of the API, `chat/completions` or `completions`."""
         caller = Caller(scope, receive, send, self._trusted)
         try:
-            asked = Asked(path, await caller.body(), caller.headers, self._trusted)
+            asked = CallerRequest(path, await caller.body(), caller.headers, self._trusted)
             pinned = caller.pinned_arm()
             split = self._watch.in_force()
             trace_id = os.urandom(16).hex()
@@ -90,7 +90,7 @@ class Proxy:
         return Placed(arm, champion, canary)
 
     def _served(
-        self, asked: Asked, trace_id: str, unit: Unit, split: Split | None, placed: Placed, pinned: bool
+        self, asked: CallerRequest, trace_id: str, unit: RoutedUnit, split: Split | None, placed: Placed, pinned: bool
     ) -> Served:
         slot = placed.canary if placed.arm == "canary" and placed.canary is not None else placed.champion
         served = Served(asked, trace_id, placed.arm, unit.id, unit.kind, pinned=pinned)
@@ -127,7 +127,9 @@ class Proxy:
                 headers = caller.forwarded(served.trace_id)
                 opened = await self.upstream.ask(slot, served.asked, headers, served.asked.stream)
             if opened is None:
-                served.tries.append(_try(slot, name, begun, aborted=True))
+                served.tries.append(
+                    _try(slot, name, begun, error="aborted", message="The caller hung up before the answer.")
+                )
                 return None
             if breaker is not None:
                 breaker.answered()
@@ -166,8 +168,9 @@ class Proxy:
             error, message = "stream_broken", str(broken)
             await caller.error_event(message)
         await caller.end()
-        aborted = caller.gone and not error
-        served.tries.append(_try(slot, name, begun, pieces, error=error, message=message, aborted=aborted))
+        served.tries.append(
+            _try(slot, name, begun, pieces, error=error, message=message, aborted=caller.gone and not error)
+        )
 
     def _mirror(self, served: Served, split: Split, canary: ServedSlot) -> None:
         """Ask the canary for a share of the first turns too; the caller neither waits for it nor gets it."""

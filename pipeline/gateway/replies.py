@@ -14,7 +14,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int | None = None
 
 
-class Choice(msgspec.Struct):
+class ReplyChoice(msgspec.Struct):
     message: msgspec.Raw = msgspec.Raw()
     text: str = ""
     finish_reason: str | None = None
@@ -26,7 +26,7 @@ class ReplyBody(msgspec.Struct):
     """A body, or one event of a stream."""
 
     id: str | None = None
-    choices: list[Choice] | None = None
+    choices: list[ReplyChoice] | None = None
     usage: Usage | None = None
     error: msgspec.Raw = msgspec.Raw()
 
@@ -35,7 +35,7 @@ class ReplyBody(msgspec.Struct):
         return bytes(self.error) not in (b"", b"null")
 
 
-class Reply(msgspec.Struct):
+class SlotReply(msgspec.Struct):
     """What a span says of an answer. `message`: JSON of the first choice's message."""
 
     id: str = ""
@@ -49,11 +49,11 @@ class Reply(msgspec.Struct):
 decode_body = msgspec.json.Decoder(ReplyBody).decode
 
 
-def reply_of(path: str, raw: list[bytes]) -> Reply:
+def reply_of(path: str, raw: list[bytes]) -> SlotReply:
     """The reply in a body, or in the pieces of a stream (`raw` holds several events then)."""
     joined = b"".join(raw)
     events = _events(joined) if joined.lstrip().startswith((b"data:", b":", b"event:", b"id:")) else [joined]
-    reply, turn = Reply(), _Turn(path)
+    reply, turn = SlotReply(), _FirstChoice(path)
     for event in events:
         try:
             body = decode_body(event)
@@ -76,7 +76,7 @@ def _events(stream: bytes) -> list[bytes]:
     return [line[5:].strip() for line in lines if line.startswith(b"data:") and line not in DONE]
 
 
-class _Turn:
+class _FirstChoice:
     """The message of the first choice."""
 
     def __init__(self, path: str) -> None:
@@ -86,7 +86,7 @@ class _Turn:
         self._calls: dict[int, dict[str, Any]] = {}
         self._any = False
 
-    def take(self, choice: Choice) -> None:
+    def take(self, choice: ReplyChoice) -> None:
         self._any = True
         if bytes(choice.message) not in (b"", b"null"):
             self._whole = bytes(choice.message)

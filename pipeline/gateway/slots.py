@@ -12,10 +12,8 @@ from typing import Self
 from pydantic import model_validator
 
 from pipeline import layout
+from pipeline.rollout.served_names import HEAD, digest_head
 from pipeline.storage import Record, Store
-
-HEAD = 12
-"""Hexadecimal digits of a digest that a served name carries."""
 
 
 class ServedSlot(Record):
@@ -50,11 +48,6 @@ class SlotTable(Record):
         return next((slot for slot in self.slots if slot.head == digest[:HEAD]), None)
 
 
-def served_name(model_name: str, digest: str) -> str:
-    """The name under which a slot serves a model, so that its answers and metrics say which one it is."""
-    return f"{model_name}@{digest[:HEAD]}"
-
-
 def write_slots(store: Store, model_name: str, slots: Sequence[ServedSlot]) -> None:
     """Tell the gateway where each model is served. A split that names another one is not put into force."""
     store.write(layout.slot_file(model_name), SlotTable(slots=tuple(slots)))
@@ -69,13 +62,8 @@ def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> SlotT
     """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
     model's names is no slot. Raises ValueError when two serve one model."""
     slots = [
-        ServedSlot(digest=name.rpartition("@")[2], url=url, name=name)
+        ServedSlot(digest=digest_head(each[0], model_name), url=url, name=each[0])
         for url, each in names.items()
-        for name in each[:1]
-        if name.rpartition("@")[0] == model_name and _is_head(name.rpartition("@")[2])
+        if each and digest_head(each[0], model_name)
     ]
     return SlotTable(slots=tuple(slots))
-
-
-def _is_head(text: str) -> bool:
-    return len(text) == HEAD and all(letter in "0123456789abcdef" for letter in text)

@@ -1,8 +1,8 @@
 """What was served, as OpenTelemetry GenAI spans: one OTLP JSON export request a line, with a span for each try.
 
 A request that fell back to the champion has two spans under one trace id: the canary's, with `error.type`, and the
-champion's, both of arm canary. `user_id`, `trace_id`, `timestamp` and `recorded_at` stand beside the OTLP fields, which
-readers of OTLP skip: erasure finds a person's lines by the first ones, and a look its window by the last.
+champion's, both of arm canary. `recorded_at`, `user_id`, `trace_id` and `timestamp` stand beside the OTLP fields, and
+readers of OTLP skip them: a look finds its window by the first, an erasure a person's lines by the others.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 
-from pipeline.gateway.asked import Asked
-from pipeline.gateway.replies import Reply, reply_of
+from pipeline.gateway.asked import CallerRequest
+from pipeline.gateway.replies import SlotReply, reply_of
 
+RECORDED_AT = "recorded_at"
+"""First key of a line: seconds since 1970 when it was written, ascending within a file."""
 _OPERATION = {"chat/completions": "chat", "completions": "text_completion"}
 _RESERVED = (
     *("gen_ai.", "llm.", "ai.", "input.", "output.", "openinference.", "events"),
@@ -38,13 +40,13 @@ class Try(msgspec.Struct, frozen=True):
     error: str = ""
     message: str = ""
     aborted: bool = False
-    """The caller hung up: no error of the arm, and no whole answer."""
+    """The caller hung up within the answer: no error of the arm, and no whole answer."""
 
 
 class Served(msgspec.Struct):
-    """One request and who tried to answer it. `tries` may be []: the breaker spared the canary and nobody else was."""
+    """One request and who tried to answer it."""
 
-    asked: Asked
+    asked: CallerRequest
     trace_id: str
     arm: str
     unit: str
@@ -77,11 +79,11 @@ def line(served: Served, with_text: bool, now: float) -> bytes:
     export: dict[str, Any] = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
     named = {"user_id": served.asked.user} if with_text and served.asked.user else {}
     moment = datetime.fromtimestamp(served.tries[0].start / 1e9, UTC).isoformat()
-    return _ENCODE({**named, "trace_id": served.trace_id, "timestamp": moment, "recorded_at": now, **export}) + b"\n"
+    return _ENCODE({RECORDED_AT: now, **named, "trace_id": served.trace_id, "timestamp": moment, **export}) + b"\n"
 
 
 def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) -> dict[str, Any]:
-    reply = reply_of(served.asked.path, tried.raw) if tried.raw else Reply()
+    reply = reply_of(served.asked.path, tried.raw) if tried.raw else SlotReply()
     attributes = _rollout(served, tried) + _operation(served, reply)
     attributes += [("gen_ai.response.model", tried.model), ("model.digest", tried.digest)]
     if with_text:
@@ -113,11 +115,17 @@ def _rollout(served: Served, tried: Try) -> list[tuple[str, Any]]:
         ("rollout.unit", unit_hash(served.rollout, served.unit)),
         ("rollout.unit_kind", served.unit_kind),
     ]
-    flags = {"switched": served.switched, "pinned": served.pinned, "shadow": served.shadow, "aborted": tried.aborted}
+    flags = {
+        "first_turn": served.asked.first_turn,
+        "switched": served.switched,
+        "pinned": served.pinned,
+        "shadow": served.shadow,
+        "aborted": tried.aborted,
+    }
     return marks + [(f"rollout.{name}", True) for name, flag in flags.items() if flag]
 
 
-def _operation(served: Served, reply: Reply) -> list[tuple[str, Any]]:
+def _operation(served: Served, reply: SlotReply) -> list[tuple[str, Any]]:
     attributes: list[tuple[str, Any]] = [("gen_ai.operation.name", _OPERATION[served.asked.path])]
     if model := served.asked.text("model"):
         attributes.append(("gen_ai.request.model", model))
@@ -132,7 +140,7 @@ def _operation(served: Served, reply: Reply) -> list[tuple[str, Any]]:
     return attributes
 
 
-def _text(asked: Asked, reply: Reply) -> list[tuple[str, Any]]:
+def _text(asked: CallerRequest, reply: SlotReply) -> list[tuple[str, Any]]:
     question = asked.fields["messages" if asked.path == "chat/completions" else "prompt"]
     text = bytes(question).decode()
     messages = text if text.startswith("[") else f'[{{"role":"user","content":{text}}}]'
@@ -140,7 +148,7 @@ def _text(asked: Asked, reply: Reply) -> list[tuple[str, Any]]:
     return [("gen_ai.input.messages", messages), *answer]
 
 
-def _caller(asked: Asked) -> list[tuple[str, Any]]:
+def _caller(asked: CallerRequest) -> list[tuple[str, Any]]:
     """Who asked, and what they say of the request: consent, region, the expected answer."""
     attributes: list[tuple[str, Any]] = []
     for key, value in asked.metadata.items():

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from pipeline import layout
 from pipeline.gateway.lock import running_address
 from pipeline.gateway.slots import ServedSlot
 from pipeline.gateway.split_file import read_split, write_split
 from pipeline.gateway.state import GatewayState
+from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split, Unsettled
 from pipeline.storage import ModelRef, Store
 
 TIMEOUT_S = 5.0
 
-Identify = Callable[[ServedSlot, ModelRef], str]
-"""Digest of the model that a slot really serves, by its fingerprint, compared with the one it should serve. Raises
-ValueError saying why it is none that is known, OSError when it does not answer."""
+Identify = Callable[[str], str]
+"""Digest of the model that the server at a root URL really serves, by its fingerprint. Raises ValueError saying why it
+is none that is known, OSError when it does not answer."""
 
 
 class GatewaySplit:
     """TrafficSplit of the embedded gateway of one model on this machine."""
 
-    unit: Literal["user", "request"] = "user"
-
-    def __init__(self, store: Store, model_name: str, slot_of: Callable[[str], ServedSlot | None], identify: Identify):
-        """`slot_of`: the slot that should serve a digest; None where none does."""
+    def __init__(
+        self,
+        store: Store,
+        model_name: str,
+        slot_of: Callable[[str], ServedSlot | None],
+        identify: Identify,
+        unit: Unit = "user",
+    ) -> None:
+        """`slot_of`: the slot that should serve a digest; None where none does. `unit`: `request` where callers name
+        neither user nor session."""
         self._store, self._model_name = store, model_name
         self._slot_of, self._identify = slot_of, identify
+        self.unit: Unit = unit
+        """What the router randomises."""
 
     def read(self) -> Split | Unsettled | None:
         """What routes, asked of the gateway. Where none runs nothing routes, and what is in the file is by definition
@@ -55,7 +63,7 @@ class GatewaySplit:
         if slot is None:
             return Readiness(served_digest="", replicas=0, reason=f"No slot holds model {model.digest[:12]}. Load it.")
         try:
-            served = self._identify(slot, model)
+            served = self._identify(slot.url)
         except OSError as error:
             return Readiness(served_digest="", replicas=0, reason=f"{slot.name} at {slot.url} does not answer: {error}")
         except ValueError as error:

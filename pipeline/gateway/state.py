@@ -7,7 +7,7 @@ from pipeline.rollout.router import Split
 from pipeline.storage import Record
 
 
-class SlotState(Record):
+class SlotReport(Record):
     """One slot and the requests that it is answering."""
 
     digest: str
@@ -25,7 +25,7 @@ class GatewayState(Record):
     """Whether the lease has ended: no tick renewed it."""
     refused: str
     """Why the split that was applied last is not in force; "" where it is."""
-    slots: tuple[SlotState, ...]
+    slots: tuple[SlotReport, ...]
     slots_fault: str
     """Why the slots cannot be read anew; "" where they can."""
     counts: Counts

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from pipeline.gateway.asked import Asked
+from pipeline.gateway.asked import CallerRequest
 from pipeline.gateway.replies import DONE, decode_body, reply_of
 from pipeline.gateway.slots import ServedSlot
 
@@ -64,7 +64,7 @@ class Upstream:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, slot: ServedSlot, asked: Asked, headers: dict[str, str], stream: bool) -> Opened:
+    async def ask(self, slot: ServedSlot, asked: CallerRequest, headers: dict[str, str], stream: bool) -> Opened:
         """Raises SlotFailed when there is no answer, or none before the first event of a stream."""
         key = (slot.url, asked.path)
         url = self._urls.get(key) or self._urls.setdefault(key, URL(f"{slot.url.rstrip('/')}/{asked.path}"))
@@ -90,7 +90,7 @@ class Upstream:
             return []
 
     async def _post(self, url: URL, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """Asked again where the connection was closed before a byte came: it may have been idle for too long."""
+        """CallerRequest again where the connection was closed before a byte came: it may have been idle for too long."""
         try:
             return await self._session.post(url, data=body, headers=headers, allow_redirects=False)
         except aiohttp.ClientConnectorError:

@@ -15,7 +15,6 @@ from typing import Literal, Protocol, Self
 from pydantic import model_validator
 
 from pipeline import layout
-from pipeline.section import Share
 from pipeline.storage import ModelRef, Record, Store
 
 Arm = Literal["champion", "canary"]
@@ -35,7 +34,7 @@ class Split(Record):
     expires_at: float | None = None
     """Seconds since 1970 after which the champion serves alone; None: never. Each tick renews it, so it is no part of
     whether two splits are the same."""
-    shadow_share: Share = 0.0
+    shadow_share: float = 0.0
     """Share of first turns that the champion answers and the canary is asked too; nobody sees those answers."""
 
     @model_validator(mode="after")
@@ -45,8 +44,6 @@ class Split(Record):
             raise ValueError(f"Weights {weights} are no split. Give two percentages that sum to 100.")
         if self.canary is None and self.canary_weight:
             raise ValueError(f"{self.canary_weight}% goes to a canary that is not there. Name the canary's model.")
-        if self.canary is None and self.shadow_share:
-            raise ValueError("A share is mirrored to a canary that is not there. Name the canary's model.")
         return self
 
 

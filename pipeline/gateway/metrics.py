@@ -1,0 +1,185 @@
+"""The rollout's metrics from what the gateway recorded: requests, errors, latencies and grades, by unit and arm.
+
+A request counts for the arm that it was sent to, whoever answered. What the caller pinned is no evidence; what switched
+models within a conversation is not graded. While a candidate is only mirrored, its arm is the copies, and the other the
+first turns, of which they are a share. Owns the counting; whoever grades is handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from pipeline import layout
+from pipeline.gateway.counters import read_counts
+from pipeline.gateway.recorder import FLUSH_S
+from pipeline.gateway.span_files import RecordedRequest, recorded
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts
+from pipeline.rollout.latency import Latencies
+from pipeline.rollout.router import Arm, Split
+from pipeline.storage import Store
+from pipeline.traces.batch import REFERENCE_KEY
+
+WATERMARK_S = 2 * FLUSH_S
+"""What was written so long ago is in the files."""
+GRADED_SHARE = 0.95
+"""Of what can be graded, by either arm: until when this much is, grades are complete."""
+EDGES_S = (*(round(1e-3 * 1.02**step, 9) for step in range(760)), math.inf)
+"""Of the histogram of latencies: 1 ms to 56 minutes, each 2% above the one before."""
+YES = ("true", "1", "yes")
+
+
+class ServedAnswer(NamedTuple):
+    """An answer to grade. `reference`: the expected answer that the request came with, "" where it had none."""
+
+    messages: list[Any]
+    text: str
+    finished: bool
+    """Whether the model ended it: a token limit did not."""
+    reference: str
+
+
+Grade = Callable[[Sequence[ServedAnswer]], Sequence[str]]
+"""Outcome of each answer: `correct`, `wrong` and `no_answer` are grades, "" is none yet, others never will be."""
+GRADES = frozenset({"correct", "wrong", "no_answer"})
+
+
+class RecordingGap(NamedTuple):
+    """Answers that callers got, and those of them that are in the span files; a killed worker makes a difference."""
+
+    served: int
+    recorded: int
+
+
+def consents(metadata: Mapping[str, Any]) -> bool:
+    """Only an explicit yes of the user lets an answer be read to be graded."""
+    return str(metadata.get("user_consent")).lower() in YES
+
+
+class SpanMetrics:
+    """LiveMetricsPort of the gateway of one model."""
+
+    def __init__(
+        self,
+        store: Store,
+        model_name: str,
+        grade: Grade,
+        unit: Unit = "user",
+        may_read: Callable[[Mapping[str, Any]], bool] = consents,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`may_read`: whether an answer whose request had this metadata may be read."""
+        self._store, self._model_name, self._grade = store, model_name, grade
+        self._unit: Unit = unit
+        self._may_read, self._log = may_read, log
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        """What both arms did under a split; None without a canary or before anything can have been written."""
+        until = request.now - WATERMARK_S
+        if split.canary is None or until < request.since:
+            return None
+        graded_since = request.since if request.graded_since is None else request.graded_since
+        folder = self._store.path(layout.served(self._model_name))
+        rows = [row for row in recorded(folder, min(request.since, graded_since), until) if _is_of(row, split)]
+        arms: dict[Arm, _Arm] = {"champion": _Arm(self._unit), "canary": _Arm(self._unit)}
+        for row in rows:
+            if row.at > request.since:
+                arms[row.marks["rollout.arm"]].count(row, request.slow_over_s)
+        graded_until = self._graded([row for row in rows if row.at > graded_since], arms, until)
+        if gap := self.gap().served - self.gap().recorded:
+            self._log(f"gateway: {gap} answers were served and are not in the spans")
+        return LiveMetrics(
+            champion=arms["champion"].look(),
+            canary=arms["canary"].look(),
+            window_start=request.since,
+            window_end=until,
+            graded_until=graded_until,
+        )
+
+    def gap(self) -> RecordingGap:
+        """Since the gateway's start; what is just being written counts too."""
+        counts = read_counts(self._store, self._model_name)
+        return RecordingGap(counts.served, counts.recorded)
+
+    def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float) -> float:
+        """Count the grades of answers; returns until when those of both arms are complete."""
+        gradable: list[RecordedRequest] = []
+        answers: list[ServedAnswer] = []
+        for row in rows:
+            answer = None if row.failed or "rollout.switched" in row.marks else self._answer(row)
+            if answer is not None:
+                gradable.append(row)
+                answers.append(answer)
+        outcomes = list(self._grade(answers)) if answers else []
+        assert len(outcomes) == len(answers), "the grader grades every answer"
+        graded = [(row, outcome) for row, outcome in zip(gradable, outcomes, strict=True) if outcome in (*GRADES, "")]
+        complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
+        for row, outcome in graded:
+            if row.at <= complete:
+                arms[_arm(row)].graded(row, outcome)
+        return complete
+
+    def _answer(self, row: RecordedRequest) -> ServedAnswer | None:
+        """The answer of a request, None where nobody may read it or its text was not recorded."""
+        if "gen_ai.output.messages" not in row.marks or "rollout.aborted" in row.marks or not self._may_read(row.marks):
+            return None
+        messages, text = row.texts()
+        reasons = row.marks.get("gen_ai.response.finish_reasons") or [""]
+        return ServedAnswer(messages, text, reasons[0] == "stop", str(row.marks.get(REFERENCE_KEY) or ""))
+
+
+class _Arm:
+    """The counts of one arm, by unit."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+        self._counts: dict[str, dict[str, int]] = {}
+        self._latencies = [0] * len(EDGES_S)
+
+    def count(self, row: RecordedRequest, slow_over_s: float | None) -> None:
+        counts = self._of(row)
+        counts["requests"] += 1
+        counts["errors"] += row.failed
+        counts["slow"] += slow_over_s is not None and row.latency_s > slow_over_s
+        self._latencies[bisect_left(EDGES_S, row.latency_s)] += 1
+
+    def graded(self, row: RecordedRequest, outcome: str) -> None:
+        counts = self._of(row)
+        counts["graded"] += outcome != ""
+        counts["correct"] += outcome == "correct"
+        counts["ungraded"] += outcome == ""
+
+    def look(self) -> ArmLook:
+        units = {unit: UnitCounts(**counts) for unit, counts in self._counts.items()}
+        return ArmLook(units=units, latencies=Latencies(edges_s=EDGES_S, counts=tuple(map(float, self._latencies))))
+
+    def _of(self, row: RecordedRequest) -> dict[str, int]:
+        unit = "" if self._unit == "request" else row.marks["rollout.unit"]
+        return self._counts.setdefault(unit, dict.fromkeys(UnitCounts.model_fields, 0))
+
+
+def _arm(row: RecordedRequest) -> Arm:
+    return row.marks["rollout.arm"]
+
+
+def _is_of(row: RecordedRequest, split: Split) -> bool:
+    """Whether a request is evidence on this split: sent under its weight, and not pinned."""
+    marks = row.marks
+    same = marks["rollout.id"] == split.rollout and marks["rollout.weight"] == split.canary_weight
+    if not same or "rollout.pinned" in marks:
+        return False
+    if split.shadow_share and not split.canary_weight:
+        return "rollout.first_turn" in marks
+    return "rollout.shadow" not in marks
+
+
+def _complete(graded: Sequence[tuple[RecordedRequest, str]], until: float) -> float:
+    """Until when at least 95% have a grade, of one arm's in the order of their time; `until` where all have."""
+    done = list(accumulate(int(outcome != "") for _, outcome in graded))
+    for count in range(len(graded), 0, -1):
+        if done[count - 1] >= GRADED_SHARE * count:
+            return until if count == len(graded) else math.nextafter(graded[count][0].at, 0)
+    return math.nextafter(graded[0][0].at, 0) if graded else until
