@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from k8s.client import ApiResource, KubernetesClient, Refused
@@ -51,10 +52,16 @@ class HttpRoute:
     unit: Unit = "request"
 
     def __init__(
-        self, client: KubernetesClient, section: HttpRouteTraffic, model_name: str, identify: Identify
+        self,
+        client: KubernetesClient,
+        section: HttpRouteTraffic,
+        model_name: str,
+        identify: Identify,
+        location: Callable[[ModelRef], str],
     ) -> None:
-        """`model_name`: what callers ask for. `identify`: tells what a slot serves by its fingerprint."""
-        self._client, self._section, self._identify = client, section, identify
+        """`model_name`: what callers ask for. `identify`: tells what a slot serves by its fingerprint. `location`:
+        where the slots load a model from (its export); raises ValueError where it is not there yet."""
+        self._client, self._section, self._identify, self._location = client, section, identify, location
         self.slots = Slots(client, section.namespace, (section.slot_a, section.slot_b), model_name)
 
     def read(self) -> Split | Unsettled | None:
@@ -79,6 +86,7 @@ class HttpRoute:
             )
         if route.champion not in models:
             raise ValueError(f"No slot holds the champion {route.champion[:12]}: {_held(slots)}. Load it into one.")
+        kept = models.keys() - {route.champion, route.canary}
         canary_weight = weights.get(route.canary, 0) if route.canary else 0
         if weights[route.champion] + canary_weight != 100:
             raise ValueError(
@@ -92,27 +100,41 @@ class HttpRoute:
             champion_weight=weights[route.champion],
             canary=models.get(route.canary, ModelRef(uri="", digest=route.canary)) if route.canary else None,
             canary_weight=canary_weight,
+            warm=next((models[slot.digest] for slot in slots if slot.wanted and slot.digest in kept), None),
         )
 
     def apply(self, split: Split) -> None:
-        """Ask for these weights. No effect when the route carries a later epoch, or these very weights already.
+        """Ask for these weights, then have the slots hold and run what the split names. No effect when the route
+        carries a later epoch.
 
-        Raises ValueError for a model that no slot holds and for a route that is not as shipped, OSError when nobody
-        answers. That the gateways obey is for `read` to tell.
+        A model without requests is loaded into the free slot, with as many servers as the champion has: a way back
+        must not meet servers that are sized for 5%. Servers of a model that the split does not name end once no
+        gateway sends them anything. Call it again until `ready` and `read` agree.
+
+        Raises ValueError for a model with requests that no slot holds and for a route that is not as shipped, OSError
+        when nobody answers. That the gateways obey is for `read` to tell.
         """
+        if split.shadow_share:
+            raise ValueError(f"{self._where} cannot copy requests to a canary. Set rollout.shadow_share to 0.")
         for _ in range(TRIES):
             route, slots = self._route(), self.slots.read()
             if route.epoch > split.epoch:
                 return
+            if split.champion.digest not in {slot.digest for slot in slots}:  # the first of a deployment
+                self._fill(split, route, slots)
+                slots = self.slots.read()
             weights = _weights(split, slots)
             wanted = (split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
             if (route.rollout, route.epoch, route.champion, route.canary, route.weights) == (*wanted, weights):
+                self._fill(split, route, slots)
                 return
             if self._patched(route, weights, wanted):
+                self._fill(split, self._route(), slots)
                 return
             time.sleep(random.uniform(0, MAX_PAUSE_S))
         raise ConnectionError(
-            f"{self._where} was changed by others in {TRIES} tries. Look who does: kubectl get -o yaml."
+            f"{self._where} was changed by others in each of {TRIES} tries. Look who does: kubectl get -o yaml "
+            "--show-managed-fields."
         )
 
     def ready(self, model: ModelRef) -> Readiness:
@@ -123,33 +145,29 @@ class HttpRoute:
             return Readiness(served_digest="", replicas=0, reason=f"no slot holds {model.digest[:12]}: {_held(slots)}")
         return self.slots.readiness(slot, self._identify)
 
-    def load(self, model: ModelRef) -> str:
-        """Have the slot without traffic hold the model, which lies at its uri. Returns what that still waits for.
+    def _fill(self, split: Split, route: _Route, slots: tuple[Slot, Slot]) -> None:
+        """Have the slots hold and run the models of a split; one step of it where that takes several."""
+        of = {slot.digest: slot for slot in slots if slot.digest}
+        servers = max(1, of[split.champion.digest].wanted if split.champion.digest in of else 1)
+        named = [model for model in (split.champion, split.canary, split.warm) if model is not None]
+        for model in (split.champion, split.canary):
+            if model is None:
+                continue
+            if (slot := of.get(model.digest)) is None:
+                free = [each for each in slots if each.digest not in {one.digest for one in named}]
+                free = [each for each in free if not each.digest or not route.weights[each.name]]
+                if free:
+                    self._load(min(free, key=lambda each: bool(each.digest)), model, servers)
+            elif not slot.wanted:
+                self.slots.scale(slot.name, servers)
+        for slot in slots:
+            idle = not route.weights[slot.name] and not route.unsettled
+            if slot.digest and slot.wanted and idle and slot.digest not in {model.digest for model in named}:
+                self.slots.scale(slot.name, 0)
 
-        Never the champion's slot. Call it again until it returns "", then `scale`. Raises as `apply`.
-        """
-        route, slots = self._route(), self.slots.read()
-        if any(slot.digest == model.digest for slot in slots):
-            slot = next(slot for slot in slots if slot.digest == model.digest)
-        else:
-            free = [slot for slot in slots if not route.weights[slot.name] and slot.digest != route.champion]
-            if not free:
-                return f"both slots serve: {_shown(route.weights)}"
-            slot = min(free, key=lambda each: bool(each.digest))  # an empty one first
-        if slot.uri != model.uri and route.weights[slot.name]:
-            return ""  # it serves already, from another copy of the same files
-        return self.slots.load(slot, model)
-
-    def scale(self, model: ModelRef, replicas: int) -> None:
-        """That many servers of a model. Raises ValueError for none while it has traffic, or when no slot holds it."""
-        route, slots = self._route(), self.slots.read()
-        slot = next((slot for slot in slots if slot.digest == model.digest), None)
-        if slot is None:
-            raise ValueError(f"No slot holds {model.digest[:12]}: {_held(slots)}. Load it first.")
-        if replicas < 1 and route.weights[slot.name]:
-            raise ValueError(f"{slot.name} has weight {route.weights[slot.name]}. Set it to 0 before its servers go.")
-        if slot.wanted != replicas:
-            self.slots.scale(slot.name, replicas)
+    def _load(self, slot: Slot, model: ModelRef, servers: int) -> None:
+        if not self.slots.load(slot, ModelRef(uri=self._location(model), digest=model.digest)):
+            self.slots.scale(slot.name, servers)
 
     @property
     def _where(self) -> str:

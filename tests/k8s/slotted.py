@@ -78,7 +78,7 @@ class SlottedCluster:
         self.obey()
 
     def port(self) -> HttpRoute:
-        return HttpRoute(self.client(), HttpRouteTraffic(), "model", self._identify)
+        return HttpRoute(self.client(), HttpRouteTraffic(), "model", self._identify, self._location)
 
     def client(self) -> KubernetesClient:
         client = connect(str(self.server.kubeconfig(self.folder / "kubeconfig")))
@@ -133,6 +133,19 @@ class SlottedCluster:
         obj = self.server.storage.get("ConfigMap", SPACE, name)
         data = {"MODEL_URI": model.uri if model else "", "MODEL_DIGEST": model.digest if model else ""}
         self.server.storage.update("ConfigMap", SPACE, obj | {"data": obj["data"] | data})
+
+    def data(self, name: str) -> dict[str, str]:
+        return self.server.storage.get("ConfigMap", SPACE, name)["data"]
+
+    def scale(self, name: str, replicas: int) -> None:
+        obj = self.server.storage.get("Deployment", SPACE, name)
+        self.server.storage.update("Deployment", SPACE, obj | {"spec": obj["spec"] | {"replicas": replicas}})
+
+    def wanted(self, name: str) -> int:
+        return self.server.storage.get("Deployment", SPACE, name)["spec"]["replicas"]
+
+    def _location(self, model: ModelRef) -> str:
+        return f"s3://models/{model.digest}"
 
     def _identify(self, url: str) -> str:
         self.asked.append(url)
