@@ -8,14 +8,12 @@ from assets.on_record import judged, on_record
 from assets.outcome import conclude
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
+from assets.rollout import begin_rollout
 from evals.gate import GateVerdict
 from pipeline import layout
-from pipeline.demo.desk.judge_process import judge_at
-from pipeline.registry.advance import advance
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import on_hold, propose
 from pipeline.rollout.record import ModelVersion, RolloutState
-from pipeline.traces.context import Log
 
 
 @dg.asset(group_name="registry", kinds={"mlflow"}, owners=["team:ml-platform"], output_required=False)
@@ -62,16 +60,9 @@ def canary(
         context.log.warning(f"Not rolled out: {proposed.refused}")
         conclude(store, iteration, "refused", proposed.refused)
         return
-    state = follow_rollout(deployment, context.log.info, 0.0)
+    state = begin_rollout(deployment, context.log.info)
     conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
     yield dg.Output(state, metadata=_shown(state))
-
-
-def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> RolloutState:
-    """Take the rollout as far as its policy allows now, beside the gate's judge where that is the embedded desk's."""
-    work, given = deployment.stage(log), deployment.endpoints().judge
-    with judge_at(work.recipe.gate_judge, given, work.store.path(layout.JUDGE_SERVER), log) as judge:
-        return advance(work, deployment.tracking_uri(), drive_for_s, judge)
 
 
 def _shown(state: RolloutState) -> dict[str, str | int]:

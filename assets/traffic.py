@@ -1,7 +1,7 @@
 """Production's traffic as a rollout meets it: the router that the recipe names, its metrics, and the wait between looks.
 
 The one place that constructs a router. Of an embedded world nobody else asks: while a run of the rollout waits, its
-simulated users do, over HTTP, and where no gateway runs the step starts one with its slots for as long as it needs it.
+simulated users do, over HTTP, and where no gateway runs the run starts one, with its slots, for as long as it lasts.
 """
 
 import time
@@ -11,34 +11,83 @@ from typing import NamedTuple, assert_never
 
 from assets.environment import environment
 from assets.resources import Deployment
-from k8s.client import cluster
-from k8s.route import HttpRoute
 from pipeline import layout
-from pipeline.demo.users import ask, requests_of
+from pipeline.demo.users import AskedCounts, ask, requests_of
 from pipeline.gateway.keeper import SlotKeeper
 from pipeline.gateway.lock import running_address
-from pipeline.gateway.metrics import GatewayLooks
+from pipeline.gateway.metrics import SpanMetrics
 from pipeline.gateway.process import running_gateway
 from pipeline.gateway.settings import GatewaySettings
+from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots
 from pipeline.gateway.split import GatewaySplit
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
-from pipeline.rollout.controller import LiveMetricsPort, Unwatched
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import AnswerGrader
-from pipeline.rollout.prometheus import PrometheusLooks
+from pipeline.rollout.ports import LiveMetricsPort
 from pipeline.rollout.router import TrafficSplit
-from pipeline.rollout.sagemaker import SagemakerSplit
-from pipeline.rollout.state import read_state
+from pipeline.serving.served_names import digest_head
 from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
 
 
+
 class LiveTraffic(NamedTuple):
-    """What a run of the rollout is given."""
+    """What a run of the rollout is given beside the router."""
 
     metrics: LiveMetricsPort
     wait: Callable[[float], None]
-    """Seconds until the next look."""
+    """Lets so many seconds pass until the next look."""
+
+
+def traffic_split(deployment: Deployment) -> TrafficSplit:
+    """The router that the recipe names. Nothing is connected before it is asked."""
+    recipe = deployment.recipe()
+    name, traffic = recipe.base_model.name, recipe.rollout.traffic
+    match traffic:
+        case GatewayTraffic():
+            store = deployment.store()
+
+            def slot_of(digest: str) -> ServedSlot | None:
+                return (read_slots(store, name) or SlotTable(slots=())).slot_of(digest)
+
+            return GatewaySplit(store, name, slot_of, identify)
+        case HttpRouteTraffic():
+            from k8s.client import cluster
+            from k8s.route import HttpRoute
+
+            return HttpRoute(cluster(environment().kubeconfig), traffic, name, identify)
+        case SagemakerTraffic():
+            from pipeline.rollout.sagemaker import SagemakerSplit
+
+            return SagemakerSplit(traffic, name)
+        case _:
+            assert_never(traffic)
+
+
+def is_routed(deployment: Deployment) -> bool:
+    """Whether something routes requests now that a rollout can follow: a gateway that runs, or another's router."""
+    recipe = deployment.recipe()
+    if not isinstance(recipe.rollout.traffic, GatewayTraffic):
+        return True
+    return running_address(deployment.store().path(layout.gateway(recipe.base_model.name))) is not None
+
+
+@contextmanager
+def live_traffic(deployment: Deployment, grade: AnswerGrader, log: Log) -> Generator[LiveTraffic]:
+    """The traffic while the block runs. Raises RuntimeError when a server of the embedded world does not start."""
+    recipe, store = deployment.recipe(), deployment.store()
+    rollout, name, source = recipe.rollout, recipe.base_model.name, recipe.traces.source
+    if not isinstance(rollout.traffic, GatewayTraffic):
+        yield LiveTraffic(_metrics(deployment, grade, log), time.sleep)
+        return
+    with ExitStack() as stack:
+        if isinstance(source, DemoSource) and not is_routed(deployment):
+            keeper = stack.enter_context(SlotKeeper(store, name, recipe.evaluation.max_completion_tokens, log))
+            keeper.serve(wanted_models(deployment, time.time()))
+            stack.enter_context(running_gateway(gateway_settings(deployment), log))
+        wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
+        yield LiveTraffic(_metrics(deployment, grade, log), wait)
 
 
 def gateway_settings(deployment: Deployment) -> GatewaySettings:
@@ -67,3 +116,36 @@ def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
     elif state.proposal is not None and now < state.warm_until:
         wanted.append(state.proposal.champion)
     return list({model.digest: model for model in wanted}.values())
+
+
+def _metrics(deployment: Deployment, grade: AnswerGrader, log: Log) -> LiveMetricsPort:
+    recipe = deployment.recipe()
+    metrics, name = recipe.rollout.metrics, recipe.base_model.name
+    if metrics.kind == "gateway":
+        return SpanMetrics(deployment.store(), name, grade, log=log)
+    from pipeline.rollout.prometheus import PrometheusLooks
+
+    return PrometheusLooks(metrics, name)
+
+
+class _Users:
+    """The wait of an embedded world: its users ask meanwhile."""
+
+    def __init__(self, deployment: Deployment, source: DemoSource, log: Log) -> None:
+        self._deployment, self._source, self._log = deployment, source, log
+
+    def __call__(self, seconds: float) -> None:
+        store, recipe = self._deployment.store(), self._deployment.recipe()
+        name = recipe.base_model.name
+        end, state = time.monotonic() + seconds, read_state(store, name)
+        address = running_address(store.path(layout.gateway(name)))
+        if address is not None and state.canary_weight:
+            key = f"rollout/{state.rollout}/{state.epoch}"
+            asked = ask(f"{address.url}/v1", requests_of(self._source, key, recipe.rollout.requests_per_look))
+            self._log(_told(asked, time.monotonic() - end + seconds))
+        time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _told(asked: AskedCounts, seconds: float) -> str:
+    failed = f", {asked.failed} without an answer" if asked.failed else ""
+    return f"users: {asked.sent} requests in {seconds:.1f} s, {asked.sent / seconds:.0f} a second{failed}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from k8s.client import ApiResource, KubernetesClient, Unreachable
 from pipeline.rollout.router import Readiness
-from pipeline.rollout.served_names import served_name
+from pipeline.serving.served_names import served_name
 from pipeline.storage import ModelRef
 
 CONFIG_MAP = ApiResource("", "v1", "configmaps")

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from pipeline import layout
-from pipeline.gateway.slots import ServedSlot, served_name, write_slots
+from pipeline.gateway.slots import ServedSlot, write_slots
+from pipeline.serving.served_names import served_name
 from pipeline.serving.slots import ModelSlot, model_slot
 from pipeline.storage import ModelRef, Store
 

@@ -18,6 +18,7 @@ from pipeline.gateway.counters import read_counts
 from pipeline.gateway.recorder import FLUSH_S
 from pipeline.gateway.span_files import RecordedRequest, recorded
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts
+from pipeline.rollout.grading import GRADES, PENDING, AnswerGrader, ServedAnswer
 from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Arm, Split
 from pipeline.storage import Store
@@ -30,21 +31,6 @@ GRADED_SHARE = 0.95
 EDGES_S = (*(round(1e-3 * 1.02**step, 9) for step in range(760)), math.inf)
 """Of the histogram of latencies: 1 ms to 56 minutes, each 2% above the one before."""
 YES = ("true", "1", "yes")
-
-
-class ServedAnswer(NamedTuple):
-    """An answer to grade. `reference`: the expected answer that the request came with, "" where it had none."""
-
-    messages: list[Any]
-    text: str
-    finished: bool
-    """Whether the model ended it: a token limit did not."""
-    reference: str
-
-
-Grade = Callable[[Sequence[ServedAnswer]], Sequence[str]]
-"""Outcome of each answer: `correct`, `wrong` and `no_answer` are grades, "" is none yet, others never will be."""
-GRADES = frozenset({"correct", "wrong", "no_answer"})
 
 
 class RecordingGap(NamedTuple):
@@ -66,7 +52,7 @@ class SpanMetrics:
         self,
         store: Store,
         model_name: str,
-        grade: Grade,
+        grade: AnswerGrader,
         unit: Unit = "user",
         may_read: Callable[[Mapping[str, Any]], bool] = consents,
         log: Callable[[str], None] = lambda line: None,
@@ -115,7 +101,7 @@ class SpanMetrics:
                 answers.append(answer)
         outcomes = list(self._grade(answers)) if answers else []
         assert len(outcomes) == len(answers), "the grader grades every answer"
-        graded = [(row, outcome) for row, outcome in zip(gradable, outcomes, strict=True) if outcome in (*GRADES, "")]
+        graded = [(row, outcome) for row, outcome in zip(gradable, outcomes, strict=True) if outcome in (*GRADES, PENDING)]
         complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
         for row, outcome in graded:
             if row.at <= complete:
@@ -148,9 +134,9 @@ class _Arm:
 
     def graded(self, row: RecordedRequest, outcome: str) -> None:
         counts = self._of(row)
-        counts["graded"] += outcome != ""
+        counts["graded"] += outcome != PENDING
         counts["correct"] += outcome == "correct"
-        counts["ungraded"] += outcome == ""
+        counts["ungraded"] += outcome == PENDING
 
     def look(self) -> ArmLook:
         units = {unit: UnitCounts(**counts) for unit, counts in self._counts.items()}
@@ -178,7 +164,7 @@ def _is_of(row: RecordedRequest, split: Split) -> bool:
 
 def _complete(graded: Sequence[tuple[RecordedRequest, str]], until: float) -> float:
     """Until when at least 95% have a grade, of one arm's in the order of their time; `until` where all have."""
-    done = list(accumulate(int(outcome != "") for _, outcome in graded))
+    done = list(accumulate(int(outcome != PENDING) for _, outcome in graded))
     for count in range(len(graded), 0, -1):
         if done[count - 1] >= GRADED_SHARE * count:
             return until if count == len(graded) else math.nextafter(graded[count][0].at, 0)

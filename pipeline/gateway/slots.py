@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import model_validator
 
 from pipeline import layout
-from pipeline.rollout.served_names import HEAD, digest_head
+from pipeline.serving.served_names import HEAD, digest_head
 from pipeline.storage import Record, Store
 
 

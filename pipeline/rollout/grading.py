@@ -1,25 +1,26 @@
 """Grades of what production served: by the reference where the application knew one, else by the gate's judge.
 
 Rule. With a reference, the verifier that rewards and evaluation use decides. Without one, a judge's score of 4 or 5 is
-a right answer and a lower one a wrong one; an answer without text or without its end is wrong, and no judge is asked.
-What neither can decide is not graded. Refuses to say who may judge: the gate decided that.
+a right answer and a lower one a wrong one; one without text or without its end is no answer, and no judge is asked. What
+neither can decide is not graded. Refuses to say who may judge: the gate decided that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pipeline.recipe import Recipe
-from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, JudgeSession, open_judge
+from pipeline.rewards.judge import Budget, Endpoint, Judgement, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.judge.answers import JudgeReason
 from pipeline.serving.inference import Messages
 
 GOOD = (4 - 1) / 4
 """A judge's 4, in [0, 1]."""
-GRADED = frozenset({"correct", "wrong", "no_answer"})
-"""A verifier's outcomes that say something about the answer; the others are the reference's or the grader's trouble."""
+GRADES = frozenset({"correct", "wrong", "no_answer"})
+"""Outcomes that say something about the answer; the others are the reference's or the grader's trouble."""
 
 
 class ServedAnswer(NamedTuple):
@@ -31,10 +32,11 @@ class ServedAnswer(NamedTuple):
     reference: str
 
 
-Verdict = Literal["correct", "wrong"] | None
-"""None: nothing can be said of the answer."""
-AnswerGrader = Callable[[Sequence[ServedAnswer]], list[Verdict]]
-"""Grades answers, in order."""
+ASKED_AGAIN = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReason.TIMEOUT, JudgeReason.BUDGET)
+"""Why a judge said nothing for now."""
+AnswerGrader = Callable[[Sequence[ServedAnswer]], Sequence[str]]
+"""Outcome of each answer, in order: those of GRADES, PENDING where it is to be asked for again, or why there is none."""
+PENDING, UNGRADED = "", "ungraded"
 
 
 @contextmanager
@@ -45,9 +47,8 @@ def answer_grader(
     settings = recipe.gate_judge
     with closing(grader_of(recipe.rewards.verifier)) as check:
 
-        def verified(answers: Sequence[ServedAnswer]) -> list[Verdict]:
-            outcomes = [grade.outcome for grade in check([(each.text, each.reference) for each in answers])]
-            return [_verdict(outcome == "correct") if outcome in GRADED else None for outcome in outcomes]
+        def verified(answers: Sequence[ServedAnswer]) -> list[str]:
+            return [grade.outcome for grade in check([(each.text, each.reference) for each in answers])]
 
         if settings is None or judge is None:
             yield lambda answers: _by_kind(answers, verified, _ungraded)
@@ -57,31 +58,26 @@ def answer_grader(
             yield lambda answers: _by_kind(answers, verified, lambda rest: _judged(session, rest))
 
 
-def _by_kind(answers: Sequence[ServedAnswer], verified: AnswerGrader, unreferenced: AnswerGrader) -> list[Verdict]:
+def _by_kind(answers: Sequence[ServedAnswer], verified: AnswerGrader, unreferenced: AnswerGrader) -> list[str]:
     known = iter(verified([each for each in answers if each.reference]))
     others = iter(unreferenced([each for each in answers if not each.reference]))
     return [next(known) if each.reference else next(others) for each in answers]
 
 
-def _ungraded(answers: Sequence[ServedAnswer]) -> list[Verdict]:
-    return [None] * len(answers)
+def _ungraded(answers: Sequence[ServedAnswer]) -> list[str]:
+    return [UNGRADED] * len(answers)
 
 
-def _judged(session: JudgeSession, answers: Sequence[ServedAnswer]) -> list[Verdict]:
+def _judged(session: JudgeSession, answers: Sequence[ServedAnswer]) -> list[str]:
     given = [each for each in answers if _is_given(each)]
     judgements = iter(session.score([JudgeRequest(each.messages, each.text) for each in given]))
-    verdicts: list[Verdict] = []
-    for each in answers:
-        if not _is_given(each):
-            verdicts.append("wrong")
-            continue
-        score = next(judgements).score
-        verdicts.append(None if score is None else _verdict(score >= GOOD))
-    return verdicts
+    return [_outcome(next(judgements)) if _is_given(each) else "no_answer" for each in answers]
 
 
-def _verdict(right: bool) -> Verdict:
-    return "correct" if right else "wrong"
+def _outcome(judgement: Judgement) -> str:
+    if judgement.score is None:
+        return PENDING if judgement.reason in ASKED_AGAIN else judgement.reason
+    return "correct" if judgement.score >= GOOD else "wrong"
 
 
 def _is_given(each: ServedAnswer) -> bool:

@@ -1,7 +1,4 @@
-"""A slot as a process of this machine: one model, served on loopback for as long as a block runs.
-
-Owns the name that a slot serves a model under: with its digest, so that every answer says which version gave it.
-"""
+"""A slot as a process of this machine: one model, served on loopback for as long as a block runs."""
 
 from __future__ import annotations
 
@@ -11,17 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.serving.ports import held_port
+from pipeline.serving.served_names import served_name
 from pipeline.serving.server_process import ServerProcess, server_process
 from pipeline.storage import ModelRef
 
 START_TIMEOUT_S = 300.0
 GRACE_S = 5.0
-DIGEST_CHARACTERS = 12
-
-
-def served_name(model_name: str, digest: str) -> str:
-    """`<model>@<digest12>`: what answers, metrics and traces call a version."""
-    return f"{model_name}@{digest[:DIGEST_CHARACTERS]}"
 
 
 class ModelSlot:

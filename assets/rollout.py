@@ -1,0 +1,70 @@
+"""The rollout of the deployment's model: the world that it reads and moves, and a run that takes it further."""
+
+import time
+
+from assets.resources import Deployment
+from assets.traffic import is_routed, live_traffic, traffic_split
+from pipeline import layout
+from pipeline.demo.desk.judge_process import judge_at
+from pipeline.pinning import pinned
+from pipeline.recipe import Recipe
+from pipeline.registry.versions import project
+from pipeline.rollout.drive import Pace, drive
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.grading import answer_grader
+from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
+from pipeline.rollout.record import RolloutState
+from pipeline.section import joined
+from pipeline.traces.context import Log
+from pipeline.traces.records import GovernedTraces
+
+UNWATCHED = Unwatched()
+
+
+def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED) -> RolloutPorts:
+    """The rollout and its world, as the recipe names it."""
+    store, name, uri = deployment.store(), deployment.recipe().base_model.name, deployment.tracking_uri()
+    return RolloutPorts(store, name, traffic_split(deployment), lambda state: project(uri, state), metrics)
+
+
+def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> RolloutState:
+    """Take the rollout as far as its policy allows now, on what production really serves.
+
+    Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
+    """
+    store, name, given = deployment.store(), deployment.recipe().base_model.name, deployment.endpoints().judge
+    if not read_state(store, name).active:
+        return drive(rollout_ports(deployment), Pace(0.0), log)
+    recipe = _judged_by(deployment, log)
+    with (
+        judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER), log) as judge,
+        answer_grader(recipe, judge, log) as grade,
+        live_traffic(deployment, grade, log) as traffic,
+    ):
+        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, traffic.wait)
+        return drive(rollout_ports(deployment, traffic.metrics), pace, log)
+
+
+def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:
+    """Bring a new rollout to its first weight where something routes requests; else that is left to `canary_rollout`,
+    which starts the embedded world's servers."""
+    if is_routed(deployment):
+        return follow_rollout(deployment, log, 0.0)
+    log("No gateway runs: canary_rollout starts one, and takes the candidate to its first weight.")
+    return read_state(deployment.store(), deployment.recipe().base_model.name)
+
+
+def _judged_by(deployment: Deployment, log: Log) -> Recipe:
+    """The recipe that the candidate's iteration was begun with; that of now where nobody knows any more."""
+    store, recipe = deployment.store(), deployment.recipe()
+    state = read_state(store, recipe.base_model.name)
+    assert state.proposal is not None, "a rollout is active"
+    id = state.proposal.version.iteration
+    try:
+        governed = store.read(layout.iteration(id, layout.GOVERNED), GovernedTraces)
+        if governed is None:
+            raise ValueError(f"iteration {id} has no {layout.GOVERNED} any more.")
+        return joined(pinned(store, governed.iteration), recipe)
+    except ValueError as reason:  # a rollout has to be followed, and taken back, all the same
+        log(f"The rollout is judged by the recipe of now: {reason}")
+    return recipe
