@@ -155,7 +155,7 @@ def test_a_gateway_that_lags_a_generation_is_unsettled(slotted: SlottedCluster) 
 @pytest.mark.parametrize("kind", ["Accepted", "ResolvedRefs"])
 def test_a_gateway_that_refuses_is_unsettled(slotted: SlottedCluster, kind: str) -> None:
     slotted.port().apply(split(5, epoch=2))
-    slotted.obey(**{kind: "False"})
+    slotted.obey(0, **{kind: "False"})
     result = slotted.port().read()
     assert isinstance(result, Unsettled)
     assert result.reason == f"gateway gateway-system/gateway says {kind} False: BackendNotFound"

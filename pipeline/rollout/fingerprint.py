@@ -1,0 +1,146 @@
+"""What a slot really serves, told by what it answers: eight fixed prompts, greedily, sixteen tokens each.
+
+The hashed files give the answers offline and the slot gives them over HTTP; a server's dtype, batch or merged adapter
+may cost one of the eight. A server that silently serves the base instead of the tuned model answers as the base does
+(vllm#34186). Refuses to decide where two models answer alike: a person has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from pipeline.rollout.served_names import HEAD, served_name
+from pipeline.serving.completion import read_completion
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import Messages, Sampling
+from pipeline.serving.sample import Sampler
+from pipeline.storage import ModelRef
+
+PROMPTS = (
+    "What is 12 and 30?",
+    "Ada has 31 apples and buys 27 more. How many apples does Ada have now?",
+    "Ben packs 6 bags of 9 pens and sells 7 of them. How many pens are left?",
+    "Name three colours of the rainbow.",
+    "Continue: one, two, three,",
+    "Write a short greeting to a new colleague.",
+    "Translate to French: The house is small.",
+    "Which is larger, 9.11 or 9.9?",
+)
+"""Numbers, facts, style and language: tuning that moves none of these is asked about by nobody."""
+TOKENS = 16
+MIN_EQUAL = 7
+"""Of the eight answers."""
+TIMEOUT_S = 60.0
+"""For one answer, of a server that may be busy."""
+
+Fingerprint = tuple[str, ...]
+"""The answers, in the order of the prompts."""
+AnswerPrompt = Callable[[Messages], str]
+"""Answers one conversation greedily, with at most TOKENS tokens."""
+
+
+def fingerprint(answer: AnswerPrompt) -> Fingerprint:
+    """What a model answers. Raises what `answer` does."""
+    return tuple(answer([{"role": "user", "content": prompt}]) for prompt in PROMPTS)
+
+
+def fingerprint_of_files(model: ModelRef, sample: Sampler) -> Fingerprint:
+    """What a model's files answer, loaded here. Raises ValueError for one that cannot answer a prompt."""
+    sampling = Sampling(temperature=0.0, max_completion_tokens=TOKENS)
+    rows = sample(model, [[{"role": "user", "content": prompt}] for prompt in PROMPTS], sampling)
+    for prompt, (answer,) in zip(PROMPTS, rows, strict=True):
+        if answer.stop in ("error", "refused"):
+            raise ValueError(
+                f"Model {model.digest[:12]} does not answer {prompt!r} ({answer.detail}), so no slot that serves it "
+                "can be recognised. Mend its chat template."
+            )
+    return tuple(answer.text for (answer,) in rows)
+
+
+def answer_over_http(endpoint: Endpoint, name: str, timeout_s: float = TIMEOUT_S) -> AnswerPrompt:
+    """Asks a server for the model `name` (`<model>@<digest12>`).
+
+    The answer raises OSError when there is none and ValueError when it is refused or says that it is of another model.
+    """
+    import httpx2
+
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+    url = f"{endpoint.url.rstrip('/')}/chat/completions"
+
+    def answer(messages: Messages) -> str:
+        asked = {"model": name, "messages": messages, "temperature": 0, "max_tokens": TOKENS, "seed": 0}
+        try:
+            reply = httpx2.post(url, json=asked, headers=headers, timeout=timeout_s, trust_env=False)
+        except httpx2.TransportError as error:
+            raise ConnectionError(f"{endpoint.url} does not answer ({error or type(error).__name__})") from error
+        if reply.status_code >= 500 or reply.status_code in (408, 429):
+            raise ConnectionError(f"{endpoint.url} answers {reply.status_code}")
+        if reply.status_code != 200:
+            raise ValueError(f"{endpoint.url} answers {reply.status_code} to model {name}. Start it under that name.")
+        completion = read_completion(reply.content)
+        if completion.model != name:
+            raise ValueError(f"{endpoint.url} answers for {completion.model}, not {name}. Start it under that name.")
+        return completion.text
+
+    return answer
+
+
+def matches(served: Sequence[str], candidate: Sequence[str], champion: Sequence[str]) -> str:
+    """Why a slot's answers are not the candidate's, or ""."""
+    if alike := indistinct(candidate, champion):
+        return alike
+    equal = _equal(served, candidate)
+    if equal < MIN_EQUAL:
+        of = " They are the champion's." if _equal(served, champion) >= MIN_EQUAL else ""
+        return f"{equal} of {len(candidate)} answers are the candidate's, {MIN_EQUAL} needed.{of} Load the candidate."
+    if _equal(served, champion) == len(champion):
+        return "all answers are the champion's. Load the candidate, with its adapter merged."
+    return ""
+
+
+def indistinct(candidate: Sequence[str], champion: Sequence[str]) -> str:
+    """Why answers cannot tell two models apart, or ""."""
+    if tuple(candidate) != tuple(champion):
+        return ""
+    return (
+        f"candidate and champion answer all {len(PROMPTS)} prompts alike, so their slots cannot be told apart. Compare "
+        "the two models by hand, and resume the rollout if they differ."
+    )
+
+
+class Prints(NamedTuple):
+    """A model and what its files answer."""
+
+    digest: str
+    answers: Sequence[str]
+
+
+def identified(served: Sequence[str], models: Sequence[Prints]) -> str:
+    """The digest of the one model whose answers these are. Raises ValueError when it is none of them, or not one."""
+    counts = {model.digest: _equal(served, model.answers) for model in models}
+    best = max(counts.values(), default=0)
+    nearest = [digest for digest, count in counts.items() if count == best]
+    if best < MIN_EQUAL:
+        of = ", ".join(f"{count} are {digest[:HEAD]}'s" for digest, count in counts.items())
+        raise ValueError(
+            f"Of {len(served)} answers {of or 'none are known'}, {MIN_EQUAL} needed. Load the model again."
+        )
+    if len(nearest) > 1:
+        names = " and ".join(digest[:HEAD] for digest in nearest)
+        raise ValueError(f"{best} of {len(served)} answers are those of {names}: compare the models by hand.")
+    return nearest[0]
+
+
+def identify_slot(endpoint: Endpoint, model_name: str, digest: str, models: Mapping[str, Sequence[str]]) -> str:
+    """The digest that a slot really serves, which was given `digest`. `models`: answers by digest.
+
+    Raises ValueError saying why it is none of them, OSError when it does not answer.
+    """
+    served = fingerprint(answer_over_http(endpoint, served_name(model_name, digest)))
+    return identified(served, [Prints(each, answers) for each, answers in models.items()])
+
+
+def _equal(served: Sequence[str], other: Sequence[str]) -> int:
+    """How many answers are the same. Answers of different length cannot be compared: none is."""
+    return sum(a == b for a, b in zip(served, other, strict=True)) if len(served) == len(other) else 0

@@ -1,0 +1,162 @@
+"""Fingerprints of the embedded model and of a tuned one: from their files, and over HTTP from who serves them."""
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.rollout.fingerprint import (
+    PROMPTS,
+    Fingerprint,
+    Prints,
+    answer_over_http,
+    fingerprint,
+    fingerprint_of_files,
+    identified,
+    identify_slot,
+    matches,
+)
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import AnswerRequest, Sampling
+from pipeline.serving.sample import sampler
+from pipeline.storage import ModelRef, model_ref
+from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, as_json, chat_server, completion
+
+BASE = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
+CHAMPION = tuple(f"answer {n}" for n in range(8))
+CANDIDATE = tuple(f"other {n}" for n in range(8))
+
+
+def changed(answers: Fingerprint, number: int) -> Fingerprint:
+    return tuple(f"drift {n}" if n < number else answer for n, answer in enumerate(answers))
+
+
+@pytest.mark.parametrize(("lost", "words"), [(0, ""), (1, ""), (2, "6 of 8 answers are the candidate's, 7 needed")])
+def test_one_answer_of_eight_may_differ(lost: int, words: str) -> None:
+    reason = matches(changed(CANDIDATE, lost), CANDIDATE, CHAMPION)
+    assert words in reason and bool(words) == bool(reason)
+
+
+def test_a_slot_that_serves_the_champion_is_caught() -> None:
+    assert "They are the champion's" in matches(CHAMPION, CANDIDATE, CHAMPION)
+    near = changed(CHAMPION, 1)
+    assert "all answers are the champion's" in matches(CHAMPION, near, CHAMPION), "7 of 8 are the candidate's too"
+    assert matches(near, near, CHAMPION) == ""
+
+
+def test_equal_fingerprints_are_for_a_person() -> None:
+    assert "Compare the two models by hand" in matches(CHAMPION, CHAMPION, CHAMPION)
+
+
+@pytest.mark.parametrize("served", [(), CANDIDATE[:7], (*CANDIDATE, "one more")])
+def test_answers_of_another_number_match_nothing(served: Fingerprint) -> None:
+    assert "0 of 8" in matches(served, CANDIDATE, CHAMPION)
+
+
+def test_a_model_is_identified_by_the_nearest_answers() -> None:
+    near = changed(CHAMPION, 1)
+    models = [Prints("c" * 64, near), Prints("a" * 64, CHAMPION)]
+    assert identified(near, models) == "c" * 64
+    assert identified(CHAMPION, models) == "a" * 64
+    with pytest.raises(ValueError, match="0 are cccccccccccc's, 0 are aaaaaaaaaaaa's, 7 needed"):
+        identified(CANDIDATE, models)
+    with pytest.raises(ValueError, match="7 of 8 answers are those of cccccccccccc and aaaaaaaaaaaa"):
+        identified(("drift", *CHAMPION[1:]), models)
+    with pytest.raises(ValueError, match="none are known"):
+        identified(CHAMPION, [])
+
+
+def answering(model: Any) -> AbstractContextManager[ChatServer]:
+    """A server whose answers are those of a loaded model, whatever name it is asked for."""
+
+    def change(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+        body = request.body
+        asked = [AnswerRequest(key="0", messages=body["messages"], seed=body["seed"])]
+        sampling = Sampling(temperature=body["temperature"], max_completion_tokens=body["max_tokens"])
+        with server.lock:
+            (answer,) = model.answers(asked, sampling)
+        choice = {"message": {"role": "assistant", "content": answer.text}, "finish_reason": answer.stop}
+        return completion(body, choice=choice)
+
+    return chat_server(change)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelRef]:
+    """The base with an adapter of random weights that is not merged, and the files with it merged."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    base: Any = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+    config = LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted: Any = get_peft_model(base, config)
+    folder = tmp_path_factory.mktemp("models")
+    adapted.save_pretrained(folder / "adapter")
+    merged = adapted.merge_and_unload()
+    merged.save_pretrained(folder / "merged")
+    AutoTokenizer.from_pretrained(BASE).save_pretrained(folder / "merged")
+    return folder / "adapter", model_ref(folder / "merged")
+
+
+@contextmanager
+def loaded(adapter: Path | None) -> Generator[Any]:
+    """The embedded model in this process, with an adapter that is not merged."""
+    from peft import PeftModel
+
+    from pipeline.serving.__main__ import LoadedModel
+
+    model = LoadedModel(str(BASE), 1)
+    if adapter is not None:
+        model.__dict__["model"] = PeftModel.from_pretrained(model.model, adapter).eval()
+    yield model
+
+
+@pytest.mark.slow
+def test_a_slot_is_recognised_by_its_files_answers(tuned: tuple[Path, ModelRef]) -> None:
+    adapter, merged = tuned
+    sample = sampler(lambda line: None)
+    base = model_ref(BASE)
+    prints = {model.digest: fingerprint_of_files(model, sample) for model in (base, merged)}
+    champion, candidate = prints[base.digest], prints[merged.digest]
+    assert len(champion) == len(PROMPTS) and champion != candidate
+    with loaded(adapter) as model, answering(model) as server:
+        served = fingerprint(answer_over_http(Endpoint(server.url), "model@0"))
+        assert matches(served, candidate, champion) == "", "an adapter answers as its merged weights do, one at a time"
+        assert identify_slot(Endpoint(server.url), "model", merged.digest, prints) == merged.digest
+        assert server.asked[-1].body["model"] == f"model@{merged.digest[:12]}"
+    with loaded(None) as model, answering(model) as server:
+        served = fingerprint(answer_over_http(Endpoint(server.url), "model@0"))
+        assert "They are the champion's" in matches(served, candidate, champion), "the adapter was not taken"
+        assert identify_slot(Endpoint(server.url), "model", merged.digest, prints) == base.digest
+
+
+def test_a_server_that_answers_for_another_name_is_refused() -> None:
+    with chat_server(lambda server, request, place: completion(request.body, model="base")) as server:
+        ask = answer_over_http(Endpoint(server.url), "model@aaaaaaaaaaaa")
+        with pytest.raises(ValueError, match="answers for base, not model@aaaaaaaaaaaa"):
+            fingerprint(ask)
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "words"),
+    [
+        (as_json({"error": "no such model"}, 404), ValueError, "answers 404 to model model@aaaaaaaaaaaa"),
+        (HttpResponse(503), OSError, "answers 503"),
+        (HttpResponse(200, b"<html>"), ValueError, "not JSON"),
+        (HttpResponse(200, b"{", promised=9), OSError, "does not answer"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_no_model(response: HttpResponse, error: type[Exception], words: str) -> None:
+    with chat_server(lambda server, request, place: response) as server:
+        ask = answer_over_http(Endpoint(server.url), "model@aaaaaaaaaaaa")
+        with pytest.raises(error, match=words):
+            fingerprint(ask)
+
+
+def test_a_slot_that_is_away_raises_no_value_error() -> None:
+    with pytest.raises(OSError, match="does not answer"):
+        fingerprint(answer_over_http(Endpoint("http://127.0.0.1:9/v1"), "model@aaaaaaaaaaaa"))
