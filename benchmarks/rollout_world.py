@@ -135,9 +135,10 @@ def watched(drawn: Drawn, policy: RolloutPolicy) -> Iterator[LiveEvidence]:
             canary=canary,
             silent=silent,
             slow_over_s=threshold,
-            basis=fixed_basis(evidence.basis, champion, canary, policy),
+            basis=evidence.basis,
             graded_until=float(look + 1),
         )
+        evidence = evidence.model_copy(update={"basis": fixed_basis(evidence, policy)})
         yield evidence
 
 

@@ -45,16 +45,15 @@ class CallerRequest:
         """Raises BadRequest for a body that is no request."""
         self.path = path
         try:
+            str(body, "utf-8")  # what is kept as bytes is not looked at otherwise
             self.fields: dict[str, Any] = _FIELDS.decode(body)
             self.first_turn = self._is_first_turn()
             self.stream = "stream" in self.fields and bytes(self.fields["stream"]) == b"true"
             self.metadata = self._metadata()
+            self.user = (_header(headers, b"x-user-id") if trusted else "") or self._named_user()
+            self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRequest(400, f"The body is no JSON object ({error}). Send one with `messages`.") from error
-        self.user = (_header(headers, b"x-user-id") if trusted else "") or next(
-            (text for text in (self.text("safety_identifier"), self.text("user"), self._metadata_user()) if text), ""
-        )
-        self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key")
         self.unit = RoutedUnit(self.user, "user") if self.user else RoutedUnit(self.session, "session")
 
     def of(self, trace_id: str) -> RoutedUnit:
@@ -91,8 +90,8 @@ class CallerRequest:
         value = None if raw is None else msgspec.json.decode(raw)
         return value if isinstance(value, dict) else {}
 
-    def _metadata_user(self) -> str:
-        return _as_text(self.metadata.get("user_id"))
+    def _named_user(self) -> str:
+        return self.text("safety_identifier") or self.text("user") or _as_text(self.metadata.get("user_id"))
 
 
 def _as_text(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from pipeline.gateway.asked import CallerRequest, BadRequest, RoutedUnit
+from pipeline.gateway.asked import BadRequest, CallerRequest, RoutedUnit
 from pipeline.gateway.breaker import Breaker
 from pipeline.gateway.caller import Caller
 from pipeline.gateway.conversations import Conversations

@@ -90,8 +90,9 @@ def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) 
         if last and not tried.error:
             attributes += _text(served.asked, reply)
         attributes += _caller(served.asked)
-    if tried.error:
-        attributes.append(("error.type", tried.error))
+    error = tried.error or ("error_in_stream" if reply.error else "")
+    if error:
+        attributes.append(("error.type", error))
     span: dict[str, Any] = {
         "traceId": served.trace_id,
         "spanId": hashlib.sha256(f"{served.trace_id}/{served.shadow}/{number}".encode()).hexdigest()[:16],
@@ -100,7 +101,7 @@ def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) 
         "startTimeUnixNano": str(tried.start),
         "endTimeUnixNano": str(tried.end),
         "attributes": _attributes(attributes),
-        "status": {"code": 2, "message": tried.message} if tried.error else {"code": 1},
+        "status": {"code": 2, "message": tried.message or error} if error else {"code": 1},
     }
     return span
 

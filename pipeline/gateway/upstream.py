@@ -90,7 +90,7 @@ class Upstream:
             return []
 
     async def _post(self, url: URL, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """CallerRequest again where the connection was closed before a byte came: it may have been idle for too long."""
+        """Asked again where the connection was closed before a byte came: it may have been idle for too long."""
         try:
             return await self._session.post(url, data=body, headers=headers, allow_redirects=False)
         except aiohttp.ClientConnectorError:
@@ -135,7 +135,7 @@ async def _begun(response: aiohttp.ClientResponse) -> Opened:
         raise SlotFailed("empty_stream", "The model's server ended the stream before its first event.") from None
     except StreamBroken as error:
         raise SlotFailed("disconnected", str(error)) from error
-    if reply_of("chat/completions", [first]).error:
+    if reply_of("chat/completions", [first[: _end(first, first=True)]]).error:
         response.close()
         raise SlotFailed("error_in_response", "The model's server began the stream with an error.")
     return Opened(200, response.headers["Content-Type"], first, events, response)
@@ -152,8 +152,7 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     try:
         async for chunk in response.content.iter_any():
             rest += chunk
-            end = max(rest.rfind(mark) + len(mark) if mark in rest else 0 for mark in _ENDS)
-            if end:
+            if end := _end(rest):
                 whole, rest = rest[:end], rest[end:]
                 done = done or whole.rstrip().rpartition(b"\n")[2] in DONE
                 sent.append(whole)
@@ -166,3 +165,9 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         yield DONE[0] + b"\n\n"
     elif not done:
         raise StreamBroken("The model's server ended the stream before the answer was finished.")
+
+
+def _end(text: bytes, first: bool = False) -> int:
+    """Where the last whole event ends, or the first one; 0 where none does."""
+    ends = [(text.find(mark) if first else text.rfind(mark)) + len(mark) for mark in _ENDS if mark in text]
+    return (min if first else max)(ends, default=0)
