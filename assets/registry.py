@@ -8,7 +8,7 @@ from assets.on_record import judged, on_record
 from assets.outcome import conclude
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
-from assets.rollout import begin_rollout
+from assets.rollout import begin_rollout, fingerprints, is_gradable
 from evals.gate import GateVerdict
 from pipeline import layout
 from pipeline.rollout.policy import policy_of
@@ -52,7 +52,17 @@ def canary(
         context.log.warning(held)
         conclude(store, iteration, "held", held)
         return
-    proposed = propose(store, iteration, model_version, judged(gate_verdict), policy_of(recipe.rollout), time.time())
+    log = context.log.info
+    proposed = propose(
+        store,
+        iteration,
+        model_version,
+        judged(gate_verdict),
+        policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration)),
+        time.time(),
+        proposed_by=context.run.tags.get("user", ""),
+        fingerprints=fingerprints(recipe, iteration.champion, model_version.model, log),
+    )
     if proposed.waits:  # the iteration stays open
         context.log.warning(f"Not rolled out yet, the same launch does so once that is over: {proposed.refused}")
         return
@@ -60,7 +70,7 @@ def canary(
         context.log.warning(f"Not rolled out: {proposed.refused}")
         conclude(store, iteration, "refused", proposed.refused)
         return
-    state = begin_rollout(deployment, context.log.info)
+    state = begin_rollout(deployment, log)
     conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
     yield dg.Output(state, metadata=_shown(state))
 

@@ -2,19 +2,25 @@
 
 import time
 
+from assets.records import LABELS
 from assets.resources import Deployment
 from assets.traffic import is_routed, live_traffic, traffic_split
 from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
+from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import project
 from pipeline.rollout.drive import Pace, drive
+from pipeline.rollout.fingerprint import fingerprint_of_files
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
 from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
-from pipeline.rollout.record import RolloutState
+from pipeline.rollout.record import Fingerprints, RolloutState
 from pipeline.section import joined
+from pipeline.serving.sample import over
+from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
 from pipeline.traces.records import GovernedTraces
 
@@ -25,6 +31,24 @@ def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED) 
     """The rollout and its world, as the recipe names it."""
     store, name, uri = deployment.store(), deployment.recipe().base_model.name, deployment.tracking_uri()
     return RolloutPorts(store, name, traffic_split(deployment), lambda state: project(uri, state), metrics)
+
+
+def is_gradable(deployment: Deployment, iteration: Iteration) -> bool:
+    """Whether answers can be graded while the candidate is rolled out: by references, as some traces had them, or by
+    the gate's judge. Without either, requests, errors and latencies alone decide."""
+    labels = LABELS.read(deployment.store(), iteration.id)
+    return bool(labels.checked + labels.remembered) or deployment.recipe_of(iteration).gate_judge is not None
+
+
+def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: Log) -> Fingerprints:
+    """What both models' files answer to the same prompts. Of models that this process does not load by itself there are
+    none: their slots are told by the names that they give."""
+    if recipe.evaluation.serving.kind != "transformers":
+        log("The models are served by others: slots are told by their names, not by what they answer.")
+        return Fingerprints()
+    sample = over(TransformersEngine(recipe.evaluation.serving, log))
+    champion_answers, candidate_answers = (fingerprint_of_files(model, sample) for model in (champion, candidate))
+    return Fingerprints(champion=champion_answers, candidate=candidate_answers)
 
 
 def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> RolloutState:

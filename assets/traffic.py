@@ -1,4 +1,4 @@
-"""Production's traffic as a rollout meets it: the router that the recipe names, its metrics, and the wait between looks.
+"""Production's traffic as a rollout meets it: the router that a recipe names, its metrics, and the wait between looks.
 
 The one place that constructs a router. Of an embedded world nobody else asks: while a run of the rollout waits, its
 simulated users do, over HTTP, and where no gateway runs the run starts one, with its slots, for as long as it lasts.
@@ -22,14 +22,18 @@ from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots
 from pipeline.gateway.split import GatewaySplit
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
+from pipeline.rollout.fingerprint import identify_slot
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import AnswerGrader
 from pipeline.rollout.ports import LiveMetricsPort
 from pipeline.rollout.router import TrafficSplit
-from pipeline.serving.served_names import digest_head
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.served_names import digest_head, served_names
 from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
 
+KNOWN_S = 30.0
+"""How long a slot is taken to serve what its fingerprint said."""
 
 
 class LiveTraffic(NamedTuple):
@@ -51,16 +55,14 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             def slot_of(digest: str) -> ServedSlot | None:
                 return (read_slots(store, name) or SlotTable(slots=())).slot_of(digest)
 
-            return GatewaySplit(store, name, slot_of, identify)
+            return GatewaySplit(store, name, slot_of, SlotIdentity(deployment))
         case HttpRouteTraffic():
             from k8s.client import cluster
             from k8s.route import HttpRoute
 
-            return HttpRoute(cluster(environment().kubeconfig), traffic, name, identify)
+            return HttpRoute(cluster(environment().kubeconfig), traffic, name, SlotIdentity(deployment))
         case SagemakerTraffic():
-            from pipeline.rollout.sagemaker import SagemakerSplit
-
-            return SagemakerSplit(traffic, name)
+            raise ValueError("rollout.traffic: sagemaker is not here yet.")
         case _:
             assert_never(traffic)
 
@@ -123,9 +125,39 @@ def _metrics(deployment: Deployment, grade: AnswerGrader, log: Log) -> LiveMetri
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics.kind == "gateway":
         return SpanMetrics(deployment.store(), name, grade, log=log)
-    from pipeline.rollout.prometheus import PrometheusLooks
+    raise ValueError("rollout.metrics: prometheus is not here yet.")
 
-    return PrometheusLooks(metrics, name)
+
+class SlotIdentity:
+    """Which model the server at a root URL really serves: by its fingerprint, where the proposal has those of both
+    models, else by the name that it gives. Remembered for KNOWN_S."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._known: dict[str, tuple[float, str]] = {}
+
+    def __call__(self, url: str) -> str:
+        """Its digest. Raises ValueError for a server of no model that is wanted, OSError for one that is away."""
+        at, digest = self._known.get(url, (0.0, ""))
+        if time.monotonic() - at > KNOWN_S:
+            digest = self._asked(url)
+            self._known[url] = time.monotonic(), digest
+        return digest
+
+    def _asked(self, url: str) -> str:
+        name = self._deployment.recipe().base_model.name
+        state = read_state(self._deployment.store(), name)
+        models = {model.digest: () for model in wanted_models(self._deployment, time.time())}
+        if state.proposal is not None:
+            prints = state.proposal.fingerprints
+            models |= {state.proposal.champion.digest: prints.champion}
+            models |= {state.proposal.version.model.digest: prints.candidate}
+        names = served_names(Endpoint(url))
+        given = [digest for digest in models for each in names if digest.startswith(digest_head(each, name) or "-")]
+        if not given:
+            raise ValueError(f"{url} serves {', '.join(names) or 'nothing'}: none of it is a model that is wanted.")
+        answers = {digest: fingerprint for digest, fingerprint in models.items() if fingerprint}
+        return identify_slot(Endpoint(url), name, given[0], answers) if given[0] in answers else given[0]
 
 
 class _Users:

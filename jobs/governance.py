@@ -11,18 +11,16 @@ from datetime import UTC, datetime
 from functools import partial
 
 from assets.resources import Deployment, deployment
+from assets.rollout import rollout_ports
 from evals import erasure as evaluations
 from pipeline import audit, erasure
 from pipeline.erasure import derived
 from pipeline.erasure.proof import ErasureProof, proof_name, proofs
-from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
 from pipeline.rollout.blocks import blocks
 from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import Phase
-from pipeline.rollout.router import LocalRouter
 from pipeline.storage import digest_json
 from pipeline.traces.dataset_users import ended, record_dataset_users
 from pipeline.traces.erased import exclusive_lock, shared_lock
@@ -73,9 +71,7 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     proof = erasure.forget(settings.stage(log), user_id, since=since, tracking_uri=uri, now=now, others=others)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
-        roll_back(
-            RolloutPorts(store, name, LocalRouter(store, name), lambda state: project(uri, state)), now.timestamp()
-        )
+        roll_back(rollout_ports(settings), now.timestamp())
         log(f"rollout of {name}: {read_state(store, name).phase}")
     return proof
 

@@ -5,8 +5,8 @@
 import dagster as dg
 
 from assets.graph import ASSETS
-from assets.rollout import follow_rollout
 from assets.resources import Deployment
+from assets.rollout import follow_rollout
 from jobs.rollout import outcome_lines, take
 from pipeline.rollout.decision import RolloutDecision
 from pipeline.rollout.record import Phase

@@ -14,11 +14,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from assets.resources import Deployment, deployment
-from pipeline.registry.versions import project
+from assets.rollout import rollout_ports
+from assets.traffic import traffic_split
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
-from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import TERMINAL, Phase, read_events
-from pipeline.rollout.router import LocalRouter
 from pipeline.rollout.status import ArmStatus, RolloutStatus, status
 
 COMMAND = "python -m jobs.rollout"
@@ -41,14 +40,12 @@ def main(arguments: list[str]) -> int:
 def read_status(settings: Deployment) -> RolloutStatus:
     """The latest rollout of the deployment's model."""
     store, name = settings.store(), settings.recipe().base_model.name
-    return status(name, settings.champion(), read_events(store, name), LocalRouter(store, name).read(), time.time())
+    return status(name, settings.champion(), read_events(store, name), traffic_split(settings).read(), time.time())
 
 
 def take(settings: Deployment, decision: RolloutDecision) -> DecisionResult:
     """Carry a person's decision out on this deployment."""
-    store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
-    ports = RolloutPorts(store, name, LocalRouter(store, name), lambda state: project(uri, state))
-    return decide(ports, decision, time.time())
+    return decide(rollout_ports(settings), decision, time.time())
 
 
 def outcome_lines(decision: RolloutDecision, done: DecisionResult) -> Iterator[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from pipeline.registry.advance import advance
 
 from assets.outcome import outcome
 from jobs.rollout import main
-from pipeline.registry.advance import advance
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from tests.fork_server import ForkServer

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import dagster as dg
 import pytest
+from pipeline.registry.advance import advance
 
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, PLAN, REPORT, TRACES, VERDICT
 from assets.resources import Deployment
 from evals import __main__ as verify
 from jobs import summary
-from pipeline.registry.advance import advance
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from tests.fork_server import ForkServer

@@ -101,7 +101,8 @@ class SpanMetrics:
                 answers.append(answer)
         outcomes = list(self._grade(answers)) if answers else []
         assert len(outcomes) == len(answers), "the grader grades every answer"
-        graded = [(row, outcome) for row, outcome in zip(gradable, outcomes, strict=True) if outcome in (*GRADES, PENDING)]
+        known = (*GRADES, PENDING)
+        graded = [(row, outcome) for row, outcome in zip(gradable, outcomes, strict=True) if outcome in known]
         complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
         for row, outcome in graded:
             if row.at <= complete:

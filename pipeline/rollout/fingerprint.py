@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.rollout.served_names import HEAD, served_name
 from pipeline.serving.completion import read_completion
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Messages, Sampling
 from pipeline.serving.sample import Sampler
+from pipeline.serving.served_names import HEAD, served_name
 from pipeline.storage import ModelRef
 
 PROMPTS = (

@@ -1,8 +1,8 @@
 """Grades of what production served: by the reference where the application knew one, else by the gate's judge.
 
 Rule. With a reference, the verifier that rewards and evaluation use decides. Without one, a judge's score of 4 or 5 is
-a right answer and a lower one a wrong one; one without text or without its end is no answer, and no judge is asked. What
-neither can decide is not graded. Refuses to say who may judge: the gate decided that.
+a right answer and a lower one a wrong one; one without text or without its end is no answer, and no judge is asked.
+What neither can decide is not graded. Refuses to say who may judge: the gate decided that.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from pipeline.recipe import Recipe
 from pipeline.rewards.judge import Budget, Endpoint, Judgement, JudgeRequest, JudgeSession, open_judge
-from pipeline.rewards.verifiers import grader_of
 from pipeline.rewards.judge.answers import JudgeReason
+from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.inference import Messages
 
 GOOD = (4 - 1) / 4
@@ -35,7 +35,7 @@ class ServedAnswer(NamedTuple):
 ASKED_AGAIN = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReason.TIMEOUT, JudgeReason.BUDGET)
 """Why a judge said nothing for now."""
 AnswerGrader = Callable[[Sequence[ServedAnswer]], Sequence[str]]
-"""Outcome of each answer, in order: those of GRADES, PENDING where it is to be asked for again, or why there is none."""
+"""Outcome of each answer, in order: one of GRADES, PENDING where it is to be asked for again, or why there is none."""
 PENDING, UNGRADED = "", "ungraded"
 
 

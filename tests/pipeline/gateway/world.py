@@ -19,7 +19,7 @@ from pipeline.gateway.span_files import RecordedRequest, recorded
 from pipeline.gateway.split import GatewaySplit
 from pipeline.gateway.state import GatewayState
 from pipeline.rollout.router import Split, route
-from pipeline.rollout.served_names import served_name
+from pipeline.serving.served_names import served_name
 from pipeline.storage import ModelRef, Store
 from tests.pipeline.gateway.slot_server import SlotServer, slot_server
 
