@@ -55,6 +55,7 @@ class SplitWatch:
     """The split in force in this process."""
 
     def __init__(self, store: Store, model_name: str, has_slot: Callable[[str], bool]) -> None:
+        self._store, self._model_name = store, model_name
         self._path = store.path(layout.split_file(model_name))
         self._has_slot = has_slot
         self._read_as: tuple[int, int, int] | None = None
@@ -89,9 +90,11 @@ class SplitWatch:
 
     def _load(self) -> None:
         try:
-            read = Split.model_validate_json(self._path.read_bytes())
+            read = read_split(self._store, self._model_name)
         except (OSError, ValueError) as error:
             self.refused = f"{self._path.name} cannot be read as a split ({error}). Apply the split again."
+            return
+        if read is None:  # removed since it was looked at
             return
         if self.refusal(read):
             self.refused = self.refusal(read)
