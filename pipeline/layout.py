@@ -10,7 +10,7 @@
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
     production/         the traffic of the embedded model, as a Langfuse export; `served/<model>/`: what the gateway
-                        served, as OpenTelemetry spans
+                        served, as OpenTelemetry spans; `mirrored/<model>/`: copies whose answers nobody got
     registry/blocks/    models that an erasure keeps out of the traffic
     rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions;
                         `judge_server/` has the logs of the embedded desk's judges
@@ -173,3 +173,8 @@ def gateway(model_name: str, *parts: str) -> str:
 def served(model_name: str) -> str:
     """The folder of the gateway's spans: a file for each day and process."""
     return "/".join((PRODUCTION, "served", model_name))
+
+
+def mirrored(model_name: str) -> str:
+    """The folder of the spans of copied requests, whose answers nobody got: no source of traces."""
+    return "/".join((PRODUCTION, "mirrored", model_name))

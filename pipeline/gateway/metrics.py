@@ -68,8 +68,12 @@ class SpanMetrics:
         if split.canary is None or until < request.since:
             return None
         graded_since = request.since if request.graded_since is None else request.graded_since
-        folder = self._store.path(layout.served(self._model_name))
-        rows = [row for row in recorded(folder, min(request.since, graded_since), until) if _is_of(row, split)]
+        first = min(request.since, graded_since)
+        rows = [row for row in self._recorded(layout.served, first, until) if _is_of(row, split)]
+        if split.shadow_share and not split.canary_weight:
+            copies = self._recorded(layout.mirrored, first, until)
+            rows = [row for row in rows if "rollout.first_turn" in row.marks] + [r for r in copies if _is_of(r, split)]
+            rows.sort(key=lambda row: row.at)
         arms: dict[Arm, _Arm] = {"champion": _Arm(self._unit), "canary": _Arm(self._unit)}
         for row in rows:
             if row.at > request.since:
@@ -89,6 +93,9 @@ class SpanMetrics:
         """Since the gateway's start; what is just being written counts too."""
         counts = read_counts(self._store, self._model_name)
         return RecordingGap(counts.served, counts.recorded)
+
+    def _recorded(self, folder: Callable[[str], str], since: float, until: float) -> list[RecordedRequest]:
+        return recorded(self._store.path(folder(self._model_name)), since, until)
 
     def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float) -> float:
         """Count the grades of answers; returns until when those of both arms are complete."""
@@ -156,11 +163,7 @@ def _is_of(row: RecordedRequest, split: Split) -> bool:
     """Whether a request is evidence on this split: sent under its weight, and not pinned."""
     marks = row.marks
     same = marks["rollout.id"] == split.rollout and marks["rollout.weight"] == split.canary_weight
-    if not same or "rollout.pinned" in marks:
-        return False
-    if split.shadow_share and not split.canary_weight:
-        return "rollout.first_turn" in marks
-    return "rollout.shadow" not in marks
+    return same and "rollout.pinned" not in marks
 
 
 def _complete(graded: Sequence[tuple[RecordedRequest, str]], until: float) -> float:

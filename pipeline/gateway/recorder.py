@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pipeline import layout
 from pipeline.gateway.counters import RECORDED, Counters
@@ -27,14 +28,15 @@ class Recorder:
     """The writer of one process."""
 
     def __init__(self, store: Store, model_name: str, with_text: bool, counters: Counters) -> None:
-        self._folder = store.path(layout.served(model_name))
+        self._served, self._mirrored = (store.path(each(model_name)) for each in (layout.served, layout.mirrored))
         self._with_text, self._counters = with_text, counters
         self._waiting: deque[Served] = deque(maxlen=MOST_WAITING)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
 
     def start(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self._served, self._mirrored):
+            folder.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
     def add(self, served: Served) -> None:
@@ -51,24 +53,26 @@ class Recorder:
         self._write()
 
     def _write(self) -> None:
-        count = len(self._waiting)
-        if not count:
-            return
-        batch = [self._waiting.popleft() for _ in range(count)]
+        batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        copies = [served for served in batch if served.shadow]
+        self._append(self._mirrored, copies)
+        self._counters.places[RECORDED] += self._append(self._served, [each for each in batch if not each.shadow])
+
+    def _append(self, folder: Path, batch: list[Served]) -> int:
+        """Returns how many requests are in the file now."""
         now = time.time()
         lines: list[bytes] = []
-        answers = 0
         for served in batch:
             try:
                 lines.append(line(served, self._with_text, now))
-                answers += not served.shadow
             except Exception:  # the boundary of one request: whatever it holds, those beside it are recorded
                 _log.exception("A request could not be recorded")
         day = datetime.fromtimestamp(now, UTC).date().isoformat()
         try:
-            with (self._folder / f"{day}-{os.getpid()}.jsonl").open("ab", buffering=0) as file:
-                file.write(b"".join(lines))
+            if lines:
+                with (folder / f"{day}-{os.getpid()}.jsonl").open("ab", buffering=0) as file:
+                    file.write(b"".join(lines))
         except OSError:
             _log.exception("%d requests could not be recorded", len(lines))
-            return
-        self._counters.places[RECORDED] += answers
+            return 0
+        return len(lines)

@@ -26,7 +26,7 @@ from tests.pipeline.gateway.slot_server import SlotServer, slot_server
 NAME = "desk"
 CHAMPION, CANARY, UNKNOWN = (ModelRef(uri=f"/models/{letter}", digest=letter * 64) for letter in "abc")
 ROLLOUT = "rollout-1"
-WAIT_S = 30.0
+WAIT_S = 15.0
 
 
 def split_of(weight: int, epoch: int, **changes: Any) -> Split:
@@ -101,9 +101,9 @@ class World:
         trace_id = response.headers["x-trace-id"]
 
         def recording() -> RecordedRequest | None:
-            rows = recorded(self.store.path(layout.served(NAME)), 0, time.time())
-            rows = [row for row in rows if row.spans[0].span["traceId"] == trace_id]
-            return next((row for row in rows if ("rollout.shadow" in row.marks) == shadow), None)
+            folder = layout.mirrored(NAME) if shadow else layout.served(NAME)
+            rows = recorded(self.store.path(folder), 0, time.time())
+            return next((row for row in rows if row.spans[0].span["traceId"] == trace_id), None)
 
         return awaited(recording)
 
