@@ -104,11 +104,11 @@ class LocalRouter:
         self._name = layout.rollout(model_name, "router.json")
 
     def read(self) -> Split | None:
-        return self._store.read(self._name, Split)
+        return self._in_force()
 
     def apply(self, split: Split) -> None:
         with self._locked():
-            current = self.read()
+            current = self._in_force()
             if current is None or current.epoch <= split.epoch:
                 self._store.write(self._name, split)
 
@@ -120,6 +120,9 @@ class LocalRouter:
         """The arm that answers this request. A rising weight only ever moves requests towards the canary."""
         split = self.read()
         return "champion" if split is None else route(split, request_id)
+
+    def _in_force(self) -> Split | None:
+        return self._store.read(self._name, Split)
 
     @contextmanager
     def _locked(self) -> Generator[None]:
