@@ -1,4 +1,4 @@
-"""Real servers on 127.0.0.1 for the tests: PostgreSQL from the system's package, S3 from moto, vLLM from its wheel."""
+"""Real servers on 127.0.0.1 for the tests: PostgreSQL and Prometheus from the system's packages, S3 from moto, vLLM."""
 
 from __future__ import annotations
 
@@ -126,6 +126,35 @@ def unsteady(endpoint: str, faults: Iterator[str]) -> Generator[str]:
 
 
 @contextmanager
+def prometheus(folder: Path, samples: str = "", config: str = "") -> Generator[str]:
+    """The root of a Prometheus server whose database begins with `samples` (OpenMetrics with times); its files and its
+    log are in `folder`. `config`: YAML."""
+    program, tool = shutil.which("prometheus"), shutil.which("promtool")
+    if program is None or tool is None:
+        pytest.skip("Prometheus is not installed (apt-get install prometheus)")
+    data, settings, filled = folder / "data", folder / "prometheus.yml", folder / "samples.txt"
+    settings.write_text(config or "{}\n")
+    if samples:
+        filled.write_text(samples + "# EOF\n")
+        subprocess.run(
+            [tool, "tsdb", "create-blocks-from", "openmetrics", filled, data], check=True, capture_output=True
+        )
+    with held_port() as held:
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        options = [f"--config.file={settings}", f"--storage.tsdb.path={data}", f"--web.listen-address={address}"]
+        command = [program, *options, "--storage.tsdb.retention.time=100y", "--log.level=warn"]
+        with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+            try:
+                deadline = time.monotonic() + STARTS_WITHIN_S
+                while not _is_ready(f"http://{address}/-/ready"):
+                    assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
+                    time.sleep(0.1)
+                yield f"http://{address}"
+            finally:
+                server.kill()
+
+
+@contextmanager
 def openai_server(command: list[str], port: int, log: Path, **environment: str) -> Generator[str]:
     """The root of the server's API, once it is healthy; the server's process group ends with the block."""
     quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1"}
@@ -176,7 +205,11 @@ def vllm_server(model: Path, name: str, folder: Path, *arguments: str, **environ
 
 
 def _is_healthy(port: int) -> bool:
+    return _is_ready(f"http://127.0.0.1:{port}/health")
+
+
+def _is_ready(url: str) -> bool:
     try:
-        return httpx2.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+        return httpx2.get(url, trust_env=False).status_code == 200
     except httpx2.TransportError:
         return False

@@ -48,6 +48,9 @@ class Observation(msgspec.Struct):
     output: Any = None
     metadata: Any = None
     usage_details: Any = None
+    version: Any = None
+    release: Any = None
+    tags: Any = None
     latency: Any = None
     """Seconds in some exports and milliseconds in others: what counts is `end_time` less `start_time`."""
 
@@ -59,6 +62,9 @@ class TraceRow(msgspec.Struct):
     user_id: str | None = None
     session_id: str | None = None
     metadata: Any = None
+    version: Any = None
+    release: Any = None
+    tags: Any = None
     updated_at: Any = None
 
 
@@ -134,14 +140,15 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         level="ERROR" if failed else row.level or "DEFAULT",
         error=row.status_message or None,
         finish_reason=answered.finish_reason,
-        metadata=metadata_text(row.metadata),
+        metadata=marked(metadata_text(row.metadata), version=row.version, release=row.release, tags=row.tags),
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
 
 def attributes_of(row: TraceRow) -> Attributes:
-    metadata = metadata_text(row.metadata)
+    marks = {"trace_version": row.version, "release": row.release, "tags": row.tags}
+    metadata = marked(metadata_text(row.metadata), **marks)
     return Attributes(row.id, row.user_id or None, row.session_id or None, metadata, utc_or_none(row.updated_at))
 
 
@@ -167,6 +174,17 @@ def metadata_text(value: Any) -> str:
     if isinstance(value, str) and value.startswith("{") and isinstance(decoded(value), dict):
         return value
     return msgspec.json.encode(value if isinstance(value, Mapping) else metadata_of(value)).decode()
+
+
+def marked(metadata: str, **marks: Any) -> str:
+    """Metadata with what the source says beside it of who answered; an own key of that name stays as it is.
+
+    Only texts and lists are taken: an empty or odd value says nothing.
+    """
+    given = {key: value for key, value in marks.items() if value and isinstance(value, str | list)}
+    if not given:
+        return metadata
+    return msgspec.json.encode({**given, **msgspec.json.decode(metadata)}).decode()
 
 
 def count(value: Any) -> int | None:
@@ -243,6 +261,9 @@ class UsualRow(msgspec.Struct, gc=False):
     output: str | None = None
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
     usage_details: UsageDetails | None = None
+    version: Any = None
+    release: Any = None
+    tags: Any = None
     latency: float | None = None
 
 
@@ -306,5 +327,5 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
         row.level or "DEFAULT",
         row.status_message or None,
         None,
-        metadata,
+        marked(metadata, version=row.version, release=row.release, tags=row.tags),
     )

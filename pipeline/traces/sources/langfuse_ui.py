@@ -29,6 +29,9 @@ class UiTrace(msgspec.Struct, rename="camel"):
     user_id: str | None = None
     session_id: str | None = None
     metadata: Any = None
+    version: Any = None
+    release: Any = None
+    tags: Any = None
     scores: list[Any] = []
 
 
@@ -107,6 +110,9 @@ def _observation(value: Any, trace: UiTrace, metadata: dict[str, Any]) -> Observ
             "output": row.get("output"),
             "metadata": {**metadata_of(row.get("metadata")), **metadata},
             "usage_details": row.get("usageDetails"),
+            "version": row.get("version") or trace.version,
+            "release": trace.release,
+            "tags": trace.tags,
         },
         Observation,
     )

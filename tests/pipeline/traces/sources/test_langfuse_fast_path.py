@@ -44,6 +44,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "output": VALUE | MESSAGE.map(json.dumps),
     "metadata": st.none() | TEXT | st.dictionaries(TEXT, TEXT) | st.dictionaries(TEXT, TEXT).map(json.dumps),
     "usage_details": st.none() | st.fixed_dictionaries({}, optional={"input": COUNTS, "output": COUNTS}),
+    "version": st.none() | st.sampled_from(["model@0123456789ab", "", 3]),
+    "release": st.none() | TEXT,
+    "tags": st.none() | st.lists(TEXT, max_size=2) | TEXT,
     "latency": st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(["1.5", "nan"]),
 }
 USUAL = {

@@ -1,0 +1,249 @@
+"""Quality of both arms from production's own traces, by the model version that each one names.
+
+A trace belongs to the arm whose digest its model name, version, release or a tag carries (`<model>@<digest12>`); one
+that names no model of the split is counted as unknown and never guessed. Only what the gates admit is graded, so the
+estimate holds for consenting users alone; their share is told by arm. A grade is the composed reward, so the share of
+right answers is the mean reward. Labels come late: quality is complete until the newest instant by which 95% of what
+can be graded in either arm is. The unit is the request.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from math import nextafter
+from typing import Any, NamedTuple, Protocol, cast
+
+import msgspec
+
+from pipeline.recipe import Rewards
+from pipeline.recipe.traces import Traces
+from pipeline.rewards.samples import samples
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
+from pipeline.rollout.live_labels import NO_SIGNAL, Label, composed, label_digest_of, rated
+from pipeline.rollout.router import Arm, Split
+from pipeline.rollout.served_names import HEAD, digest_head
+from pipeline.storage import Record
+from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.gates import GateRules, check
+from pipeline.traces.rows import Attributes, Score, Trace
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address, named_day
+
+GRADED_SHARE = 0.95
+"""Of what can be graded, by either arm: until when this much is, quality is complete."""
+PLACES = ("version", "trace_version", "release")
+"""Keys of a trace's metadata beside its model that may name who answered (Langfuse's fields); `tags` is a list."""
+
+
+class LabelsChanged(ValueError):
+    """Grades of this stage and of the next look would not mean the same."""
+
+
+class QualityLook(Record):
+    """Grades of both arms between two moments."""
+
+    champion: UnitCounts
+    canary: UnitCounts
+    graded_until: float
+    """Until when at least 95% of what can be graded in either arm is."""
+    label_digest: str
+    """Of all that decides a grade: another one starts the stage over."""
+    unknown_version: int
+    """Traces that name no model of the split, or two."""
+    admitted: tuple[float, float]
+    """Share of the traces of champion and canary that the gates admit: they answer for no others."""
+
+
+class ProductionQuality:
+    """Reads the configured source anew at each look."""
+
+    def __init__(
+        self,
+        address: Address,
+        traces: Traces,
+        rewards: Rewards,
+        model_name: str,
+        erased: Mapping[str, datetime | None] | None = None,
+        label: Label | None = None,
+    ) -> None:
+        """`erased`: users to forget, by mark. `label`: grades in place of the recipe's composed reward."""
+        self._address, self._traces, self._rewards, self._model_name = address, traces, rewards, model_name
+        self._erased, self._label = erased or {}, label or composed(rewards)
+        self._digest = label_digest_of(rewards)
+
+    def look(self, split: Split, request: LookRequest, pinned: str = "") -> QualityLook | None:
+        """Grades of answers after `graded_since` (or `since`); None without a canary.
+
+        `pinned`: the label digest that the stage began with. Raises LabelsChanged when it is another by now, and
+        ValueError or OSError when the source cannot be read.
+        """
+        if split.canary is None:
+            return None
+        if pinned and pinned != self._digest:
+            raise LabelsChanged(
+                f"What decides a label changed from {pinned[:HEAD]} to {self._digest[:HEAD]}, so grades before and "
+                "after cannot be compared. The stage starts over."
+            )
+        since = request.since if request.graded_since is None else request.graded_since
+        arms: dict[str, Arm] = {split.champion.digest[:HEAD]: "champion", split.canary.digest[:HEAD]: "canary"}
+        if len(arms) < 2:
+            raise ValueError(f"Both arms are {split.champion.digest[:HEAD]}: their traces cannot be told apart.")
+        traces, newest = self._between(since, request.now)
+        of = {trace.trace_id: arms.get(version_of(trace, self._model_name)) for trace in traces}
+        seen: dict[Arm, list[Trace]] = {arm: [t for t in traces if of[t.trace_id] == arm] for arm in arms.values()}
+        rows: dict[Arm, list[_Graded]] = {arm: self._graded(seen[arm], request.now) for arm in seen}
+        until = min((*(_complete(graded, newest) for graded in rows.values()), request.now))
+        counts = {arm: _counts([row for row in graded if row.at <= until]) for arm, graded in rows.items()}
+        shares = [len(self._admitted(each, request.now)) / len(each) if each else 1.0 for each in seen.values()]
+        return QualityLook(
+            champion=counts["champion"],
+            canary=counts["canary"],
+            graded_until=until,
+            label_digest=self._digest,
+            unknown_version=sum(arm is None for arm in of.values()),
+            admitted=(shares[0], shares[1]),
+        )
+
+    def _between(self, since: float, until: float) -> tuple[list[Trace], float]:
+        """The last call of each trace in that time, with what is told of it in other rows, and the newest moment that
+        the source knows of: nothing after it was exported yet."""
+        source = open_source(self._address)
+        parts = source.parts()
+        first, last = (_moment(at).date() + timedelta(days=days) for at, days in ((since, -1), (until, 1)))
+        scores: dict[str, list[Score]] = defaultdict(list)
+        attributes: dict[str, Attributes] = {}
+        calls: dict[str, Trace] = {}
+        newest = since
+        for part in parts:
+            day = named_day(part.name)
+            if day and (day < first.isoformat() or (part.holds == "calls" and day > last.isoformat())):
+                continue
+            for rows in source.rows(part, _Unread()):
+                for score in rows.scores:
+                    scores[score.trace_id].append(score)
+                for row in rows.attributes:
+                    attributes[row.trace_id] = max(attributes.get(row.trace_id, row), row, key=_updated)
+                for trace in rows.traces:
+                    at = _utc(trace.timestamp).timestamp()
+                    newest = max(newest, at if at <= until else since)
+                    if since < at <= until:
+                        before = calls.get(trace.trace_id, trace)
+                        calls[trace.trace_id] = max(before, trace, key=lambda t: (_utc(t.timestamp), _updated(t)))
+        for trace in calls.values():
+            if (row := attributes.get(trace.trace_id)) is not None:
+                trace.user_id, trace.session_id = row.user_id or trace.user_id, row.session_id or trace.session_id
+                trace.metadata = msgspec.json.encode({**_object(trace.metadata), **_object(row.metadata)}).decode()
+            known = {score.id: score for score in (*trace.feedback, *scores.get(trace.trace_id, ()))}
+            trace.feedback = [s for s in known.values() if s.observation_id in (None, trace.observation_id)]
+        return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), newest
+
+    def _admitted(self, traces: Sequence[Trace], now: float) -> list[dict[str, Any]]:
+        """The rows that the gates let pass, as the governed table has them."""
+        batch, _ = BatchBuilder(self._traces, "production").batch(traces)
+        rules = GateRules(self._traces, _moment(now), self._erased)
+        checked, reasons = check(batch, rules)
+        return [row for row, reason in zip(checked.to_pylist(), reasons, strict=True) if reason is None]
+
+    def _graded(self, traces: Sequence[Trace], now: float) -> list[_Graded]:
+        """In the order of time, without those that nothing can grade."""
+        rows = self._admitted(traces, now)
+        settings = self._rewards.feedback
+        opinions = {(row["trace_id"], row["observation_id"]): rated(row["feedback"], settings) for row in rows}
+        held = samples(rows, opinions, self._rewards)
+        findings = self._label(held)
+        assert len(findings) == len(held), "every answer gets a label or a reason"
+        graded = [
+            _Graded(_utc(sample.timestamp).timestamp(), finding.value)
+            for sample, finding in zip(held, findings, strict=True)
+            if finding.reason != NO_SIGNAL
+        ]
+        return sorted(graded, key=lambda each: each.at)
+
+
+def version_of(trace: Trace, model_name: str) -> str:
+    """The digest's first 12 digits that a trace names for a model; "" where it names none, or two that differ."""
+    metadata = _object(trace.metadata)
+    tags = metadata.get("tags")
+    listed = cast("list[Any]", tags) if isinstance(tags, list) else []
+    names = [trace.model, *(metadata.get(place) for place in PLACES), *listed]
+    heads = {digest_head(name, model_name) for name in names if isinstance(name, str)} - {""}
+    return heads.pop() if len(heads) == 1 else ""
+
+
+class OperationsPort(Protocol):
+    """Requests, errors and latencies of both arms, ungraded."""
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None: ...
+
+
+class GradedLooks:
+    """LiveMetricsPort of a metrics server's operations with grades from production's traces, by request."""
+
+    def __init__(self, operations: OperationsPort, quality: ProductionQuality, pinned: str = "") -> None:
+        """`pinned`: the label digest that the stage began with; "" where none is held to."""
+        self._operations, self._quality, self._pinned = operations, quality, pinned
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        """None where either is. Raises what they do; LabelsChanged ends the stage's evidence."""
+        seen = self._operations.look(split, request)
+        if seen is None:
+            return None
+        # Grades end where the operations do: what came after is the next look's.
+        quality = self._quality.look(split, request.model_copy(update={"now": seen.window_end}), self._pinned)
+        if quality is None:
+            return None
+        arms = {"champion": _merged(seen.champion, quality.champion), "canary": _merged(seen.canary, quality.canary)}
+        return seen.model_copy(update={**arms, "graded_until": quality.graded_until})
+
+
+class _Graded(NamedTuple):
+    """An answer that should have a grade, and its reward once it has one."""
+
+    at: float
+    reward: float | None
+
+
+class _Unread:
+    """A digest that nobody asks for."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+
+def _counts(graded: Sequence[_Graded]) -> UnitCounts:
+    rewards = [each.reward for each in graded if each.reward is not None]
+    return UnitCounts(graded=len(rewards), correct=sum(rewards), ungraded=len(graded) - len(rewards))
+
+
+def _complete(graded: Sequence[_Graded], until: float) -> float:
+    """Until when at least 95% of one arm's answers have a grade; `until` where all together have."""
+    done = list(accumulate(int(each.reward is not None) for each in graded))
+    for count in range(len(graded), 0, -1):
+        if done[count - 1] >= GRADED_SHARE * count:
+            return until if count == len(graded) else nextafter(graded[count].at, 0)
+    return nextafter(graded[0].at, 0) if graded else until
+
+
+def _merged(arm: ArmLook, grades: UnitCounts) -> ArmLook:
+    counts = arm.units.get("", UnitCounts())
+    update = {name: getattr(grades, name) for name in ("graded", "correct", "ungraded")}
+    return arm.model_copy(update={"units": {"": counts.model_copy(update=update)}})
+
+
+def _updated(row: Attributes | Trace) -> datetime:
+    return _utc(row.updated_at) if row.updated_at else datetime.min.replace(tzinfo=UTC)
+
+
+def _utc(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _object(metadata: str) -> dict[str, Any]:
+    value = msgspec.json.decode(metadata)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,136 @@
+"""Exports of the embedded model to a mounted folder and to S3, and what becomes of one that was cut off."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k8s.images.fetch_weights import fetch
+from pipeline.rollout.export import export_model, exported, exported_uri
+from pipeline.storage import ModelRef, digest_dir, model_ref
+from tests.servers import s3
+
+BASE = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
+
+
+@pytest.fixture(params=["folder", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "folder":
+        yield str(tmp_path / "volume")
+        return
+    import s3fs
+
+    with s3() as endpoint:
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+        for name, value in {**keys, "AWS_ENDPOINT_URL": endpoint}.items():
+            monkeypatch.setenv(name, value)
+        bucket = f"models-{uuid.uuid4().hex[:8]}"
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
+        yield f"s3://{bucket}/tuned"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ModelRef:
+    folder = Path(shutil.copytree(BASE, tmp_path / "model"))
+    (folder / "extra").mkdir()
+    (folder / "extra" / "notes.txt").write_text("in a folder of its own")
+    return model_ref(folder)
+
+
+def place(uri: str) -> str:
+    return uri.removeprefix("s3://")
+
+
+def files(uri: str) -> Any:
+    import fsspec
+
+    return fsspec.url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True)[0]
+
+
+def test_a_slot_loads_what_was_exported(root: str, model: ModelRef, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"Model {model.digest[:12]} is not exported"):
+        exported(model.digest, root, "model")
+    result = export_model(model, root, "model")
+    assert result == ModelRef(uri=f"{root}/model/{model.digest}", digest=model.digest)
+    assert exported(model.digest, root, "model") == result.uri
+    fetch(result.uri, result.digest, tmp_path / "slot")
+    assert digest_dir(tmp_path / "slot") == model.digest
+
+
+def test_an_export_is_done_once(root: str, model: ModelRef) -> None:
+    lines: list[str] = []
+    first = export_model(model, root, "model", lines.append)
+    done = len(lines)
+    shutil.rmtree(model.uri)
+    assert export_model(model, root, "model", lines.append) == first
+    assert len(lines) == done > 6, "the files here are not even read again"
+
+
+def test_an_export_that_was_cut_off_goes_on(root: str, model: ModelRef) -> None:
+    uri = exported_uri(root, "model", model.digest)
+    fs = files(uri)
+    fs.makedirs(place(uri), exist_ok=True)
+    whole = (Path(model.uri) / "tokenizer.json").read_bytes()
+    weights = (Path(model.uri) / "model.safetensors").read_bytes()
+    fs.pipe_file(f"{place(uri)}/tokenizer.json", whole)
+    fs.pipe_file(f"{place(uri)}/model.safetensors", weights[: len(weights) // 2])
+    fs.pipe_file(f"{place(uri)}/config.json", b" " * (Path(model.uri) / "config.json").stat().st_size)
+    with pytest.raises(ValueError, match="is not exported"):
+        exported(model.digest, root, "model")
+    lines: list[str] = []
+    export_model(model, root, "model", lines.append)
+    assert [line for line in lines if "already" in line] == [f"tokenizer.json is at {uri} already"]
+    assert any(line.startswith("config.json brought") for line in lines), "of the same size, and another file"
+    assert exported(model.digest, root, "model") == uri
+
+
+def test_a_file_that_went_is_brought_again(root: str, model: ModelRef) -> None:
+    result = export_model(model, root, "model")
+    fs = files(result.uri)
+    fs.rm_file(f"{place(result.uri)}/config.json")
+    with pytest.raises(ValueError, match="is not exported"):
+        exported(model.digest, root, "model")
+    export_model(model, root, "model")
+    assert exported(model.digest, root, "model") == result.uri
+
+
+def test_files_that_changed_are_not_exported(root: str, model: ModelRef) -> None:
+    (Path(model.uri) / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="changed since they were judged"):
+        export_model(model, root, "model")
+    with pytest.raises(ValueError, match="is not exported"):
+        exported(model.digest, root, "model")
+
+
+def test_a_file_of_somebody_else_is_named(root: str, model: ModelRef) -> None:
+    uri = exported_uri(root, "model", model.digest)
+    fs = files(uri)
+    fs.makedirs(place(uri), exist_ok=True)
+    fs.pipe_file(f"{place(uri)}/optimizer.pt", b"stray")
+    with pytest.raises(ValueError, match=r"also holds optimizer\.pt"):
+        export_model(model, root, "model")
+
+
+def test_a_foreign_manifest_is_refused(root: str, model: ModelRef) -> None:
+    uri = exported_uri(root, "model", model.digest)
+    fs = files(uri)
+    fs.makedirs(place(uri), exist_ok=True)
+    for content, words in (
+        (b"{}", "is no manifest of an export"),
+        (b'{"digest": "%s", "files": {}}' % (b"0" * 64), "is the manifest of 000000000000"),
+    ):
+        fs.pipe_file(f"{place(uri)}.json", content)
+        with pytest.raises(ValueError, match=words):
+            export_model(model, root, "model")
+
+
+def test_a_bucket_that_is_away_is_an_os_error(monkeypatch: pytest.MonkeyPatch, model: ModelRef) -> None:
+    monkeypatch.setattr("pipeline.rollout.export.S3_ATTEMPTS", 1)
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**keys, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(OSError, match="s3://nowhere/models"):
+        exported(model.digest, "s3://nowhere/models", "model")

@@ -1,0 +1,254 @@
+"""Quality by model version, read from sources of production as they are exported."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.recipe import Rewards
+from pipeline.recipe.traces import LangfuseExportSource, LangfuseUiSource, OpenAiLogsSource, OtelSource, Traces
+from pipeline.rewards.records import Finding
+from pipeline.rewards.samples import RewardSample
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
+from pipeline.rollout.production import GradedLooks, LabelsChanged, ProductionQuality, QualityLook, version_of
+from pipeline.rollout.router import Split
+from pipeline.storage import ModelRef
+from pipeline.traces.rows import Trace
+from pipeline.traces.sources.protocol import Address
+from tests.pipeline.traces.conftest import observation, score, write
+
+CHAMPION, CANARY = (ModelRef(uri=f"/{letter}", digest=letter * 64) for letter in "ab")
+A, B, OTHER = (f"model@{letter * 12}" for letter in "abc")
+START = datetime(2026, 1, 5, 10, tzinfo=UTC).timestamp()
+SPLIT = Split(rollout="r", epoch=1, champion=CHAMPION, champion_weight=95, canary=CANARY, canary_weight=5)
+
+
+def request(since: float = START - 1, now: float = START + 3600, graded_since: float | None = None) -> LookRequest:
+    return LookRequest(number=1, since=since, now=now, slow_over_s=None, graded_since=graded_since)
+
+
+def quality(root: Path, source: Any = None, rewards: Rewards | None = None, **more: Any) -> ProductionQuality:
+    section = source or LangfuseExportSource(uri=str(root))
+    return ProductionQuality(Address(section, str(root)), Traces(source=section), rewards or Rewards(), "model", **more)
+
+
+def look(root: Path, asked: LookRequest | None = None, **more: Any) -> QualityLook:
+    result = quality(root, **more).look(SPLIT, asked or request())
+    assert result is not None
+    return result
+
+
+def answers(count: int, model: str, wrong: int = 0, first: int = 0, **changes: Any) -> list[dict[str, Any]]:
+    """Answers a second apart, of which the first so many are wrong."""
+    numbers = range(first, first + count)
+    rows = [observation(n, provided_model_name=model, **changes) for n in numbers]
+    for row in rows[:wrong]:
+        row["output"] = json.dumps({"role": "assistant", "content": "I do not know that number at all."})
+    return rows
+
+
+def test_answers_are_graded_by_the_version_they_name(tmp_path: Path) -> None:
+    rows = [
+        *answers(10, A),
+        *answers(10, B, wrong=5, first=10),
+        *answers(3, OTHER, first=20),
+        *answers(2, "model", first=30),
+    ]
+    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    seen = look(tmp_path, rewards=Rewards.model_validate({"verifier": {"kind": "exact"}}))
+    assert (seen.champion.graded, seen.canary.graded, seen.unknown_version) == (10, 10, 5)
+    assert seen.champion.correct > seen.canary.correct + 4, "a wrong answer keeps only what rules give"
+    assert seen.admitted == (1.0, 1.0)
+
+
+def test_a_row_is_counted_in_one_of_two_looks(tmp_path: Path) -> None:
+    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
+    first = look(tmp_path, request(now=START + 24))
+    assert (first.champion.graded, first.canary.graded) == (10, 5) and first.graded_until == START + 24
+    second = look(tmp_path, request(since=START + 24, graded_since=first.graded_until))
+    assert (second.champion.graded, second.canary.graded) == (0, 5)
+
+
+def test_what_was_not_exported_yet_is_not_complete(tmp_path: Path) -> None:
+    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
+    assert look(tmp_path).graded_until == START + 29, "the newest row, not now"
+
+
+def late(held: Sequence[RewardSample]) -> list[Finding]:
+    """Labels that are there for the first 40 seconds alone."""
+    cut = datetime(2026, 1, 5, 10, 0, 40, tzinfo=UTC)
+    return [Finding(1.0) if sample.timestamp < cut else Finding(None, "timeout") for sample in held]
+
+
+def test_labels_that_come_late_hold_the_watermark(tmp_path: Path) -> None:
+    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(30, A), *answers(30, B, first=30)])
+    seen = look(tmp_path, label=late)
+    # 10 of the canary's first 10 are labelled, and of 11 more than 5% are not.
+    assert START + 39 <= seen.graded_until < START + 40
+    assert (seen.champion.graded, seen.canary.graded, seen.canary.ungraded) == (30, 10, 0)
+    after = look(tmp_path, request(graded_since=seen.graded_until))
+    assert (after.champion.graded, after.canary.graded) == (0, 20), "and are counted once they are there"
+
+
+def test_one_missing_label_in_twenty_is_let_go(tmp_path: Path) -> None:
+    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(40, B, first=10)])
+
+    def label(held: Sequence[RewardSample]) -> list[Finding]:
+        return [Finding(None, "timeout") if sample.trace_id == "t49" else Finding(1.0) for sample in held]
+
+    seen = look(tmp_path, label=label)
+    assert (seen.canary.graded, seen.canary.ungraded, seen.graded_until) == (39, 1, START + 49)
+
+
+def test_users_who_do_not_consent_are_not_graded(tmp_path: Path) -> None:
+    refused = {"metadata": {"user_consent": "false", "expected_answer": "1"}}
+    rows = [
+        *answers(8, A),
+        *answers(2, A, first=10, **refused),
+        *answers(5, B, first=20),
+        *answers(5, B, first=30, **refused),
+    ]
+    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    seen = look(tmp_path)
+    assert (seen.champion.graded, seen.canary.graded, seen.admitted) == (8, 5, (0.8, 0.5))
+
+
+def test_feedback_alone_grades_an_answer(tmp_path: Path) -> None:
+    plain = {"metadata": {"user_consent": "true"}}
+    rows = [*answers(4, A, **plain), *answers(4, B, first=10, **plain)]
+    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    write(tmp_path, "scores/2026-01-06.jsonl", [score(n, n, float(n < 10)) for n in (0, 1, 10, 11)])
+    rewards = Rewards.model_validate({"rated": {"feedback": 1.0}})
+    seen = look(tmp_path, rewards=rewards)
+    assert (seen.champion.graded, seen.champion.ungraded, seen.champion.correct) == (2, 0, 1.5)
+    assert (seen.canary.graded, seen.canary.correct) == (2, 0.5)
+
+
+def test_a_changed_label_starts_the_stage_over(tmp_path: Path) -> None:
+    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(5, A), *answers(5, B, first=10)])
+    port = quality(tmp_path)
+    first = port.look(SPLIT, request())
+    assert first is not None and port.look(SPLIT, request(), first.label_digest) == first
+    changed = quality(tmp_path, rewards=Rewards.model_validate({"verified": {"correct": 0.5}}))
+    with pytest.raises(LabelsChanged, match="The stage starts over"):
+        changed.look(SPLIT, request(), first.label_digest)
+
+
+def trace(model: str = "", **metadata: Any) -> Trace:
+    moment = datetime(2026, 1, 5)
+    return Trace("t", "o", moment, model, None, None, [], "", 1, metadata=json.dumps(metadata))
+
+
+@pytest.mark.parametrize(
+    ("given", "version"),
+    [
+        (trace(A), "a" * 12),
+        (trace("model", version=A), "a" * 12),
+        (trace("model", trace_version=A), "a" * 12),
+        (trace("model", release=A), "a" * 12),
+        (trace("model", tags=["beta", A]), "a" * 12),
+        (trace(A, version="1.2.0", release="main"), "a" * 12),
+        (trace(A, version=A), "a" * 12),
+        (trace(A, version=B), ""),
+        (trace("model"), ""),
+        (trace("other@" + "a" * 12), ""),
+        (trace(A + "b"), ""),
+        (trace("model@" + "A" * 12), ""),
+        (trace("a" * 12, version=7, tags="model"), ""),
+    ],
+)
+def test_a_version_is_named_never_guessed(given: Trace, version: str) -> None:
+    assert version_of(given, "model") == version
+
+
+def span(number: int, model: str) -> dict[str, Any]:
+    start = int((START + number) * 1e9)
+    words = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "model",
+        "gen_ai.response.model": model,
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": f"{number}+1?"}]}]),
+        "gen_ai.output.messages": json.dumps(
+            [{"role": "assistant", "parts": [{"type": "text", "content": str(number + 1)}], "finish_reason": "stop"}]
+        ),
+        "user_consent": "true",
+        "expected_answer": str(number + 1),
+    }
+    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in words.items()]
+    times = {"startTimeUnixNano": str(start), "endTimeUnixNano": str(start + 10**8)}
+    return {"traceId": f"{number:032x}", "spanId": f"{number:016x}", "name": "chat", "attributes": attributes, **times}
+
+
+def openai_line(number: int, model: str) -> dict[str, Any]:
+    return {
+        "id": f"c{number}",
+        "created": int(START) + number,
+        "request": {"model": "model", "messages": [{"role": "user", "content": f"{number}+1?"}]},
+        "response": {
+            "model": model,
+            "choices": [{"message": {"role": "assistant", "content": str(number + 1)}, "finish_reason": "stop"}],
+        },
+        "metadata": {"user_consent": "true", "expected_answer": str(number + 1)},
+    }
+
+
+def test_each_source_tells_the_version(tmp_path: Path) -> None:
+    versions = [A] * 4 + [B] * 3 + [OTHER] * 2
+    spans = [span(n, model) for n, model in enumerate(versions)]
+    (tmp_path / "otel").mkdir()
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
+    (tmp_path / "otel" / "spans.jsonl").write_text(json.dumps(body) + "\n")
+    write(tmp_path, "logs/calls.jsonl", [openai_line(n, model) for n, model in enumerate(versions)])
+    released = [observation(n, provided_model_name="model", release=model) for n, model in enumerate(versions)]
+    write(tmp_path, "langfuse/observations/2026-01-05.jsonl", released)
+    tagged = [observation(n, provided_model_name="model", trace_id=f"t{n}") for n in range(len(versions))]
+    write(tmp_path, "tagged/observations/2026-01-05.jsonl", tagged)
+    traces = [{"id": f"t{n}", "tags": ["chat", model]} for n, model in enumerate(versions)]
+    write(tmp_path, "tagged/traces/2026-01-05.jsonl", traces)
+    sources = {
+        "otel": OtelSource(uri=str(tmp_path / "otel")),
+        "logs": OpenAiLogsSource(uri=str(tmp_path / "logs")),
+        "langfuse": LangfuseExportSource(uri=str(tmp_path / "langfuse")),
+        "tagged": LangfuseExportSource(uri=str(tmp_path / "tagged")),
+    }
+    for name, source in sources.items():
+        seen = look(tmp_path / name, source=source)
+        assert (seen.champion.graded, seen.canary.graded, seen.unknown_version) == (4, 3, 2), name
+
+
+def test_a_download_of_langfuse_tells_the_version(tmp_path: Path) -> None:
+    for number, model in enumerate([A, A, B]):
+        call = {"id": f"o{number}", "type": "GENERATION", "startTime": "2026-01-05T10:00:01Z", "model": "model"}
+        call |= {"input": "1+1?", "output": "2", "version": model}
+        metadata = {"user_consent": "true", "expected_answer": "2"}
+        body = {"trace": {"id": f"t{number}", "timestamp": "2026-01-05T10:00:00Z", "metadata": metadata}}
+        (tmp_path / f"trace-{number}.json").write_text(json.dumps({**body, "observations": [call]}))
+    seen = look(tmp_path, source=LangfuseUiSource(uri=str(tmp_path)))
+    assert (seen.champion.graded, seen.canary.graded) == (2, 1)
+
+
+class Operations:
+    """A metrics server that saw so many requests until a minute ago."""
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        if request.now < START:
+            return None
+        arm = ArmLook(units={"": UnitCounts(requests=100, errors=1)})
+        end = request.now - 30
+        return LiveMetrics(champion=arm, canary=arm, window_start=request.since, window_end=end, graded_until=end)
+
+
+def test_grades_join_what_a_metrics_server_counted(tmp_path: Path) -> None:
+    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
+    port = GradedLooks(Operations(), quality(tmp_path))
+    seen = port.look(SPLIT, request(now=START + 54))
+    assert seen is not None and seen.window_end == START + 24
+    assert seen.graded_until == START + 24, "grades end where the operations do"
+    counts = seen.canary.units[""]
+    assert (counts.requests, counts.errors, counts.graded) == (100, 1, 5)
+    assert port.look(SPLIT, request(now=START - 5)) is None
+    with pytest.raises(LabelsChanged):
+        GradedLooks(Operations(), quality(tmp_path), pinned="0" * 64).look(SPLIT, request())

@@ -1,0 +1,353 @@
+"""Looks at a real Prometheus (skipped where it is not installed), and at replies that are none."""
+
+import json
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from pipeline.recipe.rollout import PrometheusMetrics
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
+from pipeline.rollout.prometheus import PrometheusLooks
+from pipeline.rollout.router import Split
+from pipeline.storage import ModelRef
+from tests.servers import prometheus
+
+SCRAPE_S = 15
+START = 1_700_000_000
+NOW = START + 600.0
+"""Six hundred seconds of samples lie before it; a window from START + 270 ends at START + 570."""
+CHAMPION, CANARY = (ModelRef(uri=f"s3://{letter}", digest=letter * 64) for letter in "ab")
+A, B = "model@" + "a" * 12, "model@" + "b" * 12
+EDGES = (0.5, 1.0, 2.0)
+
+
+def split(champion: ModelRef = CHAMPION, canary: ModelRef | None = CANARY) -> Split:
+    weight = 0 if canary is None else 5
+    return Split(
+        rollout="r", epoch=1, champion=champion, champion_weight=100 - weight, canary=canary, canary_weight=weight
+    )
+
+
+def request(since: float = START + 270.0, slow: float | None = None, now: float = NOW) -> LookRequest:
+    return LookRequest(number=1, since=since, now=now, slow_over_s=slow)
+
+
+def look(url: str, asked: LookRequest | None = None, **settings: Any) -> LiveMetrics | None:
+    section = PrometheusMetrics(url=url, scrape_interval_s=SCRAPE_S, **settings)
+    return PrometheusLooks(section, "model").look(split(), asked or request())
+
+
+class Database:
+    """Samples at each scrape, as OpenMetrics: `rate` in requests a scrape, on one instance a model and more."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, list[tuple[int, float]]] = {}
+
+    def add(self, name: str, values: Callable[[int], float | None], **labels: str) -> None:
+        text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        for step in range(41):
+            if (value := values(step)) is not None:
+                self._series.setdefault(f"{name}{{{text}}}", []).append((START + step * SCRAPE_S, value))
+
+    def server(
+        self,
+        model: str,
+        instance: str,
+        rate: float,
+        up: float = 1,
+        restart: int = -1,
+        until: int = 40,
+        offset: float = 0,
+    ) -> None:
+        """A server of vLLM: half of the answers take up to 1 s, the rest up to 2 s; one in ten is aborted. `restart`:
+        the scrape from which its counters begin at 0."""
+        place = {"job": "vllm", "instance": instance}
+
+        def count(share: float) -> Callable[[int], float | None]:
+            def at(step: int) -> float | None:
+                base = 0 if step < restart or restart < 0 else restart
+                return None if step > until else offset * (base == 0) + (step - base) * rate * share
+
+            return at
+
+        self.add("up", lambda step: up, **place)
+        for reason, share in (("stop", 0.8), ("length", 0.2), ("abort", 0.1), ("error", 0.0)):
+            self.add(
+                "vllm:request_success_total",
+                count(share),
+                model_name=model,
+                finished_reason=reason,
+                engine="0",
+                **place,
+            )
+        for edge, share in (*zip(map(str, EDGES), (0.0, 0.5, 1.0), strict=True), ("+Inf", 1.0)):
+            self.add("vllm:e2e_request_latency_seconds_bucket", count(share), model_name=model, le=edge, **place)
+
+    def text(self) -> str:
+        rows = [f"{series} {value} {at}" for series, points in self._series.items() for at, value in points]
+        return "\n".join(rows) + "\n"
+
+
+@contextmanager
+def serving(
+    folder: Path, *servers: dict[str, Any], more: Callable[[Database], object] = lambda _: None
+) -> Generator[str]:
+    database = Database()
+    for server in servers:
+        database.server(**server)
+    more(database)
+    with prometheus(folder, database.text()) as url:
+        yield url
+
+
+def sums(arm: ArmLook) -> UnitCounts:
+    assert list(arm.units) == [""]
+    return arm.units[""]
+
+
+CHAMPIONS = ({"model": A, "instance": "a1", "rate": 40.0}, {"model": A, "instance": "a2", "rate": 60.0, "offset": 1e6})
+CANARIES = ({"model": B, "instance": "b1", "rate": 5.0},)
+
+
+def test_counts_are_those_between_two_moments(tmp_path: Path) -> None:
+    """Twenty scrapes of 100 and of 5 requests lie in the window of 300 s."""
+    with serving(tmp_path, *CHAMPIONS, *CANARIES) as url:
+        seen = look(url, request(slow=1.0))
+        assert seen is not None
+        assert (seen.window_start, seen.window_end) == (START + 270, START + 570)
+        assert sums(seen.champion) == UnitCounts(requests=2000, slow=1000), "aborts are the callers'"
+        assert sums(seen.canary) == UnitCounts(requests=100, slow=50)
+        assert seen.champion.latencies.edges_s == (*EDGES, float("inf"))
+        assert seen.champion.latencies.counts == pytest.approx((0, 1000, 1000, 0))
+        between = look(url, request(slow=1.7))
+        assert between is not None and sums(between.canary).slow == 50, "none over the threshold is missed"
+
+
+def test_a_restarted_server_is_no_negative_count(tmp_path: Path) -> None:
+    """One of two starts again in the window. The increase of each series is taken before the sum: the other way round
+    its fall from a million would be a reset of the sum."""
+    restarted = {**CHAMPIONS[1], "restart": 28}
+    with serving(tmp_path, CHAMPIONS[0], restarted, *CANARIES) as url:
+        seen = look(url)
+        assert seen is not None
+        assert 1850 <= sums(seen.champion).requests <= 2000, "what came between the last scrape and the end is lost"
+
+
+def test_errors_come_from_the_routers_metric(tmp_path: Path) -> None:
+    def errors(database: Database) -> None:
+        for model, rate in ((A, 0.2), (B, 1.0)):
+            database.add("router_errors_total", lambda step, rate=rate: step * rate, model_name=model)
+
+    query = "sum by (model_name) (increase(router_errors_total[{window}]))"
+    with serving(tmp_path, *CHAMPIONS, *CANARIES, more=errors) as url:
+        seen = look(url, errors_query=query)
+        assert seen is not None
+        assert sums(seen.canary) == UnitCounts(requests=120, errors=20), "requests without an answer are requests"
+        assert sums(seen.champion) == UnitCounts(requests=2004, errors=4)
+        with pytest.raises(ValueError, match=f"errors_query has no value with model_name {A}"):
+            look(url, errors_query=query.replace("router", "absent"))
+        with pytest.raises(ValueError, match="Mend the query"):
+            look(url, errors_query="sum by (")
+
+
+UNSEEN: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "no canary": ([*CHAMPIONS], f"0 of 1 servers of {B} are up"),
+    "canary down": ([*CHAMPIONS, {**CANARIES[0], "up": 0.0}], f"0 of 1 servers of {B} are up"),
+    "canary gone": ([*CHAMPIONS, {**CANARIES[0], "until": 10}], f"0 of 1 servers of {B} are up"),
+    "scraped late": ([*CHAMPIONS, {**CANARIES[0], "until": 35}], "45 s older than the window's end"),
+    "no number": ([*CHAMPIONS, {**CANARIES[0], "rate": float("nan")}], "is nan for"),
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_what_cannot_be_counted_is_a_missed_look(tmp_path: Path, case: str) -> None:
+    servers, words = UNSEEN[case]
+    with serving(tmp_path, *servers) as url, pytest.raises(ValueError, match=words):
+        look(url)
+
+
+def test_every_replica_has_to_be_up(tmp_path: Path) -> None:
+    words = f"1 of 2 servers of {B} are up"
+    with serving(tmp_path, *CHAMPIONS, *CANARIES) as url, pytest.raises(ValueError, match=words):
+        look(url, replicas=2)
+
+
+@pytest.mark.slow
+def test_a_scraped_text_endpoint_is_counted(tmp_path: Path) -> None:
+    """Prometheus scrapes two servers whose counters are moved between two looks."""
+    exported = {A: _Exporter(A), B: _Exporter(B)}
+    with exported[A] as a, exported[B] as b:
+        targets = json.dumps([a.address, b.address])
+        config = (
+            f"scrape_configs: [{{job_name: vllm, scrape_interval: 1s, static_configs: [{{targets: {targets}}}]}}]\n"
+        )
+        with prometheus(tmp_path, config=config) as url:
+            section = PrometheusMetrics(url=url, scrape_interval_s=1)
+            port = PrometheusLooks(section, "model")
+            since = time.time()
+            deadline = since + 60
+            counted = 0.0
+            while counted < 10 and time.time() < deadline:
+                for exporter in (a, b):
+                    exporter.answer(10)
+                time.sleep(1)
+                try:
+                    seen = port.look(split(), request(since=since, now=time.time()))
+                except ValueError:
+                    continue  # not two scrapes yet
+                counted = 0.0 if seen is None else sums(seen.canary).requests
+            assert 10 <= counted <= b.answered, "no more than were answered"
+
+
+class _Exporter:
+    """A metrics page of one server of vLLM, as text."""
+
+    def __init__(self, model: str) -> None:
+        self._model, self._lock, self.answered = model, Lock(), 0
+        exporter = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = exporter.page().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+
+    def answer(self, number: int) -> None:
+        with self._lock:
+            self.answered += number
+
+    def page(self) -> str:
+        with self._lock:
+            rows = [f'vllm:request_success_total{{model_name="{self._model}",finished_reason="stop"}} {self.answered}']
+            name = "vllm:e2e_request_latency_seconds_bucket"
+            rows += [f'{name}{{model_name="{self._model}",le="{le}"}} {self.answered}' for le in ("1.0", "+Inf")]
+        return "\n".join(rows) + "\n"
+
+    def __enter__(self) -> "_Exporter":
+        Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def vector(*rows: tuple[dict[str, str], str]) -> dict[str, Any]:
+    result = [{"metric": labels, "value": [NOW, value]} for labels, value in rows]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+class Reply:
+    """What a stand-in of the HTTP API answers: right vectors, but for what a test changes."""
+
+    def __init__(self) -> None:
+        self.status, self.body, self.changes = 200, b"", dict[str, Any]()
+        self.queries: list[dict[str, str]] = []
+
+    def to(self, form: dict[str, str]) -> bytes:
+        self.queries.append(form)
+        query = form["query"]
+        if self.body or self.status != 200:
+            return self.body
+        kind = next(word for word in ("count by", "timestamp", "finished_reason", "le)") if word in query)
+        rows = {
+            "count by": [({"model_name": name}, "1") for name in (A, B)],
+            "timestamp": [({"model_name": name}, str(NOW - 30)) for name in (A, B)],
+            "finished_reason": [({"model_name": name, "finished_reason": "stop"}, "9.6") for name in (A, B)],
+            "le)": [({"model_name": name, "le": le}, "9.7") for name in (A, B) for le in ("1", "+Inf")],
+        }
+        return json.dumps({**vector(*rows[kind]), **self.changes.get(kind, {})}).encode()
+
+
+@pytest.fixture
+def stand_in() -> Iterator[tuple[str, Reply]]:
+    reply = Reply()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            body = reply.to({key: value for key, (value,) in form.items()})
+            self.send_response(reply.status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", reply
+    server.shutdown()
+    server.server_close()
+
+
+def test_fractions_of_requests_are_rounded(stand_in: tuple[str, Reply]) -> None:
+    seen = look(stand_in[0], request(slow=0.5))
+    assert seen is not None and sums(seen.canary) == UnitCounts(requests=10, slow=10), "never more slow than answered"
+    assert {query["time"] for query in stand_in[1].queries} == {f"{NOW - 30:.3f}"}, "all at the window's end"
+    assert "[300000ms]" in stand_in[1].queries[-1]["query"]
+
+
+def test_a_window_of_less_than_two_scrapes_waits(stand_in: tuple[str, Reply]) -> None:
+    assert look(stand_in[0], request(since=NOW - 59)) is None
+    assert look(stand_in[0], request(since=NOW + 100)) is None
+    assert stand_in[1].queries == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("finished_reason", vector(({"model_name": A, "finished_reason": "stop"}, "1")), f"{B} has no increase"),
+        ("finished_reason", vector(({"model_name": A, "finished_reason": "stop"}, "NaN")), "is nan for"),
+        ("le)", vector(({"model_name": A, "le": "1"}, "1"), ({"model_name": B, "le": "+Inf"}, "1")), f"{A} has no inc"),
+        ("le)", {"warnings": ["store 2 is away"]}, "store 2 is away"),
+        ("count by", vector(({"model_name": A}, "1"), ({"model_name": "model"}, "1")), f"0 of 1 servers of {B}"),
+        ("count by", {"data": {"result": [{"metric": {}, "value": "1"}]}}, "is no instant vector"),
+        ("timestamp", {"status": "error", "error": "too many samples"}, "too many samples"),
+    ],
+)
+def test_half_an_answer_is_a_missed_look(
+    stand_in: tuple[str, Reply], kind: str, change: dict[str, Any], words: str
+) -> None:
+    stand_in[1].changes[kind] = change
+    with pytest.raises(ValueError, match=words):
+        look(stand_in[0])
+
+
+@pytest.mark.parametrize(("status", "error"), [(500, OSError), (502, OSError), (404, ValueError), (200, ValueError)])
+def test_what_is_no_prometheus_is_a_missed_look(
+    stand_in: tuple[str, Reply], status: int, error: type[Exception]
+) -> None:
+    stand_in[1].status, stand_in[1].body = status, b"<html>"
+    with pytest.raises(error):
+        look(stand_in[0])
+
+
+def test_a_prometheus_that_is_away_raises() -> None:
+    with pytest.raises(OSError, match="does not answer"):
+        look("http://127.0.0.1:9")
+
+
+def test_arms_of_one_name_are_refused(stand_in: tuple[str, Reply]) -> None:
+    twin = CHAMPION.model_copy(update={"digest": "a" * 12 + "c" * 52})
+    port = PrometheusLooks(PrometheusMetrics(url=stand_in[0]), "model")
+    with pytest.raises(ValueError, match="are one series"):
+        port.look(split(canary=twin), request())
+    assert port.look(split(canary=None), request()) is None
