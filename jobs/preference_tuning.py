@@ -7,7 +7,7 @@ import dagster as dg
 from assets.graph import ASSETS
 from assets.registry import follow_rollout
 from assets.resources import Deployment
-from jobs.rollout import outcome_lines, take
+from jobs.rollout.decide import outcome_lines, take
 from pipeline.rollout.decision import RolloutDecision
 from pipeline.rollout.record import Phase
 

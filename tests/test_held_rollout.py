@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from assets.outcome import outcome
-from jobs.rollout import main
+from jobs.rollout.__main__ import main
 from pipeline.registry.advance import advance
 from pipeline.rollout.record import Phase, read_state
 from tests.fork_server import ForkServer

@@ -8,10 +8,13 @@ not approve. Refuses to say whether a rollout waits for one: the record does (de
 from __future__ import annotations
 
 import base64
+import os
+import pwd
 import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.storage import Record
@@ -89,6 +92,13 @@ def proposer(tags: Mapping[str, str], account: str) -> str:
         if name := tags.get(f"dagster/{kind}_name"):
             return f"{kind} {name}"
     return tags.get(LAUNCHED_BY, "") or account
+
+
+def account() -> str:
+    """The login name of whoever runs this; the number of the account where it has no name, as in a container."""
+    with suppress(KeyError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    return f"uid {os.getuid()}"
 
 
 def _name(signature: Path, signers: Path) -> str:

@@ -29,9 +29,16 @@ class ArmStatus(Record):
     """What one arm did in this stage."""
 
     requests: float
+    users: float | None = None
+    """Distinct ones; None where the router does not know users."""
     graded: float
     quality: Estimate
-    errors: float
+    errors: float | None = None
+    """Share of requests that got no answer; None without requests."""
+    slow: float | None = None
+    """Share of requests over the frozen threshold."""
+    labelled: float | None = None
+    """Share of the answers that can be graded which are."""
 
 
 class RolloutStatus(Record):
@@ -47,7 +54,8 @@ class RolloutStatus(Record):
     since: float | None = None
     """Seconds since the epoch at which phase and stage became what they are."""
     stage: int = 0
-    stages: int = 0
+    weights: tuple[int, ...] = ()
+    """Percent on the canary, stage by stage."""
     weight: int = 0
     """Percent on the canary that the record asks for."""
     router: int | None = None
@@ -62,6 +70,8 @@ class RolloutStatus(Record):
     dwell_s: float = 0.0
     wanted_dwell_s: float = 0.0
     wanted_graded: int = 0
+    slow_over_s: float | None = None
+    """Seconds over which a request is slow; None until that is frozen."""
     canary: ArmStatus | None = None
     champion: ArmStatus | None = None
     """What the canary is compared with; at 100%, the champion's stage before."""
@@ -91,7 +101,7 @@ def status(
             "since": events[state.turn - 1].at,
             "by": lasting[0] if lasting else "",
             "stage": state.stage,
-            "stages": len(policy.weights),
+            "weights": policy.weights,
             "weight": state.canary_weight,
             "router": split.canary_weight if split is not None and split.rollout == state.rollout else None,
             "reason": state.reason,
@@ -111,7 +121,8 @@ def status(
 
 def _arm(counts: Counts) -> ArmStatus:
     quality = share(counts.correct, round(counts.graded))
-    return ArmStatus(requests=counts.requests, graded=counts.graded, quality=quality, errors=counts.errors)
+    errors = counts.errors / counts.requests if counts.requests else None
+    return ArmStatus(requests=counts.requests, graded=counts.graded, quality=quality, errors=errors)
 
 
 def _waits_for(state: RolloutState) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from assets.resources import Deployment, deployment
 from jobs.preference_tuning import rollout_decision
-from jobs.rollout import main
+from jobs.rollout.__main__ import main
 from pipeline import audit
 from pipeline.rollout.controller import RolloutPorts, tick
 from pipeline.rollout.record import Phase, RolloutState, RolloutStep, append, read_state, step_event
