@@ -50,8 +50,9 @@ def follow(
 
 def change_line(report: RolloutStatus) -> str:
     """What a line without a terminal says; it is printed when it changes."""
-    stands = f"{report.phase}, {report.weight}% on the canary: {report.reason}" if report.rollout else "no rollout yet"
-    return f"{report.model} {report.rollout} {stands}"
+    if not report.rollout:
+        return f"{report.model} no rollout yet"
+    return f"{report.model} {report.rollout} {report.phase}, {report.weight}% on the canary: {report.reason}"
 
 
 def screen(report: RolloutStatus | None, fault: str, width: int, height: int, now: float) -> str:
