@@ -2,7 +2,9 @@
 
 from assets.resources import Deployment
 from pipeline.registry.versions import project
-from pipeline.rollout.controller import RolloutPorts
+from pipeline.rollout.notices import tell
+from pipeline.rollout.ports import RolloutPorts
+from pipeline.rollout.record import RolloutState
 from pipeline.rollout.router import LocalRouter, TrafficSplit
 
 
@@ -13,8 +15,11 @@ def split_of(settings: Deployment) -> TrafficSplit:
 
 def ports_of(settings: Deployment, registry: bool = True) -> RolloutPorts:
     """`registry`: whether MLflow's aliases follow at once; else at the next tick."""
-    store, name = settings.store(), settings.recipe().base_model.name
-    if not registry:
-        return RolloutPorts(store, name, split_of(settings), lambda state: None)
-    uri = settings.tracking_uri()
-    return RolloutPorts(store, name, split_of(settings), lambda state: project(uri, state))
+    store, name, url = settings.store(), settings.recipe().base_model.name, settings.notify_url()
+    uri = settings.tracking_uri() if registry else ""
+
+    def follow(state: RolloutState) -> None:
+        if registry:
+            project(uri, state)
+
+    return RolloutPorts(store, name, split_of(settings), follow, notify=lambda now: tell(store, name, url, now))

@@ -10,6 +10,7 @@ from jobs.rollout import DONE, AddCommand
 from jobs.rollout.ports import split_of
 from jobs.rollout.view import view
 from pipeline.rollout.record import read_events
+from pipeline.rollout.router import Split, Unsettled
 from pipeline.rollout.status import RolloutStatus, status
 
 
@@ -22,7 +23,15 @@ def add_to(add: AddCommand) -> None:
 def read_status(settings: Deployment) -> RolloutStatus:
     """The latest rollout of the deployment's model."""
     store, name = settings.store(), settings.recipe().base_model.name
-    return status(name, settings.champion(), read_events(store, name), split_of(settings).read())
+    return status(name, settings.champion(), read_events(store, name), read_split(settings), time.time())
+
+
+def read_split(settings: Deployment) -> Split | Unsettled | None:
+    """What the router reads; a router that cannot be read is no reason not to show the record."""
+    try:
+        return split_of(settings).read()
+    except Exception as error:  # boundary: any router
+        return Unsettled(reason=f"nothing: {error}")
 
 
 def terminal_width() -> int:

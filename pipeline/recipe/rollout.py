@@ -117,8 +117,9 @@ class Rollout(Section):
     """Percent of traffic that stays with the champion at the last weight, to compare with until the promotion."""
     shadow_share: Share = 0.0
     """Share of first turns that is also sent to the candidate before it gets traffic; nobody sees those answers."""
-    min_canary_requests: PositiveInt = 50
-    """Too little traffic holds; it never advances."""
+    min_canary_requests: PositiveInt | Literal["auto"] = "auto"
+    """Graded canary answers at which a stage is judged, once: too few wait, and never advance. auto: as many as prove,
+    four times in five, that an equal canary is no worse than `max_quality_drop` (1,518 at 5% where 70% are right)."""
     max_quality_drop: Share = 0.03
     """Fall of the share of right answers, champion to canary (seed: 3 percentage points): a stage ends when it is
     proven to be less (one-sided 5%); the canary is rolled back once it is proven to be more."""

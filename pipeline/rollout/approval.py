@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.storage import Record
+from pipeline.rollout.record import ApprovalRecord, Proposal
 
 NAMESPACE = "preference-tuning"
 """What a signature is for: one that was made for git or for files is refused."""
@@ -27,20 +27,10 @@ VERIFIES_WITHIN_S = 20
 _GOOD = re.compile(r"with \S+ key (SHA256:\S+)")
 
 
-class SignedApproval(Record):
-    """Who approved, by which key, and the signature itself: whoever doubts it later checks it again."""
-
-    by: str
-    """Name of the key in the file of signers."""
-    key: str
-    """Fingerprint of the key, as `ssh-keygen -l` shows it."""
-    signature: str
-    """As `ssh-keygen -Y sign` wrote it."""
-
-
-def approval_line(rollout: str, model_digest: str, bundle_digest: str) -> str:
+def approval_line(proposal: Proposal) -> str:
     """What is signed, to the byte: one line with its end."""
-    return f"approve rollout {rollout} model {model_digest} evidence {bundle_digest}\n"
+    version, bundle = proposal.version, proposal.bundle_digest
+    return f"approve rollout {proposal.rollout} model {version.model.digest} evidence {bundle}\n"
 
 
 def sign(line: str, key: Path) -> str:
@@ -54,12 +44,13 @@ def sign(line: str, key: Path) -> str:
     return done.stdout
 
 
-def verified(signature: str, line: str, signers: Path, proposed_by: str) -> SignedApproval:
-    """Who signed this line. `signers`: names and public keys, in the format of ssh-keygen's ALLOWED SIGNERS.
+def verified(signature: str, proposal: Proposal, signers: Path) -> ApprovalRecord:
+    """The approval of exactly this proposal that a signature is; whoever doubts it later checks the signature again.
 
-    Raises ValueError for a signature of another line, by nobody of the file, by a key of several names, or by who
-    proposed the candidate.
+    `signers`: names and public keys, in the format of ssh-keygen's ALLOWED SIGNERS. Raises ValueError for a signature
+    of another line, by nobody of the file, by a key of several names, or by who proposed the candidate.
     """
+    line, proposed_by = approval_line(proposal), proposal.proposed_by
     if not signers.is_file():
         raise ValueError(f"There is no file {signers}. Name the people who may approve in it, a line for each key.")
     with tempfile.TemporaryDirectory(prefix="approval-") as folder:
@@ -77,7 +68,14 @@ def verified(signature: str, line: str, signers: Path, proposed_by: str) -> Sign
         raise ValueError("Who proposed the candidate is not on record, and nobody approves their own. Propose it anew.")
     if same_person(by, proposed_by):
         raise ValueError(f"{by} proposed this candidate as {proposed_by}. Ask somebody else of {signers} to approve.")
-    return SignedApproval(by=by, key=key.group(1), signature=signature)
+    return ApprovalRecord(
+        rollout=proposal.rollout,
+        model_digest=proposal.version.model.digest,
+        bundle_digest=proposal.bundle_digest,
+        by=by,
+        key=key.group(1),
+        signature=signature,
+    )
 
 
 def same_person(signer: str, account: str) -> bool:

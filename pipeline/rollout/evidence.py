@@ -2,16 +2,34 @@
 
 Unit = what the router randomised: a user where it is sticky, else the request. An arm's variances are those of users,
 who come back, so each arm is kept as one tally a unit. The tally of a stage is an object of its own beside the record;
-an event holds its sums, which is all that the rules need, and its digest.
+an event holds its sums, which is all that the rules need, and its digest. A stage goes like this:
+
+    evidence, tally = evidence.fresh(), StageTally()
+    look = port.look(split, LookRequest(..., graded_since=evidence.graded_until, slow_over_s=evidence.slow_over_s))
+    tally = tally.plus(look, evidence.slow_over_s)
+    evidence = summed(tally, evidence, policy)
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from pipeline.rollout.latency import Latencies, frozen_threshold
+from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.policy import Unit as Unit
+from pipeline.rollout.shares import Ratio, ratio, variance
 from pipeline.storage import Record
 
-Unit = Literal["user", "request"]
+MIN_GRADED = 30
+"""Graded requests in each arm below which the normal approximation is not to be trusted."""
+BASIS_GRADED = 100
+"""Graded answers of the champion that a sample size is fixed on."""
+POWER_Z = 2.486
+"""1.645 + 0.841: a one-sided test at 5% that passes an equal canary four times in five."""
 
 
 class UnitCounts(Record):
@@ -19,19 +37,14 @@ class UnitCounts(Record):
 
     requests: float = 0
     graded: float = 0
-    """Requests whose answer could be graded; quality is `correct / graded`."""
+    """Answers that were graded; quality is `correct / graded`. They may be to requests of an earlier look."""
     correct: float = 0
     errors: float = 0
     """Requests that got no answer; an answer that another arm gave is one of these too."""
     slow: float = 0
     """Requests that took longer than the frozen threshold."""
-
-
-class Latencies(Record):
-    """A histogram of seconds: `counts[i]` requests took at most `edges_s[i]` and more than the edge before."""
-
-    edges_s: tuple[float, ...] = ()
-    counts: tuple[float, ...] = ()
+    ungraded: float = 0
+    """Answers that should have a grade by now and have none: their share is compared between the arms."""
 
 
 class ArmLook(Record):
@@ -40,8 +53,10 @@ class ArmLook(Record):
     units: dict[str, UnitCounts]
     """By salted hash of the unit's id. Where the unit is the request: one entry, "", with the sums."""
     latencies: Latencies = Latencies()
-    ungraded: float = 0
-    """Requests that should have a grade and have none yet: their share is compared between the arms."""
+
+    def sum(self) -> UnitCounts:
+        sums = {name: sum(getattr(each, name) for each in self.units.values()) for name in UnitCounts.model_fields}
+        return UnitCounts(**sums)
 
 
 class LiveMetrics(Record):
@@ -67,3 +82,181 @@ class LookRequest(Record):
     """The window ends here or before."""
     slow_over_s: float | None
     """Requests that took longer are counted as slow; None until the threshold is frozen."""
+    graded_since: float | None = None
+    """Grades are of requests from here until `graded_until`, so that one that comes late is counted, and once; None:
+    from `since`."""
+
+
+class UnitTally(Record):
+    """What one unit did in one arm during a stage."""
+
+    requests: float = 0
+    graded: float = 0
+    correct: float = 0
+    errors: float = 0
+    slow: float = 0
+    ungraded: float = 0
+    timed: float = 0
+    """Requests that were compared with the frozen threshold."""
+
+    def plus(self, seen: UnitCounts, timed: bool) -> UnitTally:
+        return UnitTally(
+            requests=self.requests + seen.requests,
+            graded=self.graded + seen.graded,
+            correct=self.correct + seen.correct,
+            errors=self.errors + seen.errors,
+            slow=self.slow + (seen.slow if timed else 0),
+            ungraded=self.ungraded + seen.ungraded,
+            timed=self.timed + (seen.requests if timed else 0),
+        )
+
+
+class StageTally(Record):
+    """What each unit did during a stage. Written before the event that names its digest."""
+
+    champion: dict[str, UnitTally] = Field(default_factory=dict[str, UnitTally])
+    canary: dict[str, UnitTally] = Field(default_factory=dict[str, UnitTally])
+    latencies: Latencies = Latencies()
+    """The champion's, until they freeze the threshold."""
+    silent: float = 0
+    """Requests to the canary since it last answered one."""
+    graded_until: float | None = None
+    """Until when grades of the stage's own requests were counted."""
+
+    def plus(self, look: LiveMetrics, slow_over_s: float | None) -> StageTally:
+        """With one more look.
+
+        `slow_over_s` is what the look was asked with. None: none of its requests is compared with the threshold, which
+        is right too while one slot's replicas carry twice the load of the other's.
+        """
+        seen = look.canary.sum()
+        timed = slow_over_s is not None
+        return StageTally(
+            champion=_added(self.champion, look.champion.units, timed),
+            canary=_added(self.canary, look.canary.units, timed),
+            latencies=Latencies() if timed else self.latencies.plus(look.champion.latencies),
+            silent=self.silent + seen.requests if seen.requests <= seen.errors else 0,
+            graded_until=max(look.graded_until, look.window_start if self.graded_until is None else self.graded_until),
+        )
+
+
+def _added(tallies: Mapping[str, UnitTally], units: Mapping[str, UnitCounts], timed: bool) -> dict[str, UnitTally]:
+    return {**tallies, **{name: tallies.get(name, UnitTally()).plus(seen, timed) for name, seen in units.items()}}
+
+
+class ArmSums(Record):
+    """One arm of a stage: four shares, each with its spread over units."""
+
+    quality: Ratio = Ratio()
+    """Right answers of graded ones."""
+    errors: Ratio = Ratio()
+    """Requests without an answer of all; its units are those that were seen at all."""
+    slow: Ratio = Ratio()
+    """Requests over the threshold of those compared with it."""
+    coverage: Ratio = Ratio()
+    """Graded answers of those that should be."""
+
+    @property
+    def requests(self) -> float:
+        return self.errors.trials
+
+    @property
+    def users(self) -> float:
+        """1 where the unit is the request."""
+        return self.errors.units
+
+    @property
+    def graded(self) -> float:
+        return self.quality.trials
+
+    @property
+    def correct(self) -> float:
+        return self.quality.hits
+
+    def minus(self, before: ArmSums) -> ArmSums:
+        """What came after `before`."""
+        return ArmSums(**{name: getattr(self, name).minus(getattr(before, name)) for name in ArmSums.model_fields})
+
+
+class Basis(Record):
+    """What the sample size of a stage is fixed on, so that nobody chooses it by the effect."""
+
+    quality: float
+    """The champion's share of right answers when a hundred of its answers were graded; never 0 or 1."""
+    design_effect: float | None = None
+    """Times the variance that independent requests would have: measured once, when those would have been enough."""
+
+
+class LiveEvidence(Record):
+    """What the looks of one stage add up to: all that the rules need."""
+
+    champion: ArmSums = ArmSums()
+    """At the last stage, the holdback."""
+    canary: ArmSums = ArmSums()
+    both: float = 0
+    """Units that were seen in both arms."""
+    silent: float = 0
+    """Requests to the canary since it last answered one."""
+    slow_over_s: float | None = None
+    """Frozen once in a rollout: the limit times the champion's p99, upper end."""
+    basis: Basis | None = None
+    graded_until: float | None = None
+    """What the next look asks for as `graded_since`."""
+    settled: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
+    """Champion and canary when a person resumed the stage: what their shares of the traffic and of the grades were by
+    then is settled."""
+    settled_both: float = 0
+
+    def fresh(self) -> LiveEvidence:
+        """Where the next stage starts from, with a tally of its own: nothing but the threshold."""
+        return LiveEvidence(slow_over_s=self.slow_over_s)
+
+    def resumed(self) -> LiveEvidence:
+        """Where a stage that was held goes on: harm goes on being proven, shares of the traffic are seen anew."""
+        return self.model_copy(update={"settled": (self.champion, self.canary), "settled_both": self.both})
+
+
+def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> LiveEvidence:
+    """The sums of a stage's tally; what was frozen before stays so."""
+    champion, canary = arm_sums(_columns(tally.champion)), arm_sums(_columns(tally.canary))
+    return LiveEvidence(
+        champion=champion,
+        canary=canary,
+        both=0 if policy.unit == "request" else len(tally.champion.keys() & tally.canary.keys()),
+        silent=tally.silent,
+        slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
+        basis=_fixed(before.basis, champion, canary, policy),
+        graded_until=tally.graded_until,
+        settled=before.settled,
+        settled_both=before.settled_both,
+    )
+
+
+def arm_sums(units: Mapping[str, NDArray[np.float64]]) -> ArmSums:
+    """`units`: the fields of UnitTally, an array of shape (units,) each."""
+    return ArmSums(
+        quality=ratio(units["correct"], units["graded"]),
+        errors=ratio(units["errors"], units["requests"]),
+        slow=ratio(units["slow"], units["timed"]),
+        coverage=ratio(units["graded"], units["graded"] + units["ungraded"]),
+    )
+
+
+def _columns(tallies: Mapping[str, UnitTally]) -> dict[str, NDArray[np.float64]]:
+    names = list(UnitTally.model_fields)
+    rows = np.array([[getattr(each, name) for name in names] for each in tallies.values()], dtype=np.float64)
+    return dict(zip(names, rows.reshape(-1, len(names)).T, strict=True))
+
+
+def _fixed(basis: Basis | None, champion: ArmSums, canary: ArmSums, policy: RolloutPolicy) -> Basis | None:
+    if basis is None:
+        quality = (champion.correct + 1) / (champion.graded + 2)
+        return Basis(quality=quality) if champion.graded >= BASIS_GRADED else None
+    if basis.design_effect is not None or min(champion.graded, canary.graded) <= 0:
+        return basis
+    independent = basis.quality * (1 - basis.quality) * (1 / champion.graded + 1 / canary.graded)
+    if independent > (policy.max_quality_drop / POWER_Z) ** 2:
+        return basis
+    arms = champion.quality, canary.quality
+    spread = sum(variance(arm, policy.unit) for arm in arms) / sum(variance(arm, "request") for arm in arms)
+    return basis.model_copy(update={"design_effect": spread})

@@ -58,7 +58,7 @@ def notices(events: Sequence[RolloutEvent]) -> list[Notice]:
         disobeyed = event.missed and event.phase is before is Phase.ROLLING_BACK
         unread = unread + 1 if disobeyed else 0
         by = event.by or (by if event.phase in (Phase.ROLLING_BACK, *TERMINAL) else "")
-        if words := _words(event, before, unread, by):
+        if words := _words(event, before, proposal, unread, by):
             version = proposal.version
             subject = f"{version.name} version {version.version} ({version.model.digest[:12]})"
             result.append(Notice(event.epoch, f"{subject}, rollout {event.rollout}: {words}"))
@@ -109,12 +109,14 @@ def _after_try(box: Outbox, error: str, waiting: Sequence[Notice], now: float) -
     return Outbox(sent=waiting[0].epoch - 1, failures=box.failures + 1, retry_at=now + pause)
 
 
-def _words(event: RolloutEvent, before: Phase, unread: int, by: str) -> str:
+def _words(event: RolloutEvent, before: Phase, proposal: Proposal, unread: int, by: str) -> str:
     moved, decide = event.phase is not before, "Decide: python -m jobs.rollout status"
     if unread == NOT_OBEYED_AFTER:
         return f"NOT OBEYED. It is to go back to 0%, and the router does not read that. {decide}"
     if not moved:
         return ""
+    if event.phase is Phase.GATED and proposal.policy.needs_approval:
+        return "APPROVAL WANTED before its first weight: python -m jobs.rollout approve"
     if event.phase is Phase.HELD:
         return f"HELD: {_reason(event, by)} {decide}"
     if event.phase is Phase.ROLLED_BACK:

@@ -83,7 +83,8 @@ def sentences(report: RolloutStatus, now: float) -> list[Line]:
             Line("waits for", report.waits_for),
         ]
     candidate = report.candidate
-    read = "no split of this rollout" if report.router is None else f"{report.router}%"
+    unread = report.router_reason or "no split of this rollout"
+    read = unread if report.router is None else f"{report.router}%"
     lines = [
         Line("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.digest[:12]})"),
         Line("iteration", candidate.iteration),

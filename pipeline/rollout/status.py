@@ -5,15 +5,20 @@ Owns the account. Refuses to decide, to move traffic and to read a clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import assert_never
 
-from pipeline.estimate import Estimate, share
-from pipeline.rollout.decision import Action, may_be_aborted
-from pipeline.rollout.policy import Counts
+from pipeline.estimate import Z95, Estimate
+from pipeline.rollout.advance import wanted_graded
+from pipeline.rollout.decision import decisions
+from pipeline.rollout.evidence import ArmSums
+from pipeline.rollout.fold import fold
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, fold
-from pipeline.rollout.router import Split
+from pipeline.rollout.record import Action, Phase, RolloutEvent, RolloutState
+from pipeline.rollout.router import Split, Unsettled
+from pipeline.rollout.shares import Ratio, variance
 from pipeline.storage import Record
 
 
@@ -60,6 +65,8 @@ class RolloutStatus(Record):
     """Percent on the canary that the record asks for."""
     router: int | None = None
     """Percent on the canary that the router reads; None when it reads no split of this rollout."""
+    router_reason: str = ""
+    """Why it reads none, where it says so."""
     reason: str = ""
     by: str = ""
     """Who decided that, where a person did."""
@@ -74,13 +81,13 @@ class RolloutStatus(Record):
     """Seconds over which a request is slow; None until that is frozen."""
     canary: ArmStatus | None = None
     champion: ArmStatus | None = None
-    """What the canary is compared with; at 100%, the champion's stage before."""
+    """What the canary is compared with; at the last stage, the holdback."""
     waits_for: str = ""
     decisions: tuple[Action, ...] = ()
 
 
 def status(
-    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | None
+    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | Unsettled | None, now: float
 ) -> RolloutStatus:
     """`events`: the whole log. `serving`: the champion. `split`: what the router reads. Pure."""
     state = fold(events)
@@ -91,7 +98,6 @@ def status(
         return bare.model_copy(update={"waits_for": "a candidate that passes the gate"})
     version, policy = state.proposal.version, state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
-    decisions: tuple[Action, ...] = ("resume", "abort") if state.phase is Phase.HELD else ("abort",)
     by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
     lasting = [e.by for e in by_people if e.epoch == state.turn or e.phase is Phase.ROLLING_BACK]
     return bare.model_copy(
@@ -101,28 +107,54 @@ def status(
             "since": events[state.turn - 1].at,
             "by": lasting[0] if lasting else "",
             "stage": state.stage,
-            "weights": policy.weights,
+            "weights": tuple(policy.weight_at(stage) for stage in range(len(policy.weights))),
             "weight": state.canary_weight,
-            "router": split.canary_weight if split is not None and split.rollout == state.rollout else None,
+            "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
+            "router_reason": split.reason if isinstance(split, Unsettled) else "",
             "reason": state.reason,
             "looks": state.looks,
             "last_look": looked[-1].reason if looked else "",
             "last_look_at": looked[-1].at if looked else None,
             "dwell_s": state.dwell_s,
             "wanted_dwell_s": policy.dwell_s[state.stage],
-            "wanted_graded": policy.min_canary_requests,
-            "canary": _arm(state.evidence.canary),
-            "champion": _arm(state.evidence.baseline()),
+            "wanted_graded": _wanted(state),
+            "slow_over_s": state.evidence.slow_over_s,
+            "canary": _arm(state.evidence.canary, policy),
+            "champion": _arm(state.evidence.champion, policy),
             "waits_for": _waits_for(state),
-            "decisions": decisions if may_be_aborted(state) else (),
+            "decisions": decisions(state, now),
         }
     )
 
 
-def _arm(counts: Counts) -> ArmStatus:
-    quality = share(counts.correct, round(counts.graded))
-    errors = counts.errors / counts.requests if counts.requests else None
-    return ArmStatus(requests=counts.requests, graded=counts.graded, quality=quality, errors=errors)
+def _arm(counts: ArmSums, policy: RolloutPolicy) -> ArmStatus:
+    return ArmStatus(
+        requests=counts.requests,
+        users=counts.users if policy.unit == "user" else None,
+        graded=counts.graded,
+        quality=_estimate(counts.quality, policy),
+        errors=_share(counts.errors),
+        slow=_share(counts.slow),
+        labelled=_share(counts.coverage),
+    )
+
+
+def _estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
+    """A share with its 95% interval, of users who come back; from 0 to 1 while too little is known."""
+    if not ratio.trials:
+        return Estimate(value=None, low=None, high=None, n=0)
+    width = Z95 * math.sqrt(variance(ratio, policy.unit))
+    value, n = ratio.share, round(ratio.trials)
+    return Estimate(value=value, low=max(0.0, value - width), high=min(1.0, value + width), n=n)
+
+
+def _share(ratio: Ratio) -> float | None:
+    return ratio.share if ratio.trials else None
+
+
+def _wanted(state: RolloutState) -> int:
+    assert state.proposal is not None, "without a rollout there is nothing to wait for"
+    return wanted_graded(state.evidence, state.proposal.policy, state.proposal.policy.weight_at(state.stage))
 
 
 def _waits_for(state: RolloutState) -> str:
@@ -131,19 +163,25 @@ def _waits_for(state: RolloutState) -> str:
     match state.phase:
         case Phase.PROPOSED:
             return "a look at the files of both models"
-        case Phase.GATED:
-            return f"its first weight, {policy.weights[0]}%"
+        case Phase.GATED if policy.needs_approval:
+            return "a person: approve or abort it"
+        case Phase.GATED | Phase.APPROVED:
+            return f"its slot to serve it, then its first weight, {policy.weights[0]}%"
+        case Phase.SHADOWING:
+            return (
+                f"the next look, and {_wanted(state) - state.evidence.canary.graded:.0f} graded answers to copies more"
+            )
         case Phase.SHIFTING:
             return f"the router to read {state.canary_weight}%"
         case Phase.OBSERVING:
             seconds = max(0.0, policy.dwell_s[state.stage] - state.dwell_s)
-            graded = max(0.0, policy.min_canary_requests - state.evidence.canary.graded)
+            graded = max(0.0, _wanted(state) - state.evidence.canary.graded)
             return f"the next look, and {seconds:.0f} s with metrics and {graded:.0f} graded canary requests more"
         case Phase.HELD:
             return "a person: resume or abort it"
         case Phase.ROLLING_BACK:
             return "the router to read 0%"
-        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED:
+        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED | Phase.SUPERSEDED:
             return "the next candidate that passes the gate"
         case _:
             assert_never(state.phase)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.estimate import Estimate
-from pipeline.rollout.record import Phase
+from pipeline.recipe import Rollout
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.record import ModelVersion, Phase, Proposal
 from pipeline.rollout.status import ArmStatus, Candidate, RolloutStatus
+from pipeline.storage import ModelRef
 
 NOW = 1_800_000_000.0
 
@@ -48,4 +51,20 @@ def bare() -> RolloutStatus:
     """A model that was never rolled out."""
     return RolloutStatus(
         model="desk", serving_version=0, serving_digest="77aa" * 16, phase=Phase.IDLE, waits_for="a candidate"
+    )
+
+
+def proposal(
+    rollout: str = "3f9c1a2b4d5e", digest: str = "8c1d" * 16, bundle: str = "b07d" * 16, proposed_by: str = ""
+) -> Proposal:
+    candidate = ModelRef(uri="candidate", digest=digest)
+    version = ModelVersion(name="desk", version=7, run_id="run", model=candidate, adapter=candidate, iteration="5d0c")
+    return Proposal(
+        rollout=rollout,
+        version=version,
+        champion=ModelRef(uri="base", digest="77aa" * 16),
+        verdict="PASS",
+        bundle_digest=bundle,
+        policy=policy_of(Rollout()).model_copy(update={"needs_approval": True}),
+        proposed_by=proposed_by,
     )

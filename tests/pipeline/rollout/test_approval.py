@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.rollout.approval import NAMESPACE, SignedApproval, approval_line, proposer, sign, verified
+from pipeline.rollout.approval import NAMESPACE, approval_line, proposer, sign, verified
+from pipeline.rollout.record import ApprovalRecord, fits
+from tests.pipeline.rollout.reports import proposal
 from tests.pipeline.rollout.signers import needs_ssh_keygen, new_key, signer_line, signers_file
 
-LINE = approval_line("3f9c1a2b4d5e", "8" * 64, "b" * 64)
+MADE = proposal(proposed_by="bob")
+LINE = approval_line(MADE)
 
 
 @pytest.fixture
@@ -21,8 +24,8 @@ def signers(tmp_path: Path, ada: Path) -> Path:
     return signers_file(tmp_path, signer_line("ada@example.org", ada))
 
 
-def asked(signature: str, signers: Path, line: str = LINE, proposed_by: str = "bob") -> SignedApproval:
-    return verified(signature, line, signers, proposed_by)
+def asked(signature: str, signers: Path, proposed_by: str = "bob") -> ApprovalRecord:
+    return verified(signature, proposal(proposed_by=proposed_by), signers)
 
 
 @needs_ssh_keygen
@@ -30,17 +33,17 @@ def test_an_approval_has_the_name_of_the_key_that_signed(ada: Path, signers: Pat
     approval = asked(sign(LINE, ada), signers)
     fingerprint = subprocess.run(["ssh-keygen", "-l", "-f", ada], capture_output=True, text=True, check=True).stdout
     assert approval.by == "ada@example.org"
+    assert fits(MADE, approval)
     assert approval.key in fingerprint.split()
     assert asked(approval.signature, signers) == approval
 
 
 @needs_ssh_keygen
-@pytest.mark.parametrize("changed", range(3), ids=["rollout", "model", "evidence"])
-def test_a_signature_of_another_line_is_refused(changed: int, ada: Path, signers: Path) -> None:
-    words = ["3f9c1a2b4d5e", "8" * 64, "b" * 64]
-    words[changed] = "0" * len(words[changed])
+@pytest.mark.parametrize("changed", ["rollout", "digest", "bundle"])
+def test_a_signature_of_another_line_is_refused(changed: str, ada: Path, signers: Path) -> None:
+    other = proposal(**{changed: "0" * 12})
     with pytest.raises(ValueError, match=r"not of this line.*sign exactly: approve rollout 3f9c1a2b4d5e"):
-        asked(sign(approval_line(*words), ada), signers)
+        asked(sign(approval_line(other), ada), signers)
 
 
 @needs_ssh_keygen

@@ -1,0 +1,126 @@
+"""The advance test: taken once a stage, when its dwell and its sample are complete, and never peeked at.
+
+Non-inferiority at one-sided 5%: the canary passes when its quality is proven to be less than the margin below the
+champion's. The sample is fixed before: on the champion's share of right answers once a hundred are graded, and on the
+clustering measured when that many independent answers would have been enough. Neither knows the effect.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pipeline.rollout.evidence import MIN_GRADED, POWER_Z, LiveEvidence
+from pipeline.rollout.harm import MIN_ERRORS, quality_drop
+from pipeline.rollout.latency import P99
+from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.shares import MIN_USERS, enough, variance
+
+LEVEL_Z = 1.645
+"""One-sided 5%."""
+ERROR_RATE = 0.01
+"""The champion's error rate that a rollout without grades is planned for, where it has fewer errors."""
+
+
+def sample_size(quality: float, margin: float, weight: float, design_effect: float = 1.0) -> float:
+    """Graded canary answers for power .8 when both models are equal; infinite without a margin or a champion.
+
+    `quality`: share of right answers. `weight`: percent on the canary, the rest being the champion's.
+    """
+    if margin <= 0 or weight >= 100:
+        return math.inf
+    return math.ceil(design_effect * quality * (1 - quality) * (POWER_Z / margin) ** 2 / (1 - weight / 100))
+
+
+def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
+    """Graded canary answers at which the advance test is taken; 0 where none can be graded (`wanted_requests`).
+
+    With `auto`, what is known so far until `evidence.basis` is complete, and fixed from then on.
+    """
+    if not policy.gradable:
+        return 0
+    if policy.min_canary_requests != "auto":
+        return policy.min_canary_requests
+    basis = evidence.basis
+    quality, design_effect = (basis.quality, basis.design_effect or 1.0) if basis else (0.5, 1.0)
+    wanted = sample_size(quality, policy.max_quality_drop, weight, design_effect)
+    if wanted == math.inf:
+        raise ValueError(
+            f"At a margin of {policy.max_quality_drop:g} and {weight}% on the canary no number of answers is enough. "
+            "Set rollout.max_quality_drop above 0, or rollout.min_canary_requests to a number."
+        )
+    if basis is None or basis.design_effect is None:  # what the clustering costs is not measured yet
+        wanted = max(wanted, evidence.canary.graded + 1)
+    return int(wanted)
+
+
+def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
+    """Canary requests at which the advance test is taken where nothing can be graded; else 0.
+
+    With `auto`, as many as see an error rate at the limit with power .8.
+    """
+    if policy.gradable:
+        return 0
+    if policy.min_canary_requests != "auto":
+        return policy.min_canary_requests
+    limit, share, champion = policy.max_error_rate_ratio, weight / 100, evidence.champion.errors
+    rate = max(ERROR_RATE, champion.share if champion.trials >= MIN_GRADED else 0.0)
+    odds = (1 - rate) / rate * (1 + share / (1 - share))
+    return math.ceil(POWER_Z**2 * odds / max(limit - 1, 0.1) ** 2)
+
+
+def awaited(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> str:
+    """What the sample still lacks, or "" when the advance test may be taken once the dwell is over."""
+    for what, seen, wanted in (
+        ("graded canary answers", evidence.canary.graded, wanted_graded(evidence, policy, weight)),
+        ("canary requests", evidence.canary.requests, wanted_requests(evidence, policy, weight)),
+    ):
+        if seen < wanted:
+            return f"{seen:.0f} of {wanted} {what}"
+    return ""
+
+
+def shortfall(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
+    """Why the advance test fails, with its numbers; or "". Take it once, when nothing is awaited."""
+    return _quality(evidence, policy) or _errors(evidence, policy) or _latency(evidence, policy)
+
+
+def _quality(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
+    if not policy.gradable:
+        return ""
+    arms = evidence.champion.quality, evidence.canary.quality
+    for name, arm in zip(("champion", "canary"), arms, strict=True):
+        if arm.trials < MIN_GRADED:
+            return f"the {name} has {arm.trials:.0f} graded answers, {MIN_GRADED} needed to compare"
+        if not enough(arm, policy.unit, MIN_GRADED):
+            return (
+                f"the {name} has {arm.units:.0f} users with graded answers, {MIN_USERS} needed: harm of quality cannot "
+                "be proven at this weight. Give the stage a larger one"
+            )
+    drop, error = quality_drop(evidence), math.sqrt(sum(variance(arm, policy.unit) for arm in arms))
+    if drop + LEVEL_Z * error < policy.max_quality_drop:
+        return ""
+    return (
+        f"quality fell by {drop:.3f} +- {LEVEL_Z * error:.3f}: not proven to be less than {policy.max_quality_drop:g} "
+        f"with {evidence.canary.graded:.0f} graded canary answers"
+    )
+
+
+def _errors(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
+    canary, champion, limit = evidence.canary.errors, evidence.champion.errors, policy.max_error_rate_ratio
+    if canary.hits < MIN_ERRORS or champion.trials <= 0:
+        return ""
+    error = math.sqrt(variance(canary, policy.unit) + limit**2 * variance(champion, policy.unit))
+    if canary.share - limit * champion.share <= LEVEL_Z * error:
+        return ""
+    return f"errors went from {champion.share:.4f} to {canary.share:.4f}, over {limit:g} times"
+
+
+def _latency(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
+    canary, champion = evidence.canary.slow, evidence.champion.slow
+    if canary.hits < MIN_ERRORS or champion.trials <= 0:
+        return ""
+    own, other = variance(canary, policy.unit), variance(champion, policy.unit)
+    over_limit = canary.share - (1 - P99) > LEVEL_Z * math.sqrt(own)
+    if not (over_limit and canary.share - champion.share > LEVEL_Z * math.sqrt(own + other)):
+        return ""
+    return f"{canary.share:.1%} of the canary's requests took over {evidence.slow_over_s:.3g} s, which 1% should"

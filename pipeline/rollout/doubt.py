@@ -1,0 +1,114 @@
+"""What makes a stage's evidence doubtful, so that a person is asked: not harm, but arms that can't be compared.
+
+Shares of traffic and of grades are tested at every look, by distinct users where the router is sticky: one user's many
+requests are no sign of a wrong split. Also says what a rollout cannot see at all.
+"""
+
+from __future__ import annotations
+
+from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence, LiveMetrics
+from pipeline.rollout.latency import MIN_TIMED
+from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.sequences import proven
+from pipeline.rollout.shares import MIN_USERS, enough, variance
+
+SHARE_ALPHA = 0.001
+"""Level at which an observed share contradicts the intended one, over all looks of a stage."""
+SHARE_SCALE = 0.02
+COVERAGE_SCALE = 0.05
+"""Effects that the sequences are sharpest for."""
+
+
+def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:
+    """Why a look carries no evidence, or "". Windows must follow each other, or requests would count twice.
+
+    Judges the structure alone: a look at which nothing was graded or answered counts, and may be harm.
+    """
+    if look is None:
+        return "no metrics"
+    for name, arm in (("champion", look.champion), ("canary", look.canary)):
+        for key, unit in arm.units.items():
+            if not (
+                0 <= unit.correct <= unit.graded < float("inf")
+                and 0 <= unit.errors <= unit.requests < float("inf")
+                and 0 <= unit.slow <= unit.requests
+                and 0 <= unit.ungraded < float("inf")
+            ):
+                return f"{name} counts make no sense: {unit!r}"
+            if (key == "") != (policy.unit == "request"):
+                return f"{name} counts are not by {policy.unit}, which is what the router randomises"
+        if arm.latencies.malformed():
+            return f"{name} {arm.latencies.malformed()}"
+        sums = arm.sum()
+        if sums.requests > sums.errors and arm.latencies.total <= 0:
+            return f"{name} latencies are missing for {sums.requests:.0f} requests"
+    if not (look.window_start <= look.window_end < float("inf")) or look.window_end > now:
+        return f"window {look.window_start} to {look.window_end} is empty or lies in the future of {now}"
+    if not look.graded_until <= look.window_end:
+        return f"grades until {look.graded_until} lie after the window's end {look.window_end}"
+    if now - look.window_end > policy.max_metrics_age_s:
+        return f"metrics are {now - look.window_end:.0f} s old"
+    if look.window_start < watched_until:
+        return f"window starts at {look.window_start}, inside what was counted up to {watched_until}"
+    return ""
+
+
+def judged_until(look: LiveMetrics, policy: RolloutPolicy) -> float:
+    """Until when a look counts towards the dwell: the earlier of its two watermarks, where anything is graded."""
+    return min(look.window_end, look.graded_until) if policy.gradable else look.window_end
+
+
+def doubt(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
+    """Why the arms can't be compared, or "". Valid at every look. `weight`: percent on the canary in force."""
+    for name, arm in (("champion", evidence.champion), ("canary", evidence.canary)):
+        if arm.graded > arm.requests:
+            return f"{name} has {arm.graded:.0f} graded answers to {arm.requests:.0f} requests"
+    if evidence.both > evidence.settled_both:
+        return f"{evidence.both - evidence.settled_both:.0f} users were served by both arms: the router is not sticky"
+    return _share(evidence, weight, policy) or _coverage(evidence, policy)
+
+
+def _share(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
+    what = "users" if policy.unit == "user" else "requests"
+    champion, canary = (
+        getattr(arm, what) - getattr(before, what)
+        for arm, before in zip((evidence.champion, evidence.canary), evidence.settled, strict=True)
+    )
+    total, intended = champion + canary, weight / 100
+    if total <= 0:
+        return ""
+    off, spread = abs(canary / total - intended), intended * (1 - intended) / total
+    contradicted = off > 0 if spread == 0 else proven(off, spread, SHARE_ALPHA / 2, SHARE_SCALE)
+    return f"the canary got {canary:.0f} of {total:.0f} {what} at {weight}%" if contradicted else ""
+
+
+def _coverage(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
+    champion, canary = (
+        arm.coverage.minus(before.coverage)
+        for arm, before in zip((evidence.champion, evidence.canary), evidence.settled, strict=True)
+    )
+    if not policy.gradable or not all(enough(arm, policy.unit, MIN_GRADED) for arm in (champion, canary)):
+        return ""
+    off = abs(champion.share - canary.share)
+    spread = variance(champion, policy.unit) + variance(canary, policy.unit)
+    if not proven(off, spread, SHARE_ALPHA / 2, COVERAGE_SCALE):
+        return ""
+    return f"{canary.share:.1%} of the canary's answers are graded and {champion.share:.1%} of the champion's"
+
+
+def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...]:
+    """What this stage cannot see so far, each with what would help."""
+    spots: list[str] = []
+    if not policy.gradable:
+        spots.append("quality: nothing here can be graded. Give references, a judge, or collect feedback")
+    elif policy.unit == "user" and (users := min(evidence.champion.users, evidence.canary.users)) < MIN_USERS:
+        spots.append(
+            f"quality: {users:.0f} users in the smaller arm, {MIN_USERS} needed to prove harm. Give the stage a larger "
+            "weight"
+        )
+    if evidence.slow_over_s is None:
+        spots.append(
+            f"latency: the champion's p99 takes {MIN_TIMED} of its requests, and a histogram that reaches it. Wait for "
+            "them, or add a higher bucket"
+        )
+    return tuple(spots)

@@ -1,0 +1,99 @@
+"""What counts as harm: what a look proves against the canary, however often one looks.
+
+Availability comes before anything graded, and without blame: a canary that answers nothing may be a server's fault.
+Quality, errors and latency get a third of alpha each, in the sequences of sequences.py with variances between users, so
+the chance that a harmless canary is ever rolled back during a stage stays below alpha. Refuses to write anything down.
+"""
+
+from __future__ import annotations
+
+from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence
+from pipeline.rollout.latency import P99
+from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.sequences import proven
+from pipeline.rollout.shares import enough, variance
+from pipeline.storage import Record
+
+MIN_SILENT = 30
+"""Requests to the canary, none of them answered, after which it is taken to be down."""
+UNREADY_LOOKS = 2
+"""Looks in a row with no replica ready, likewise."""
+MIN_ERRORS = 10
+"""Canary errors (or slow requests) below which a rate is an anecdote."""
+QUALITY_SCALE = 0.1
+ERROR_SCALE = 0.03
+SLOW_SCALE = 0.02
+"""Effects (as shares) that each sequence is sharpest for; any value keeps the false-alarm rate."""
+
+
+class Harm(Record):
+    """Why the canary has to go, now."""
+
+    reason: str
+    quarantine: bool = True
+    """Whether it is the model's fault, so that its digest is never rolled out again."""
+
+
+def harm(evidence: LiveEvidence, policy: RolloutPolicy, unready_looks: int = 0) -> Harm | None:
+    """What the evidence proves against the canary. Valid at every look, also one that saw nothing usable.
+
+    `unready_looks`: looks in a row, up to now, at which no replica of the canary was ready.
+    """
+    if reason := _unavailable(evidence, unready_looks):
+        return Harm(reason=reason, quarantine=False)
+    alpha = policy.alpha / 3
+    for rule in (_errors, _quality, _latency):
+        if reason := rule(evidence, policy, alpha):
+            return Harm(reason=reason)
+    return None
+
+
+def quality_drop(evidence: LiveEvidence) -> float:
+    """Champion's share of right answers minus the canary's; needs graded answers in both arms."""
+    return evidence.champion.quality.share - evidence.canary.quality.share
+
+
+def _unavailable(evidence: LiveEvidence, unready_looks: int) -> str:
+    if evidence.silent >= MIN_SILENT:
+        return f"the canary answered none of its last {evidence.silent:.0f} requests"
+    if unready_looks >= UNREADY_LOOKS:
+        return f"no replica of the canary was ready for {unready_looks} looks"
+    return ""
+
+
+def _errors(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str:
+    canary, champion, limit = evidence.canary.errors, evidence.champion.errors, policy.max_error_rate_ratio
+    if canary.hits < MIN_ERRORS or min(canary.trials, champion.trials) < MIN_GRADED:
+        return ""
+    spread = variance(canary, policy.unit) + limit**2 * variance(champion, policy.unit)
+    if not proven(canary.share - limit * champion.share, spread, alpha, ERROR_SCALE):
+        return ""
+    return f"errors went from {champion.share:.4f} to {canary.share:.4f}, proven to be over {limit:g} times"
+
+
+def _quality(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str:
+    arms = evidence.champion.quality, evidence.canary.quality
+    if not policy.gradable or not all(enough(arm, policy.unit, MIN_GRADED) for arm in arms):
+        return ""
+    drop = quality_drop(evidence)
+    spread = sum(variance(arm, policy.unit) for arm in arms)
+    if not proven(drop - policy.max_quality_drop, spread, alpha, QUALITY_SCALE):
+        return ""
+    return f"quality fell by {drop:.3f}, proven to be over {policy.max_quality_drop:g}"
+
+
+def _latency(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str:
+    """Both: more than 1% is over the frozen threshold, and more than of the champion, whom a busy hour slows too."""
+    canary, champion = evidence.canary.slow, evidence.champion.slow
+    if canary.hits < MIN_ERRORS or champion.trials <= 0:
+        return ""
+    own, other = variance(canary, policy.unit), variance(champion, policy.unit)
+    if not (
+        proven(canary.share - (1 - P99), own, alpha, SLOW_SCALE)
+        and proven(canary.share - champion.share, own + other, alpha, SLOW_SCALE)
+    ):
+        return ""
+    return (
+        f"{canary.share:.1%} of the canary's requests took over {evidence.slow_over_s:.3g} s, proven to be over 1%: "
+        f"p99 latency is over {policy.max_p99_latency_ratio:g} times the champion's"
+    )

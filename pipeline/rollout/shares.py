@@ -1,0 +1,77 @@
+"""A share (right answers of graded ones, errors of requests) of one arm, with what its variance between users needs.
+
+A user comes back and brings requests that resemble each other, so a share is a ratio estimator over users. Its variance
+is the jackknife's, which for users of equal size is the sum of squared residuals times C / (C - 1), and is not fooled
+by one user with half of the traffic. Refuses to know what is counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.rollout.policy import Unit
+from pipeline.storage import Record
+
+MIN_USERS = 20
+"""Users in an arm below which a variance between them is not to be trusted."""
+
+
+class Ratio(Record):
+    """Hits of trials, and how they spread over units."""
+
+    hits: float = 0
+    trials: float = 0
+    units: float = 0
+    """Units with a trial."""
+    squares: float = 0
+    """Sum over units of their squared residual (hits - share x trials), each over its leverage's complement."""
+
+    @property
+    def share(self) -> float:
+        """Needs trials."""
+        return self.hits / self.trials
+
+    def minus(self, before: Ratio) -> Ratio:
+        """What came after `before`, with the spread of all."""
+        trials = self.trials - before.trials
+        kept = trials / self.trials if self.trials else 0.0
+        return Ratio(hits=self.hits - before.hits, trials=trials, units=self.units, squares=self.squares * kept)
+
+
+def ratio(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> Ratio:
+    """Of one arm's units: `hits` and `trials` of each, shape (units,)."""
+    total = float(trials.sum())
+    if total <= 0:
+        return Ratio()
+    residual = hits - hits.sum() / total * trials
+    leverage = np.minimum(trials / total, 1 - 1e-9)  # a unit that is alone: its residual is 0, its variance unknown
+    return Ratio(
+        hits=float(hits.sum()),
+        trials=total,
+        units=float((trials > 0).sum()),
+        squares=float(((residual / (1 - leverage)) ** 2).sum()),
+    )
+
+
+def variance(ratio: Ratio, unit: Unit) -> float:
+    """Of the share: that of independent requests, or that between users where it is more; infinite when unknown.
+
+    Smoothed by one success and one failure: a share of 0 or 1 in a few requests is not certain.
+    """
+    if ratio.trials <= 0:
+        return math.inf
+    share = (ratio.hits + 1) / (ratio.trials + 2)
+    pooled = share * (1 - share) / ratio.trials
+    if unit == "request":
+        return pooled
+    if ratio.units < 2:
+        return math.inf
+    return max(pooled, (ratio.units - 1) / ratio.units * ratio.squares / ratio.trials**2)
+
+
+def enough(ratio: Ratio, unit: Unit, trials: float) -> bool:
+    """Whether there are that many trials, and the users that a variance between users takes."""
+    return ratio.trials >= trials and (unit == "request" or ratio.units >= MIN_USERS)
