@@ -5,17 +5,18 @@ import time
 from collections.abc import Iterator
 
 from assets.resources import Deployment
-from jobs.rollout import DONE, FAILED, LOOK, NEXT, REFUSED, AddCommand
+from jobs.rollout import COMMAND, DONE, FAILED, LOOK, NEXT, REFUSED, AddCommand
 from jobs.rollout.ports import ports_of
 from pipeline.rollout.approval import account
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
-from pipeline.rollout.record import Phase
+from pipeline.rollout.record import Phase, RolloutState
 
 HELP = {
     "resume": "let a held rollout go on at its weight; its stage starts over, its evidence stays",
+    "pause": "hold a rollout at its weight; it is still looked at, and rolled back for harm",
     "abort": "take an active rollout back to 0%% now, without blaming the candidate",
 }
-TO_ZERO = ("abort",)
+TO_ZERO = ("abort", "rollback")
 """What is done once the router reads 0%."""
 
 
@@ -26,8 +27,9 @@ def add_to(add: AddCommand) -> None:
         command.set_defaults(run=_decide)
 
 
-def decision_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--reason", required=True, help="why: it goes into the event and the audit log")
+def decision_options(command: argparse.ArgumentParser, reason_required: bool = True) -> None:
+    text = "why: it goes into the event and the audit log"
+    command.add_argument("--reason", default="", required=reason_required, help=text)
     command.add_argument("--by", default=account(), help="who decides (default: %(default)s)")
     command.add_argument("--rollout", default="", help="its id or its candidate's digest: refused for another one")
 
@@ -44,15 +46,31 @@ def outcome_lines(decision: RolloutDecision, done: DecisionResult) -> Iterator[s
         yield f"Not everything follows yet, the next look tries again: {error}"
     if done.refused:
         yield f"Nothing was done: {done.refused}."
-    elif decision.action == "resume":
-        yield f"Rollout {state.rollout} goes on at {state.canary_weight}%: its stage starts over, its evidence stays."
+    elif decision.action in TO_ZERO:
+        yield from _taken_back(state)
+    elif decision.action == "pause":
+        yield f"Rollout {state.rollout} is held at {state.canary_weight}%."
+        yield f"  it goes on with: {COMMAND} resume --rollout {state.rollout} --reason 'WHY'"
+    else:
+        yield f"Rollout {state.rollout} {_goes_on(decision, state)}"
         yield f"  the next look: {LOOK}"
-    elif state.phase is Phase.ROLLING_BACK:
+
+
+def _taken_back(state: RolloutState) -> Iterator[str]:
+    if state.phase is Phase.ROLLING_BACK:
         yield f"Rollout {state.rollout} is to go back to 0%, and the router does not read that yet."
         yield f"  try again: {LOOK}"
-    else:
-        yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
-        yield f"  the next candidate: {NEXT}"
+        return
+    yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
+    yield f"  the next candidate: {NEXT}"
+
+
+def _goes_on(decision: RolloutDecision, state: RolloutState) -> str:
+    if decision.action == "approve":
+        return f"is approved by {decision.by}: it gets its first weight once its slot serves it."
+    if state.settled < 0:
+        return "goes on: it had no traffic yet, and gets its first weight once its slot serves it."
+    return f"goes on at {state.canary_weight}%: its stage starts over, its evidence stays."
 
 
 def exit_code(decision: RolloutDecision, done: DecisionResult) -> int:

@@ -9,11 +9,9 @@ from typing import NamedTuple
 from assets.resources import Deployment
 from jobs.rollout import DONE, LOOK, REFUSED, AddCommand
 from pipeline import audit
+from pipeline.rollout.reconcile import audited
 from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent, read_events
 from pipeline.storage import Record
-
-AUDITED = ("decision", "promotion", "rollout")
-"""Kinds of audit entries that are about a rollout."""
 
 
 class Passage(Record):
@@ -102,17 +100,17 @@ def _past(
             reason=step.event.reason,
             by=step.event.by,
             entry=entries.get((rollout, step.event.epoch)),
-            audited=_audited(step),
+            audited=audited(step.before, step.event) is not None,
         )
         for step in taken
-        if looks or _moved(step) or step.event.by
+        if looks or _moved(step) or step.event.by or audited(step.before, step.event)
     )
     return PastRollout(
         rollout=rollout,
         version=version.version,
         digest=version.model.digest,
         iteration=version.iteration,
-        proposed_by="",
+        proposed_by=proposal.proposed_by,
         looks=sum(step.event.look is not None or step.event.missed for step in taken),
         passages=passages,
     )
@@ -122,13 +120,11 @@ def _moved(step: _Step) -> bool:
     return (step.event.phase, step.event.stage) != (step.before, step.stage) or step.event.proposal is not None
 
 
-def _audited(step: _Step) -> bool:
-    return bool(step.event.by) or step.event.phase is Phase.PROMOTED
-
-
 def _weight(event: RolloutEvent, proposal: Proposal) -> int | None:
     if event.phase in (Phase.SHIFTING, Phase.OBSERVING):
-        return proposal.policy.weights[event.stage]
+        return proposal.policy.weight_at(event.stage)
+    if event.weight is not None:
+        return event.weight
     return 0 if event.phase in TERMINAL - {Phase.PROMOTED} else None
 
 
@@ -145,7 +141,7 @@ def _history(settings: Deployment, asked: argparse.Namespace) -> int:
     entries = {
         (entry.subject.partition("/")[0], int(entry.detail["epoch"])): entry.n
         for entry in audit.entries(store)
-        if entry.kind in AUDITED and "epoch" in entry.detail
+        if "epoch" in entry.detail
     }
     past = past_rollouts(read_events(store, settings.recipe().base_model.name), entries, asked.looks)
     if asked.json:
