@@ -73,7 +73,7 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
     return DecisionResult(state=done.state, errors=done.errors)
 
 
-def resume(store: Store, model_name: str, reason: str, now: float, by: str, rollout: str = "") -> bool:
+def resume(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:
     """Let a held rollout observe its stage again: time and misses start over, evidence stays. False unless held.
 
     `rollout`: only this one.
@@ -118,22 +118,25 @@ def may_be_aborted(state: RolloutState) -> bool:
 
 
 def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
-    by, action = decision.by, decision.action
-    signed = {"by": by, "action": action if by else None}
-    match action:
+    step = _undersigned(state, decision)
+    return step._replace(by=decision.by, action=decision.action if decision.by else None)
+
+
+def _undersigned(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
+    reason = decision.reason
+    match decision.action:
         case "approve":
-            return RolloutStep(Phase.APPROVED, decision.reason, approval=decision.approval, **signed)
+            return RolloutStep(Phase.APPROVED, reason, approval=decision.approval)
         case "pause":
-            return RolloutStep(Phase.HELD, decision.reason, **signed)
+            return RolloutStep(Phase.HELD, reason)
         case "abort" | "rollback":
-            return RolloutStep(Phase.ROLLING_BACK, decision.reason, quarantine=action == "rollback", **signed)
+            return RolloutStep(Phase.ROLLING_BACK, reason, quarantine=decision.action == "rollback")
         case "resume" if state.settled >= 0:
-            return RolloutStep(Phase.SHIFTING, decision.reason, stage=state.settled, **signed)
+            return RolloutStep(Phase.SHIFTING, reason, stage=state.settled)
         case "resume":  # it never had traffic: all that comes before its first weight is looked at again
-            before = Phase.GATED if state.approval is None else Phase.APPROVED
-            return RolloutStep(before, decision.reason, stage=0, **signed)
+            return RolloutStep(Phase.GATED if state.approval is None else Phase.APPROVED, reason, stage=0)
         case _:
-            assert_never(action)
+            assert_never(decision.action)
 
 
 def _refusal(state: RolloutState, decision: RolloutDecision, ports: RolloutPorts, now: float) -> str:

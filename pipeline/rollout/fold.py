@@ -116,7 +116,7 @@ def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
         "watched_until": max(watched_from(state, event.at), event.at),
         "behind": None,
     }
-    resumed = state.phase is Phase.HELD and event.by != ""
+    resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0
     match event.phase:
         case Phase.SHADOWING:
             return {**anew, "offered": True, "since": event.at}

@@ -314,8 +314,8 @@ def fits(proposal: Proposal | None, approval: ApprovalRecord) -> bool:
 
 def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEvent:
     """The event that follows `state` within its rollout."""
-    fields = step._asdict() | {"stage": state.stage if step.stage is None else step.stage}
-    return RolloutEvent(epoch=state.epoch + 1, at=now, rollout=state.rollout, **fields)
+    decided = step._replace(stage=state.stage if step.stage is None else step.stage)._asdict()
+    return RolloutEvent.model_validate({"epoch": state.epoch + 1, "at": now, "rollout": state.rollout, **decided})
 
 
 def _name(model_name: str, epoch: int) -> str:
