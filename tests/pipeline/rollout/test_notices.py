@@ -15,8 +15,9 @@ from pipeline.rollout import notices as module
 from pipeline.rollout.decision import abort, resume
 from pipeline.rollout.notices import due, tell
 from pipeline.rollout.record import Phase
+from pipeline.rollout.router import LocalRouter
 from pipeline.storage import Store
-from tests.pipeline.rollout.conftest import NAME, World
+from tests.pipeline.rollout.conftest import NAME, POLICY, World
 from tests.pipeline.rollout.webhook import Webhook, webhook
 
 SECRET_PROMPT = "my landlord is called"
@@ -78,6 +79,27 @@ def test_a_rollback_is_told_with_what_was_proven(world: World, hook: Webhook) ->
     assert len(hook.messages) == 1
     assert "ROLLED BACK: the router reads 0%" in hook.messages[0]
     assert "proven" in hook.messages[0]
+
+
+def test_an_approval_that_is_wanted_is_told(world: World, hook: Webhook) -> None:
+    world.propose("new", policy=POLICY.model_copy(update={"needs_approval": True}))
+    for _ in range(5):
+        world.tick(50.0)
+        told(world, hook)
+    assert world.state.phase is Phase.GATED
+    assert len(hook.messages) == 1
+    assert "APPROVAL WANTED before its first weight: python -m jobs.rollout approve" in hook.messages[0]
+
+
+def test_a_router_that_does_not_obey_is_told_once(held: World, hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalRouter, "apply", lambda self, split: None)
+    abort(held.store, NAME, "enough", held.now, "ada")
+    for _ in range(20):
+        held.tick(50.0)
+        told(held, hook)
+    assert held.state.phase is Phase.ROLLING_BACK
+    assert len(hook.messages) == 2
+    assert "NOT OBEYED. It is to go back to 0%" in hook.messages[1]
 
 
 def test_a_person_s_decision_is_told_with_their_name(held: World, hook: Webhook) -> None:
