@@ -7,6 +7,8 @@ the chance that a harmless canary is ever rolled back during a stage stays below
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence
 from pipeline.rollout.latency import P99
 from pipeline.rollout.policy import RolloutPolicy
@@ -29,6 +31,7 @@ SLOW_SCALE = 0.02
 class Harm(Record):
     """Why the canary has to go, now."""
 
+    kind: Literal["unavailable", "errors", "quality", "latency"]
     reason: str
     quarantine: bool = True
     """Whether it is the model's fault, so that its digest is never rolled out again."""
@@ -40,11 +43,14 @@ def harm(evidence: LiveEvidence, policy: RolloutPolicy, unready_looks: int = 0) 
     `unready_looks`: looks in a row, up to now, at which no replica of the canary was ready.
     """
     if reason := _unavailable(evidence, unready_looks):
-        return Harm(reason=reason, quarantine=False)
+        return Harm(kind="unavailable", reason=reason, quarantine=False)
     alpha = policy.alpha / 3
-    for rule in (_errors, _quality, _latency):
-        if reason := rule(evidence, policy, alpha):
-            return Harm(reason=reason)
+    if reason := _errors(evidence, policy, alpha):
+        return Harm(kind="errors", reason=reason)
+    if reason := _quality(evidence, policy, alpha):
+        return Harm(kind="quality", reason=reason)
+    if reason := _latency(evidence, policy, alpha):
+        return Harm(kind="latency", reason=reason)
     return None
 
 

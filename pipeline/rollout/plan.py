@@ -1,0 +1,204 @@
+"""How long a rollout will take: days of each stage, from what production did last week.
+
+Clustering costs more the more often the same users come back, so a stage that lasts longer is not always surer: the
+plan says how probably an equal canary passes. Where a stage takes too long it names a larger weight or a shadow, never
+fewer answers. Refuses to decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import NormalDist
+
+import numpy as np
+
+from pipeline.rollout.advance import LEVEL_Z, sample_size, wanted_pairs, wanted_requests
+from pipeline.rollout.evidence import Basis, LiveEvidence, UnitCounts
+from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.shares import MIN_USERS
+from pipeline.storage import Record
+
+DAY_S = 86_400.0
+LARGER = 25
+"""Percent that is proposed where a stage takes too long."""
+LEAST_POWER = 0.7
+"""Chance of an equal canary below which a stage is not worth its time."""
+
+
+class Traffic(Record):
+    """What production did in a while, by whom."""
+
+    requests_per_day: float
+    users: float
+    """Distinct ones in that while."""
+    graded_share: float
+    """Graded answers of all requests."""
+    quality: float
+    """Share of right answers; never 0 or 1."""
+    icc: float
+    """Correlation of two answers to the same user, being right."""
+    concentration: float
+    """Chance that two requests are of the same user: 1 / users where all ask alike."""
+
+
+class StagePlan(Record):
+    """One stage as it will go, if next week is as last week was."""
+
+    weight: int
+    """Percent on the canary in force."""
+    graded: int
+    """Graded canary answers that the advance test takes, with what the clustering costs; 0: none can be graded."""
+    requests: float
+    """Of both arms, until the sample is complete; infinite where nothing comes."""
+    users: float
+    """In the smaller arm."""
+    days: float
+    """Until the stage can end: its dwell, or its sample where that takes longer."""
+    power: float | None
+    """Chance that an equal canary passes; None where quality is not judged."""
+    hints: tuple[str, ...] = ()
+
+
+class RolloutPlan(Record):
+    """All stages."""
+
+    stages: tuple[StagePlan, ...]
+
+    @property
+    def days(self) -> float:
+        return sum(stage.days for stage in self.stages)
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        lines = ["weight  graded answers    requests    users      days  an equal canary passes"]
+        for stage in self.stages:
+            passes = "not judged" if stage.power is None else f"{stage.power:.0%}"
+            graded = f"{stage.graded:,}" if stage.graded else "none"
+            seen = f"{stage.requests:>10,.0f}  {stage.users:>7,.0f}  {stage.days:>8,.1f}"
+            lines.append(f"{stage.weight:>5}%  {graded:>14}  {seen}  {passes}")
+            lines += [f"        {hint}" for hint in stage.hints]
+        return [*lines, f"in all {self.days:,.1f} days"]
+
+
+def traffic_of(units: Iterable[UnitCounts], days: float) -> Traffic:
+    """What these users did, one entry each, in so many days. Raises ValueError without requests."""
+    rows = np.array([(u.requests, u.graded, u.correct) for u in units if u.requests > 0], dtype=np.float64).reshape(
+        -1, 3
+    )
+    if not len(rows) or days <= 0:
+        raise ValueError(f"{len(rows)} users in {days:g} days are no traffic to plan with. Give the rows of last week.")
+    requests, graded, correct = rows.T
+    answers = graded.sum()
+    quality = (correct.sum() + 1) / (answers + 2)
+    repeats = (graded * (graded - 1)).sum()
+    residual = ((correct - quality * graded) ** 2).sum() / (quality * (1 - quality)) - answers
+    again = (requests * np.maximum(requests - 1, 0)).sum() / max(1.0, requests.sum() * (requests.sum() - 1))
+    return Traffic(
+        requests_per_day=float(requests.sum() / days),
+        users=len(rows),
+        graded_share=float(answers / requests.sum()),
+        quality=float(quality),
+        icc=float(min(1.0, max(0.0, residual / repeats))) if repeats > 0 else 0.0,
+        concentration=float(again),
+    )
+
+
+def plan(policy: RolloutPolicy, traffic: Traffic, max_stage_s: float) -> RolloutPlan:
+    """The stages of a rollout by this policy. `max_stage_s`: seconds that a stage should take at most."""
+    stages = (
+        _stage(policy, traffic, policy.weight_at(number), dwell, max_stage_s)
+        for number, dwell in enumerate(policy.dwell_s)
+    )
+    return RolloutPlan(stages=tuple(stages))
+
+
+def _stage(policy: RolloutPolicy, traffic: Traffic, weight: int, dwell_s: float, max_stage_s: float) -> StagePlan:
+    graded = _graded(policy, traffic, weight)
+    days = _days(policy, traffic, weight)
+    power = _power(policy, traffic, weight, graded) if policy.gradable else None
+    users = traffic.users * min(weight, 100 - weight) / 100 if policy.unit == "user" else 0.0
+    return StagePlan(
+        weight=weight,
+        graded=graded,
+        requests=days * traffic.requests_per_day,
+        users=users,
+        days=max(days, dwell_s / DAY_S),
+        power=power,
+        hints=tuple(_hints(policy, traffic, weight, users, days, power, max_stage_s)),
+    )
+
+
+def _graded(policy: RolloutPolicy, traffic: Traffic, weight: int) -> int:
+    if not policy.gradable:
+        return 0
+    if policy.min_canary_requests != "auto":
+        return policy.min_canary_requests
+    independent = sample_size(traffic.quality, policy.max_quality_drop, weight)
+    if independent == math.inf:
+        raise ValueError(
+            f"rollout.max_quality_drop is {policy.max_quality_drop:g}: no number of answers is enough. Set it above 0."
+        )
+    return math.ceil(independent * (1 + _clustering(policy, traffic, weight) * independent))
+
+
+def _clustering(policy: RolloutPolicy, traffic: Traffic, weight: int) -> float:
+    """What each further answer adds to the design effect: correlation times the chance of a user who comes back."""
+    return traffic.icc * traffic.concentration / (weight / 100) if policy.unit == "user" else 0.0
+
+
+def _days(policy: RolloutPolicy, traffic: Traffic, weight: int) -> float:
+    """Until the sample is complete."""
+    if policy.gradable:
+        wanted, share = _graded(policy, traffic, weight), traffic.graded_share
+    else:
+        wanted, share = wanted_requests(LiveEvidence(), policy, weight), 1.0
+    a_day = traffic.requests_per_day * share * weight / 100
+    return wanted / a_day if a_day > 0 else math.inf
+
+
+def _power(policy: RolloutPolicy, traffic: Traffic, weight: int, graded: int) -> float:
+    spread = traffic.quality * (1 - traffic.quality) / (1 - weight / 100)
+    error = math.sqrt(spread * (1 / max(graded, 1) + _clustering(policy, traffic, weight)))
+    return NormalDist().cdf(policy.max_quality_drop / error - LEVEL_Z)
+
+
+def _hints(
+    policy: RolloutPolicy,
+    traffic: Traffic,
+    weight: int,
+    users: float,
+    days: float,
+    power: float | None,
+    max_stage_s: float,
+) -> Iterable[str]:
+    smaller, holdback = min(weight, 100 - weight), weight > 50
+    other = 100 - LARGER if holdback else LARGER
+    where = f"a holdback of {LARGER}%" if holdback else f"{LARGER}%"
+    if policy.gradable and not traffic.graded_share:
+        yield "nothing was graded last week: give references, a judge, or collect feedback, or roll out without grades."
+        return
+    if policy.gradable and policy.unit == "user" and users < MIN_USERS:
+        least = math.ceil(100 * MIN_USERS / traffic.users)
+        what = f"a holdback of {least}%" if holdback else f"{least}%"
+        advice = f"take {what} or more" if least <= 50 else f"{traffic.users:.0f} users are too few for two arms"
+        yield f"{users:.0f} users in the smaller arm: harm of quality takes {MIN_USERS}, so {advice}."
+    if days * DAY_S > max_stage_s:
+        ways = [f"{where} takes {_days(policy, traffic, other):,.1f} days"] if smaller < LARGER else []
+        ways += _shadow(policy, traffic)
+        yield f"longer than {max_stage_s / DAY_S:,.0f} days (rollout.max_stage_s): {'; '.join(ways) or 'allow more'}."
+    if power is not None and power < LEAST_POWER:
+        why = "the sample is small" if policy.min_canary_requests != "auto" else "its users are few or too much alike"
+        rate = _power(policy, traffic, other, _graded(policy, traffic, other))
+        at = f" With {where} {rate:.0%}." if smaller < LARGER else ""
+        yield f"an equal canary passes {power:.0%} of the time, because {why}.{at}"
+
+
+def _shadow(policy: RolloutPolicy, traffic: Traffic) -> list[str]:
+    """Every request copied; that a user's answers resemble each other cancels out of a pair."""
+    a_day = traffic.requests_per_day * traffic.graded_share
+    if not policy.gradable or policy.unit != "user" or a_day <= 0:
+        return []
+    alike = Basis(quality=traffic.quality, pairs=2 * traffic.quality * (1 - traffic.quality) * (1 - traffic.icc))
+    pairs = wanted_pairs(LiveEvidence(basis=alike), policy)
+    return [f"a shadow of all requests takes {pairs / a_day:,.1f} days and {pairs:,} copies that nobody sees"]
