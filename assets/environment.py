@@ -51,6 +51,8 @@ class Environment:
     """SERVING_URL and SERVING_API_KEY, and VLLM_PYTHON: a server, and the Python of an environment that has vLLM."""
     tracking: str = field(repr=False)
     """MLFLOW_TRACKING_URI: tracking and registry."""
+    notify: str = field(repr=False)
+    """NOTIFY_URL: a webhook that takes what people should know of a rollout."""
     kubeconfig: str
     """KUBECONFIG: the file that names the cluster."""
     ray: str
@@ -80,6 +82,7 @@ def environment() -> Environment:
         libraries=named_environments(os.environ),
         serving=serving_addresses(os.environ),
         tracking=read("MLFLOW_TRACKING_URI", ""),
+        notify=read("NOTIFY_URL", ""),
         kubeconfig=read("KUBECONFIG", ""),
         ray=read("RAY_ADDRESS", ""),
         s3={name: value for name, value in s3.items() if value},

@@ -146,6 +146,10 @@ class Deployment(dg.ConfigurableResource):
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
         return environment().tracking or local_tracking(self.store())
 
+    def notify_url(self) -> str:
+        """Where people are told of a rollout: NOTIFY_URL; "" tells nobody."""
+        return environment().notify
+
 
 def deployment() -> Deployment:
     """The deployment that the environment names; without a word from it, the embedded one."""

@@ -15,6 +15,7 @@ from pipeline.rollout.drive import Pace, drive
 from pipeline.rollout.fingerprint import fingerprint_of_files
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
+from pipeline.rollout.notices import tell
 from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
 from pipeline.rollout.record import Fingerprints, RolloutState
 from pipeline.section import joined
@@ -27,10 +28,21 @@ from pipeline.traces.records import GovernedTraces
 UNWATCHED = Unwatched()
 
 
-def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED) -> RolloutPorts:
-    """The rollout and its world, as the recipe names it."""
-    store, name, uri = deployment.store(), deployment.recipe().base_model.name, deployment.tracking_uri()
-    return RolloutPorts(store, name, traffic_split(deployment), lambda state: project(uri, state), metrics)
+def rollout_ports(
+    deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, registry: bool = True
+) -> RolloutPorts:
+    """The rollout and its world, as the recipe names it. `registry`: whether MLflow's aliases follow at once; else at
+    the next tick."""
+    store, name, url = deployment.store(), deployment.recipe().base_model.name, deployment.notify_url()
+    uri = deployment.tracking_uri() if registry else ""
+
+    def follow(state: RolloutState) -> None:
+        if registry:
+            project(uri, state)
+
+    return RolloutPorts(
+        store, name, traffic_split(deployment), follow, metrics, notify=lambda now: tell(store, name, url, now)
+    )
 
 
 def is_gradable(deployment: Deployment, iteration: Iteration) -> bool:

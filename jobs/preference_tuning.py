@@ -2,14 +2,16 @@
 `canary_rollout` takes the rollout as far as its policy allows, `rollout_decision` as a person says.
 """
 
+from typing import get_args
+
 import dagster as dg
 
 from assets.graph import ASSETS
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
-from jobs.rollout import outcome_lines, take
-from pipeline.rollout.decision import RolloutDecision
-from pipeline.rollout.record import Phase
+from jobs.rollout.decide import exit_code, outcome_lines, take
+from jobs.rollout.launchpad import launchpad_decision
+from pipeline.rollout.record import Action
 
 # Steps are forked from a server that has loaded the definitions already: about a second less for each step.
 # `jobs.steps` makes each end with that server, which ends with the run's worker.
@@ -41,26 +43,32 @@ def canary_rollout():
 
 @dg.op(
     config_schema={
-        "action": dg.Field(dg.Enum("Action", [dg.EnumValue("resume"), dg.EnumValue("abort")])),
-        "rollout": dg.Field(str, description="Id of the rollout that is meant, or its candidate's digest."),
+        "action": dg.Field(dg.Enum("Action", [dg.EnumValue(action) for action in get_args(Action)])),
+        "rollout": dg.Field(str, description="Id of the rollout that is meant."),
+        "digest": dg.Field(str, description="Digest of its candidate, the first 12 characters at least."),
         "reason": dg.Field(str, description="Why. It goes into the event and the audit log."),
         "by": dg.Field(str, description="Who decides. Dagster does not know who clicked."),
+        "signature": dg.Field(
+            str,
+            default_value="",
+            description="Of `approve` alone: what ssh-keygen -Y sign made of the line that the command shows.",
+        ),
     }
 )
 def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """Resume or abort the active rollout, if it is the one that is meant."""
-    config = context.op_config
-    if not config["rollout"].strip():
-        raise dg.Failure("The decision names no rollout. Give the id that is shown.", allow_retries=False)
-    decision = RolloutDecision(**config)
-    done = take(deployment, decision)
+    """Carry out a decision about the latest rollout, if its candidate is the one that is meant."""
+    try:
+        decision = launchpad_decision(deployment, **context.op_config)
+        done = take(deployment, decision)
+    except ValueError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
     text = "\n".join(outcome_lines(decision, done))
-    if done.refused or (decision.action == "abort" and done.state.phase is Phase.ROLLING_BACK):
+    if exit_code(decision, done):
         raise dg.Failure(text, allow_retries=False)
     context.log.info(text)
 
 
 @dg.job(executor_def=executor)
 def rollout_decision():
-    """A person's word on the active rollout: `resume` a held one, or `abort` it, which moves the traffic at once."""
+    """A person's word on a rollout: approve its candidate, pause, resume, abort or roll it back, traffic included."""
     decide_rollout()

@@ -1,7 +1,6 @@
 """The whole loop on a shortened recipe, for the end-to-end tests: in process, or as the literal command."""
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,13 +10,8 @@ import pytest
 
 from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from pipeline.demo import MODEL_DIR
-from pipeline.iteration import identify
-from pipeline.rollout.policy import policy_of
-from pipeline.rollout.propose import propose
-from pipeline.rollout.record import JudgedCandidate, ModelVersion
 from pipeline.serving import transformers_engine
-from pipeline.storage import DatasetRef, digest_file, model_ref
+from pipeline.storage import digest_file
 from pipeline.training import launch as training_launch
 
 from .fork_server import ForkServer, as_subprocess
@@ -64,22 +58,6 @@ def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInPro
     """One run of every asset, in this process."""
     resources = {"deployment": settings, "io_manager": records}
     return dg.materialize(ASSETS, instance=found, resources=resources, raise_on_error=False)
-
-
-def open_rollout(settings: Deployment, files: Path, now: float) -> str:
-    """Propose version 7, of an iteration that left nothing else, against the champion; returns the rollout's id."""
-    recipe, files = settings.recipe(), files / "candidate"
-    shutil.copytree(MODEL_DIR, files)
-    (files / "note.txt").write_text("a candidate: another digest than the base model's")
-    candidate, data = model_ref(files), DatasetRef(uri="d", rows=1, digest="d")
-    iteration = identify(0, recipe.base_model.name, settings.champion().model, data, "recipe")
-    version = ModelVersion(
-        name=iteration.model_name, version=7, run_id="run", model=candidate, adapter=candidate, iteration=iteration.id
-    )
-    judged = JudgedCandidate("PASS", candidate.digest, "bundle")
-    opened = propose(settings.store(), iteration, version, judged, policy_of(recipe.rollout), now)
-    assert not opened.refused
-    return opened.state.rollout
 
 
 @contextmanager

@@ -9,12 +9,14 @@ import pytest
 from pipeline.registry.advance import advance
 
 from assets.outcome import outcome
-from jobs.rollout import main
+from jobs.rollout.__main__ import main
+from pipeline.registry.advance import advance
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
-from tests.loop import EMBEDDED, SHORT, deployment, forked, instance, materialized, open_rollout, run_loop
+from tests.loop import EMBEDDED, SHORT, deployment, forked, instance, materialized, run_loop
+from tests.opened import open_rollout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -134,7 +134,7 @@ def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted:
 
 def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: float) -> None:
     """Each decision, of rules or of people, once; also one whose own process died before it got here."""
-    named = [(event, *name) for before, event in _steps(events) if (name := _audited(before, event))]
+    named = [(event, *name) for before, event in steps(events) if (name := audited(before, event))]
     if not named:
         return
     written = {(e.kind, e.subject) for e in audit.entries(store)}
@@ -157,12 +157,12 @@ def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: f
         audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)
 
 
-def _steps(events: Sequence[RolloutEvent]) -> list[tuple[Phase, RolloutEvent]]:
+def steps(events: Sequence[RolloutEvent]) -> list[tuple[Phase, RolloutEvent]]:
     phases = [Phase.IDLE, *(event.phase for event in events)]
     return list(zip(phases[:-1], events, strict=True))
 
 
-def _audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | None:
+def audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | None:
     """Kind and action under which an event is audited; None for a look that decided nothing."""
     if event.action is not None:
         return ("approval" if event.action == "approve" else "decision"), event.action

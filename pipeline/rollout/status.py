@@ -5,17 +5,20 @@ Owns the account. Refuses to decide, to move traffic and to read a clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import assert_never
 
-from pipeline.estimate import Estimate, share
+from pipeline.estimate import Z95, Estimate
 from pipeline.rollout.advance import wanted_graded
 from pipeline.rollout.decision import decisions
 from pipeline.rollout.evidence import ArmSums
 from pipeline.rollout.fold import fold
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Action, Phase, RolloutEvent, RolloutState
-from pipeline.rollout.router import Split
+from pipeline.rollout.router import Split, Unsettled
+from pipeline.rollout.shares import Ratio, variance
 from pipeline.storage import Record
 
 
@@ -31,9 +34,16 @@ class ArmStatus(Record):
     """What one arm did in this stage."""
 
     requests: float
+    users: float | None = None
+    """Distinct ones; None where the router does not know users."""
     graded: float
     quality: Estimate
-    errors: float
+    errors: float | None = None
+    """Share of requests that got no answer; None without requests."""
+    slow: float | None = None
+    """Share of requests over the frozen threshold."""
+    labelled: float | None = None
+    """Share of the answers that can be graded which are."""
 
 
 class RolloutStatus(Record):
@@ -49,11 +59,14 @@ class RolloutStatus(Record):
     since: float | None = None
     """Seconds since the epoch at which phase and stage became what they are."""
     stage: int = 0
-    stages: int = 0
+    weights: tuple[int, ...] = ()
+    """Percent on the canary, stage by stage."""
     weight: int = 0
     """Percent on the canary that the record asks for."""
     router: int | None = None
     """Percent on the canary that the router reads; None when it reads no split of this rollout."""
+    router_reason: str = ""
+    """Why it reads none, where it says so."""
     reason: str = ""
     by: str = ""
     """Who decided that, where a person did."""
@@ -64,6 +77,8 @@ class RolloutStatus(Record):
     dwell_s: float = 0.0
     wanted_dwell_s: float = 0.0
     wanted_graded: int = 0
+    slow_over_s: float | None = None
+    """Seconds over which a request is slow; None until that is frozen."""
     canary: ArmStatus | None = None
     champion: ArmStatus | None = None
     """What the canary is compared with; at the last stage, the holdback."""
@@ -72,7 +87,7 @@ class RolloutStatus(Record):
 
 
 def status(
-    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | None, now: float
+    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | Unsettled | None, now: float
 ) -> RolloutStatus:
     """`events`: the whole log. `serving`: the champion. `split`: what the router reads. Pure."""
     state = fold(events)
@@ -92,9 +107,10 @@ def status(
             "since": events[state.turn - 1].at,
             "by": lasting[0] if lasting else "",
             "stage": state.stage,
-            "stages": len(policy.weights),
+            "weights": tuple(policy.weight_at(stage) for stage in range(len(policy.weights))),
             "weight": state.canary_weight,
-            "router": split.canary_weight if split is not None and split.rollout == state.rollout else None,
+            "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
+            "router_reason": split.reason if isinstance(split, Unsettled) else "",
             "reason": state.reason,
             "looks": state.looks,
             "last_look": looked[-1].reason if looked else "",
@@ -102,17 +118,38 @@ def status(
             "dwell_s": state.dwell_s,
             "wanted_dwell_s": policy.dwell_s[state.stage],
             "wanted_graded": _wanted(state),
-            "canary": _arm(state.evidence.canary),
-            "champion": _arm(state.evidence.champion),
+            "slow_over_s": state.evidence.slow_over_s,
+            "canary": _arm(state.evidence.canary, policy),
+            "champion": _arm(state.evidence.champion, policy),
             "waits_for": _waits_for(state),
             "decisions": decisions(state, now),
         }
     )
 
 
-def _arm(counts: ArmSums) -> ArmStatus:
-    quality = share(counts.correct, round(counts.graded))
-    return ArmStatus(requests=counts.requests, graded=counts.graded, quality=quality, errors=counts.errors.hits)
+def _arm(counts: ArmSums, policy: RolloutPolicy) -> ArmStatus:
+    return ArmStatus(
+        requests=counts.requests,
+        users=counts.users if policy.unit == "user" else None,
+        graded=counts.graded,
+        quality=_estimate(counts.quality, policy),
+        errors=_share(counts.errors),
+        slow=_share(counts.slow),
+        labelled=_share(counts.coverage),
+    )
+
+
+def _estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
+    """A share with its 95% interval, of users who come back; from 0 to 1 while too little is known."""
+    if not ratio.trials:
+        return Estimate(value=None, low=None, high=None, n=0)
+    width = Z95 * math.sqrt(variance(ratio, policy.unit))
+    value, n = ratio.share, round(ratio.trials)
+    return Estimate(value=value, low=max(0.0, value - width), high=min(1.0, value + width), n=n)
+
+
+def _share(ratio: Ratio) -> float | None:
+    return ratio.share if ratio.trials else None
 
 
 def _wanted(state: RolloutState) -> int:

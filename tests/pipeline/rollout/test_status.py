@@ -30,7 +30,7 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
     report = shown(world)
     assert report.candidate is not None
     assert (report.candidate.version, report.candidate.iteration) == (1, iteration_over(BASE).id)
-    assert (report.phase, report.since, report.stage, report.stages) == (Phase.HELD, held_at, 0, 3)
+    assert (report.phase, report.since, report.stage, len(report.weights)) == (Phase.HELD, held_at, 0, 3)
     assert (report.weight, report.router) == (5, 5)
     assert report.canary is not None and report.champion is not None
     assert (report.canary.requests, report.canary.errors, report.champion.requests) == (75, 0, 1425)

@@ -1,0 +1,55 @@
+"""A look at the rollout as Dagster shows it: an observation of the asset `canary`, with the picture of the terminal."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from pipeline.rollout.picture import ArmRow, StageMark, arm_rows, sentences, stage_marks
+from pipeline.rollout.status import RolloutStatus
+
+SIGNS = {"done": "✔", "now": "▶", "held": "‖", "undone": "✘", "next": "·"}
+
+
+def rollout_observation(report: RolloutStatus, now: float) -> dg.AssetObservation:
+    """One look, to be logged by the run that took it."""
+    tags = {"rollout": report.rollout, "phase": str(report.phase)} if report.rollout else {}
+    return dg.AssetObservation("canary", metadata=rollout_metadata(report, now), tags=tags)
+
+
+def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.MetadataValue]:
+    """The figures that Dagster draws over time, and the picture in Markdown."""
+    figures: dict[str, float | None] = {"canary weight in percent": report.weight}
+    for name, arm in (("champion", report.champion), ("canary", report.canary)):
+        if arm is not None:
+            figures |= {f"{name} requests": arm.requests, f"{name} users": arm.users, f"{name} graded": arm.graded}
+            figures |= {f"{name} right": arm.quality.value, f"{name} errors": arm.errors, f"{name} slow": arm.slow}
+    figures |= {"dwell in seconds": report.dwell_s, "looks": report.looks}
+    shown: dict[str, dg.MetadataValue] = {
+        "phase": dg.MetadataValue.text(str(report.phase)),
+        "why": dg.MetadataValue.text(report.reason),
+        "rollout": dg.MetadataValue.md(markdown(report, now)),
+    }
+    return shown | {name: dg.MetadataValue.float(float(value)) for name, value in figures.items() if value is not None}
+
+
+def markdown(report: RolloutStatus, now: float) -> str:
+    """The picture: stages, both arms, and what it waits for."""
+    parts = [_stages(stage_marks(report)), _arms(arm_rows(report))]
+    parts.append("\n".join(f"- **{name}**: {_plain(text)}" for name, text in sentences(report, now)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _stages(marks: Sequence[StageMark]) -> str:
+    return " → ".join(f"{SIGNS[mark.progress]} {mark.weight}% ({mark.done:.0%} of its dwell)" for mark in marks)
+
+
+def _arms(rows: Sequence[ArmRow]) -> str:
+    if not rows:
+        return ""
+    lines = [f"| {row.name} | {row.champion} | {row.canary} | {row.note} |" for row in rows]
+    return "\n".join(["| | champion | canary | |", "| --- | --- | --- | --- |", *lines])
+
+
+def _plain(text: str) -> str:
+    """A sentence without Markdown's own signs: a person's reason is to stay what it is."""
+    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>#|" else sign for sign in text)

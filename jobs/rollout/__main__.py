@@ -1,0 +1,35 @@
+"""`python -m jobs.rollout COMMAND`: what a person types about the rollout, each command in a module of its own."""
+
+import argparse
+import sys
+
+import jobs.rollout
+from assets.resources import deployment
+from jobs.rollout import COMMAND, FAILED, approve, decide, history, rollback, status, watch
+
+
+def main(arguments: list[str]) -> int:
+    asked = _parser().parse_args(arguments)
+    try:
+        return asked.run(deployment(), asked)
+    except AssertionError:  # a bug of ours keeps its traceback
+        raise
+    except KeyboardInterrupt:  # nothing is half done: each step of a decision is taken up by the next tick
+        return 130
+    except Exception as error:  # boundary: a person at a terminal; routers and stores have errors of their own
+        print(f"{asked.command}: {error} ({type(error).__name__})", file=sys.stderr)
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=COMMAND, description=jobs.rollout.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for module in (status, watch, history, approve, decide, rollback):
+        module.add_to(commands.add_parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

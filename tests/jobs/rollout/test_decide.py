@@ -1,0 +1,99 @@
+"""The commands as a person types them, and the job of the same, on a real store, router and registry."""
+
+import json
+import os
+import pwd
+import shlex
+
+import pytest
+
+from assets.resources import Deployment
+from jobs.rollout.__main__ import main
+from pipeline.rollout.record import Phase
+from tests.jobs.rollout.decided import NAME, decided, state, weight
+
+
+def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) -> None:
+    assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    assert "the base model" in out
+    assert "dagster job launch -j preference_tuning" in out
+
+
+def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, held: str, capsys) -> None:
+    assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    for words in (f"{held}, of version 7", "held since", "5% on the canary; the router reads 5%", "no metrics"):
+        assert words in out
+    assert f"python -m jobs.rollout resume --rollout {held} --reason 'WHY'" in out
+    assert f"python -m jobs.rollout abort --rollout {held} --reason 'WHY'" in out
+
+
+@pytest.mark.slow
+def test_each_command_that_status_shows_runs(settings: Deployment, held: str, capsys) -> None:
+    main(["status"])
+    shown = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if "python -m jobs.rollout" in line]
+    for words in shown:
+        assert main(words[words.index("jobs.rollout") + 1 :]) == (1 if "rollback" in words else 0)  # aborted by then
+    assert [action for action, _, _ in decided(settings)] == ["resume", "abort"]
+
+
+def test_status_as_json_is_one_object(settings: Deployment, held: str, capsys) -> None:
+    assert main(["status", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rollout"], report["phase"], report["weight"]) == (held, "held", 5)
+    assert report["decisions"] == ["resume", "abort", "rollback"]
+
+
+def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, capsys) -> None:
+    assert main(["abort", "--reason", "it cannot be graded"]) == 0
+    assert "is aborted: the router reads 0%" in capsys.readouterr().out
+    assert (state(settings).phase, weight(settings)) == (Phase.ABORTED, 0)
+    account = pwd.getpwuid(os.getuid()).pw_name
+    assert decided(settings) == [("abort", account, "it cannot be graded")]
+    assert main(["abort", "--reason", "once more"]) == 1
+    assert f"no rollout is active: the last one, {held}, is aborted" in capsys.readouterr().out
+
+
+def test_resume_lets_it_go_on_and_says_what_comes_next(settings: Deployment, held: str, capsys) -> None:
+    assert main(["resume", "--reason", "metrics are back", "--by", "operator"]) == 0
+    assert "goes on at 5%" in capsys.readouterr().out
+    assert (state(settings).phase, weight(settings)) == (Phase.SHIFTING, 5)
+    assert decided(settings) == [("resume", "operator", "metrics are back")]
+    assert main(["resume", "--reason", "again"]) == 1
+    assert "is shifting, and only a held one can be resumed" in capsys.readouterr().out
+
+
+def test_a_decision_needs_a_reason(settings: Deployment, held: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["abort"])
+    assert ended.value.code == 2
+    assert main(["abort", "--reason", ""]) == 2
+    assert "no reason" in capsys.readouterr().err
+    assert state(settings).phase is Phase.HELD
+
+
+def test_another_rollout_is_refused_with_the_active_one(settings: Deployment, held: str, capsys) -> None:
+    assert main(["abort", "--reason", "r", "--rollout", "000000000000"]) == 1
+    assert f"which is {held}" in capsys.readouterr().out
+    assert weight(settings) == 5
+
+
+def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys) -> None:
+    settings.store().path("rollout", NAME, "router.json").write_text("{")
+    assert main(["abort", "--reason", "r"]) == 2
+    out = capsys.readouterr().out
+    assert "router.json is not a readable Split" in out
+    assert "the router does not read that yet" in out
+    assert state(settings).phase is Phase.ROLLING_BACK
+
+
+def test_pause_holds_it_and_resume_goes_on(settings: Deployment, held: str, capsys) -> None:
+    main(["resume", "--reason", "mended"])
+    assert main(["pause", "--reason", "a holiday", "--rollout", held]) == 0
+    assert (
+        f"is held at 5%.\n  it goes on with: python -m jobs.rollout resume --rollout {held}" in capsys.readouterr().out
+    )
+    assert (state(settings).phase, weight(settings)) == (Phase.HELD, 5)
+    assert main(["pause", "--reason", "twice"]) == 1
+    assert [action for action, _, _ in decided(settings)] == ["resume", "pause"]

@@ -1,0 +1,73 @@
+"""The history: every rollout and decision, each with its entry in the audit log, or a word that it has none."""
+
+import json
+import re
+
+import pytest
+
+from assets.resources import Deployment
+from jobs.rollout.__main__ import main
+from pipeline import audit
+from pipeline.rollout.record import Phase, RolloutStep, append, step_event
+from tests.jobs.rollout.decided import NAME, state
+
+
+def told(capsys) -> str:
+    assert main(["history"]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_history_has_each_decision_and_who_took_it(settings: Deployment, held: str, capsys) -> None:
+    main(["resume", "--reason", "metrics are back", "--by", "ada"])
+    main(["pause", "--reason", "a holiday", "--by", "bob"])
+    main(["rollback", "--reason", "it insults people", "--by", "ada"])
+    capsys.readouterr()
+    out = told(capsys)
+    assert f"rollout {held}: version 7" in out
+    assert ", proposed by bob" in out
+    for words in ("metrics are back (by ada)", "a holiday (by bob)", "it insults people (by ada)"):
+        assert re.search(rf"{re.escape(words)} \[audit \d+\]", out)
+    assert "Every decision has its entry in the audit log" in out
+
+
+def test_each_audited_event_has_an_entry_of_its_own(settings: Deployment, held: str, capsys) -> None:
+    main(["resume", "--reason", "r"])
+    main(["abort", "--reason", "r"])
+    capsys.readouterr()
+    assert main(["history", "--json"]) == 0
+    [rollout] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    numbers = [passage["entry"] for passage in rollout["passages"] if passage["audited"]]
+    entries = {entry.n: entry for entry in audit.entries(settings.store())}
+    assert len(set(numbers)) == len(numbers) == len(entries) == 4  # the first weight, held, resumed, aborted
+    for passage in (p for p in rollout["passages"] if p["audited"]):
+        assert entries[passage["entry"]].detail["epoch"] == passage["epoch"]
+
+
+def test_a_decision_without_an_entry_is_named(settings: Deployment, held: str, capsys) -> None:
+    """A process that died between the event and the log."""
+    now = state(settings)
+    step = RolloutStep(Phase.ROLLING_BACK, "enough", by="ada", action="abort")
+    append(settings.store(), NAME, now, step_event(now, 2000.0, step))
+    assert f"Not in the audit log: {held} epoch {now.epoch + 1}" in told(capsys)
+    main(["abort", "--reason", "take it to its end"])
+    capsys.readouterr()
+    assert "Not in the audit log" not in told(capsys)
+
+
+def test_looks_are_counted_and_shown_when_asked_for(settings: Deployment, held: str, capsys) -> None:
+    assert "4 looks" in told(capsys)
+    short = len(told(capsys).splitlines())
+    assert main(["history", "--looks"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == short + 3  # the third is what held it
+
+
+def test_without_a_rollout_there_is_no_history(settings: Deployment, capsys) -> None:
+    assert main(["history"]) == 1
+    assert "No candidate was ever rolled out" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_whole_log_verifies_after_decisions(settings: Deployment, held: str) -> None:
+    main(["resume", "--reason", "r"])
+    main(["rollback", "--now", "--reason", "r"])
+    assert audit.verify(settings.store()).flaw == ""

@@ -1,0 +1,83 @@
+"""The picture at a terminal: it fits, it says the same with and without colours, and its commands can be copied."""
+
+import re
+
+import pytest
+
+from jobs.rollout.view import view
+from pipeline.rollout.record import Phase
+from tests.pipeline.rollout.reports import NOW, arm, bare, report
+
+COMMAND = re.compile(r"(dagster job launch|python -m jobs)")
+LONG = "the share of requests contradicts the weight, " * 6
+
+
+def test_the_picture_shows_stages_both_arms_and_what_it_waits_for() -> None:
+    text = "\n".join(view(report(), NOW, 120))
+    assert "desk: OBSERVING" in text
+    assert "✔   5% ████████████████  ▶  25% ███████████░░░░░  " in text
+    assert re.search(r"requests +1,125 +375 \(25\.0%\)", text)
+    assert re.search(r"users +112 +38", text)
+    assert re.search(r"right +70\.0% \(68\.0% to 72\.0%\) +69\.0% \(67\.0% to 71\.0%\)", text)
+    assert re.search(r"slow +1\.20% +1\.20% +over 2\.3 s", text)
+    assert re.search(r"graded +1,125 \(96%\) +375 \(96%\)", text)
+    assert "phase       observing since 2027-01-15 07:50:00 UTC (10 minutes ago)" in text
+    assert "dwell       6.7 minutes of 10 minutes with metrics" in text
+    assert "answers     375 of 1,518 graded ones of the canary" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("phase", [Phase.OBSERVING, Phase.HELD, Phase.PROMOTED])
+def test_no_line_is_wider_than_the_terminal(width: int, phase: Phase) -> None:
+    shown = report(phase, reason=LONG, last_look=LONG, waits_for=LONG, weights=(1, 2, 5, 10, 25, 50, 100))
+    lines = [line for line in view(shown, NOW, width) if not COMMAND.search(line)]
+    assert max(map(len, lines)) <= width
+
+
+def test_colours_change_no_word() -> None:
+    shown = report(Phase.HELD)
+    painted = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in view(shown, NOW, 80, colour=True)]
+    assert painted == list(view(shown, NOW, 80))
+    assert "\x1b[" in "".join(view(shown, NOW, 80, colour=True))
+
+
+@pytest.mark.parametrize(
+    ("phase", "sign"),
+    [(Phase.SHIFTING, "▶"), (Phase.HELD, "‖"), (Phase.ROLLED_BACK, "✘"), (Phase.ROLLING_BACK, "✘")],
+)
+def test_a_stage_shows_how_it_stands(phase: Phase, sign: str) -> None:
+    assert f"{sign}  25% " in "\n".join(view(report(phase), NOW, 120))
+
+
+def test_a_candidate_without_traffic_has_no_stage_begun() -> None:
+    shown = report(Phase.GATED, stage=0, weight=0, dwell_s=0.0, champion=None, canary=None, looks=0)
+    bars = next(line for line in view(shown, NOW, 120) if "100%" in line)
+    assert not set("▶✔✘█") & set(bars)
+
+
+def test_what_was_promoted_has_every_stage_behind_it() -> None:
+    bars = next(line for line in view(report(Phase.PROMOTED, stage=2, weight=0), NOW, 120) if "100%" in line)
+    assert bars.count("✔") == 3
+
+
+def test_without_users_grades_or_latencies_it_says_so() -> None:
+    blind = arm(100, graded=0, users=None, slow=None, labelled=None)
+    blind = blind.model_copy(
+        update={"quality": blind.quality.model_copy(update=dict.fromkeys(("value", "low", "high")))}
+    )
+    text = "\n".join(view(report(champion=blind, canary=blind, slow_over_s=None), NOW, 80))
+    assert "users" not in text
+    assert "slow" not in text
+    assert re.search(r"right +- +-", text)
+
+
+def test_without_a_rollout_it_says_who_serves_and_what_starts_one() -> None:
+    text = "\n".join(view(bare(), NOW, 80))
+    assert "the base model (77aa77aa77aa), all requests" in text
+    assert "dagster job launch -j preference_tuning" in text
+
+
+def test_each_decision_has_a_command_of_one_line() -> None:
+    lines = list(view(report(Phase.HELD, decisions=("resume", "abort")), NOW, 60))
+    for action in ("resume", "abort"):
+        assert [each for each in lines if each.endswith(f"{action} --rollout 3f9c1a2b4d5e --reason 'WHY'")]
