@@ -1,18 +1,22 @@
 """What signals without references are worth on the embedded desk: `python -m benchmarks.signals [--small] [PART ...]`.
 
-Each part prints what it measured and gives some of the figures; the last line is JSON with all of them. Without names
-every part runs. Utility is hidden from the pipeline: it is measured here, on facts that no training shows. One cell's
-standard error is printed beside it; numbers order methods, and are no promise for large models.
+Each part prints its cells and gives some of the figures; the last line is JSON with all of them. Without names every
+part runs. With `--cells FILE` an interrupted run goes on where it was: a cell of the file is not measured again.
+Utility is hidden from the pipeline: it is measured here, on facts that no training shows. One cell's standard error is
+printed beside it; numbers order methods, and are no promise for large models.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import signals_loop as loop
 from benchmarks import signals_methods as methods
+from benchmarks import signals_sweet as sweet
+from benchmarks.signals_cells import Cells
 
 
 class Size(NamedTuple):
@@ -23,11 +27,11 @@ class Size(NamedTuple):
     small: bool
 
 
-Part = Callable[[Size], dict[str, float]]
+Part = Callable[[Size, Cells], dict[str, float]]
 PARTS: dict[str, Part] = {
     "methods": methods.cells,
     "controls": methods.controls,
-    "sweet": methods.over_optimiser,
+    "sweet": sweet.over_optimiser,
     "kills": loop.kills,
     "loop": loop.whole_loop,
 }
@@ -38,14 +42,16 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     options.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     options.add_argument("--small", action="store_true", help="one seed, one small cell, few held-out requests")
     options.add_argument("--seeds", type=int, default=3, help="from 1 on (default: %(default)s)")
+    options.add_argument("--cells", type=Path, metavar="FILE", help="JSON lines of the cells that were measured")
     chosen = options.parse_args(arguments)
     if unknown := set(chosen.parts) - set(PARTS):
         options.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
     size = Size((1,), 40, True) if chosen.small else Size(tuple(range(1, chosen.seeds + 1)), 300, False)
+    cells = Cells(chosen.cells, "small" if chosen.small else "whole")
     figures: dict[str, float] = {"seeds": len(size.seeds)}
     for name in chosen.parts or PARTS:
         started = time.monotonic()
-        figures |= PARTS[name](size)
+        figures |= PARTS[name](size, cells)
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
     print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
     return figures

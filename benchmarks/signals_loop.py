@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.signals_cells import Cells
 from benchmarks.signals_world import RECIPE, base, worth
 from evals.gate import GateVerdict
 from pipeline import layout
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
     from benchmarks.signals import Size
 
 ROOT = Path(__file__).parent.parent
-LEAST_LIFE_S, MOST_LIFE_S = 4.0, 14.0
-"""A process is killed after so long; its imports take some seconds of it."""
+LEAST_ANSWERS, MOST_ANSWERS = 20, 160
+"""A process is killed once it has written so many answers, so that a slow machine sees as many kills as a fast one."""
+POLL_S = 0.02
 
 
-def whole_loop(size: "Size") -> dict[str, float]:
+def whole_loop(size: "Size", known: Cells) -> dict[str, float]:
     """`dagster job launch -j preference_tuning` with the desk's recipe, once; the seed is the recipe's."""
+    return known.once("loop", lambda: _loop(size))
+
+
+def _loop(size: "Size") -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         settings = [f"data_root={folder}/data"] + (SMALL_LOOP if size.small else [])
         environment = {
@@ -69,30 +75,41 @@ SMALL_LOOP = [
 ]
 
 
-def kills(size: "Size") -> dict[str, float]:
-    asked_twice = killed = answers = 0
-    for seed in size.seeds:
-        dice = random.Random(f"kills/{seed}")
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "benchmarks.signals_draw", folder, str(seed), "16" if size.small else "96"]
-            while (code := _run(command, dice.uniform(LEAST_LIFE_S, MOST_LIFE_S))) == -signal.SIGKILL:
-                killed += 1
-            if code:
-                raise RuntimeError(f"the draw ended with exit code {code}")
-            keys: Counter[str] = Counter()
-            for path in Path(folder).rglob("*.jsonl"):
-                keys.update(json.loads(line)["answer"]["key"] for line in path.read_text().splitlines())
-            answers += len(keys)
-            asked_twice += keys.total() - len(keys)
-    print(f"kills: {killed} kills, {answers} samples, {asked_twice} of them answered twice", flush=True)
-    return {"samples_asked_twice": asked_twice, "samples_kills": killed}
+def kills(size: "Size", known: Cells) -> dict[str, float]:
+    done = [known.once(f"seed {seed} kills", lambda: _killed(seed, size)) for seed in size.seeds]  # noqa: B023
+    return {f"samples_{name}": sum(each[name] for each in done) for name in ("asked_twice", "kills", "answered")}
 
 
-def _run(command: list[str], life_s: float) -> int:
-    """Exit code of a process that is killed, with its children, after so many seconds."""
+def _killed(seed: int, size: "Size") -> dict[str, int]:
+    dice, killed = random.Random(f"kills/{seed}"), 0
+    prompts = 16 if size.small else 96
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.signals_draw", folder, str(seed), str(prompts)]
+        while (code := _run(command, Path(folder), dice.randint(LEAST_ANSWERS, MOST_ANSWERS))) == -signal.SIGKILL:
+            killed += 1
+        if code:
+            raise RuntimeError(f"the draw ended with exit code {code}")
+        keys: Counter[str] = Counter()
+        for content in _journals(Path(folder)):
+            keys.update(json.loads(line)["answer"]["key"] for line in content.splitlines())
+    return {"asked_twice": keys.total() - len(keys), "kills": killed, "answered": len(keys)}
+
+
+def _run(command: list[str], folder: Path, answers: int) -> int:
+    """Exit code of a process that is killed, with its children, once the journal has so many answers more."""
+    before = _lines(folder)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
-        try:
-            return process.wait(life_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return process.wait()
+        while (code := process.poll()) is None:
+            if _lines(folder) - before >= answers:
+                os.killpg(process.pid, signal.SIGKILL)
+                return process.wait()
+            time.sleep(POLL_S)
+        return code
+
+
+def _lines(folder: Path) -> int:
+    return sum(content.count("\n") for content in _journals(folder))
+
+
+def _journals(folder: Path) -> list[str]:
+    return [path.read_text() for path in folder.rglob("*.jsonl")]

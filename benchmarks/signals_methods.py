@@ -1,166 +1,235 @@
-"""Each method on the same thumbs and samples: hidden utility before and after, controls, the planted over-optimiser.
+"""Each method on the same thumbs and samples: hidden utility before and after, what the rule chooses, and controls.
 
-The over-optimiser are users who love a voucher, which the shop forbids: a reward model of their thumbs alone drives
-best-of-k. It is stopped where the training stops itself or the gate's judge, which had no part in it, refuses.
+Fresh samples are scored as the pipeline would: by the judge, and by the reward model where its word counts. SFT on the
+best of k and KTO run in every cell; GRPO over judge and reward model, and DPO on fresh pairs, neither of which the rule
+takes unforced, at 10% noise. A choice is right when no method of its cell is better by more than the best one's
+standard error, or when it is `none` and every method is worse than no training by more than its own.
 """
 
-import json
-import random
+import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks.signals_cells import Cells
 from benchmarks.signals_world import (
     Cell,
+    Score,
     Traffic,
     World,
     answered,
     base,
     judged,
     probe_shares,
-    recipe_of,
     traffic,
     worth,
 )
-from evals.win_rate import JudgedPair, win_rate
-from pipeline.demo.desk.judges import judgement
-from pipeline.demo.desk.requests import Request, draw
-from pipeline.rewards.judge import PairComparison
-from pipeline.rewards.judge.prompt import compare_prompt
+from pipeline.methods import MethodName
+from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.serving.inference import Answer
-from pipeline.storage import ModelRef
+from pipeline.storage import DatasetRef, ModelRef
+from pipeline.training.brakes import BRAKES
 from pipeline.training.result import TrainingResult
 
 if TYPE_CHECKING:
     from benchmarks.signals import Size
 
-CELLS = (Cell(300, 0.1), Cell(300, 0.3), Cell(1500, 0.1), Cell(1500, 0.3))
+CELLS = (Cell(1500, 0.1), Cell(300, 0.1), Cell(1500, 0.3), Cell(300, 0.3))
 SMALL = (Cell(300, 0.1),)
 PROMPTS = 256
-SHORT = (
-    "training.sft.steps=4", "training.kto.steps=4", "training.validation.every_steps=4", "training.validation.prompts=4"
-)  # fmt: skip
-ALPHA = 0.05
+FORCED_NOISE = 0.1
+"""The noise at which GRPO and DPO over scores are measured too."""
+STEPS: dict[MethodName, tuple[str, ...]] = {
+    "sft": (),
+    "kto": (),
+    "grpo": (
+        "training.grpo.steps=32", "training.grpo.prompts_per_step=8", "training.grpo.num_generations=8",
+        "training.grpo.max_completion_tokens=48", "training.grpo.learning_rate=1.0e-3",
+    ),
+    "dpo": (
+        "training.dpo.steps=48", "training.dpo.batch_size=16", "training.dpo.learning_rate=5.0e-4",
+        "training.dpo.loss_weights=[1.0, 1.0]", "training.dpo.kl_stop=5.0",
+    ),
+}  # fmt: skip
+"""Beside what the desk's recipe says."""
 
 
-def cells(size: "Size") -> dict[str, float]:
-    """SFT on the best of k by the composite, and KTO, at each number of thumbs and each noise."""
+class Seed:
+    """The traffic of a seed, and the champion's fresh samples of its first prompts; drawn when a cell needs them."""
+
+    def __init__(self, seed: int, size: "Size") -> None:
+        self.seed, self.size = seed, size
+
+    @cached_property
+    def logged(self) -> Traffic:
+        return traffic(self.seed, 320 if self.size.small else 1600)
+
+    @cached_property
+    def drawn(self) -> list[list[Answer]]:
+        asked = self.logged.requests[: 32 if self.size.small else PROMPTS]
+        return answered(base(), asked, 8, self.seed + 50)
+
+    @contextmanager
+    def world(self, cell: Cell, *overrides: str) -> Generator[World]:
+        with tempfile.TemporaryDirectory() as folder:
+            yield World(Path(folder), self.logged, cell, *forgiving(self.size), *overrides)
+
+
+class Trainable(NamedTuple):
+    """What the methods of a cell are trained on."""
+
+    world: World
+    report: RewardModelReport
+    judge: Score
+    samples: DatasetRef
+
+
+def cells(size: "Size", known: Cells) -> dict[str, float]:
+    """The methods at each number of thumbs and each noise, and what the rule makes of each cell's evidence."""
     utilities: defaultdict[str, list[float]] = defaultdict(list)
     probes: list[float] = []
-    for seed in size.seeds:
-        logged, drawn = _drawn(seed, size)
-        utilities["before"].append(_shown(f"seed {seed} before", base(), seed, size))
+    right: list[bool] = []
+    for number in size.seeds:
+        seed = Seed(number, size)
+        before = measured(f"seed {number} before", base(), seed, known)
+        utilities["before"].append(before["utility"])
         for cell in SMALL if size.small else CELLS:
-            name = f"{cell.thumbs}_{cell.noise:.0%}".replace("%", "")
-            with _world(logged, cell) as world:
-                report, judge = world.reward_model(), judged("desk-labels", world.recipe.rewards)
-                shares = probe_shares(world, report, judge)
-                probes.append(min(shares.values()))
-                said = ", ".join(f"{probe} {share:.2f}" for probe, share in shares.items())
-                print(f"seed {seed} {name}: AUC {report.auc}; probes of the composite: {said}", flush=True)
-                best = world.best_of(report, judge, drawn)
-                sft = world.train("sft", "selection.method=sft", *_steps(size), samples=best)
-                utilities[f"sft_{name}"].append(_shown(f"seed {seed} {name} SFT", _model(sft), seed, size))
-                kto = world.train("kto", "selection.method=kto", *_steps(size))
-                utilities[f"kto_{name}"].append(
-                    _shown(f"seed {seed} {name} KTO {_health(kto)}", _model(kto), seed, size)
-                )
-    return {f"utility_{name}": fmean(values) for name, values in utilities.items()} | {"probe_min": min(probes)}
+            evidence, after = _cell(seed, cell, known)
+            for method, figures in after.items():
+                utilities[f"{method}_{cell.label}"].append(figures["utility"])
+            probes.append(evidence["probe_min"])
+            right.append(chosen_is_best(evidence["chosen"], before, after))
+    means = {f"utility_{name}": fmean(values) for name, values in utilities.items()}
+    errors = {f"error_{name}": _error(values) for name, values in utilities.items() if len(values) > 1}
+    return means | errors | {"probe_min": min(probes), "chosen_is_best_share": fmean(right), "choices": len(right)}
 
 
-def controls(size: "Size") -> dict[str, float]:
-    """Thumbs that mean nothing: KTO on them, and SFT on the best of k by a reward model of them."""
+def chosen_is_best(chosen: str, before: dict[str, Any], after: dict[str, dict[str, Any]]) -> bool:
+    """By utilities with their standard errors. `after`: of each method that was tried."""
+    if chosen == "none":
+        return all(each["utility"] < before["utility"] - each["error"] for each in after.values())
+    best = max(after.values(), key=lambda each: each["utility"])
+    return after[chosen]["utility"] >= best["utility"] - best["error"]
+
+
+def _cell(seed: Seed, cell: Cell, known: Cells) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The evidence of a cell with the rule's choice, and each method's utility."""
+    tried: list[MethodName] = ["sft", "kto", *(("grpo", "dpo") if cell.noise == FORCED_NOISE else ())]
+    place = f"seed {seed.seed} {cell.label}"
+    names: dict[MethodName, str] = {method: f"{place} {method}" for method in tried}
+    if not known.missing([f"{place} evidence", *names.values()]):
+        return known.once(f"{place} evidence", dict), {name: known.once(names[name], dict) for name in tried}
+    with seed.world(cell) as world:
+        report, judge = world.reward_model(), judged("desk-labels", world.recipe.rewards)
+        counting = report if counts_beside(report, world.recipe.rewards.fresh) else None
+        given = Trainable(world, report, judge, world.best_of(counting, judge, seed.drawn))
+        evidence = known.once(f"{place} evidence", lambda: _evidence(given))
+        after = {method: _tried(given, method, names[method], seed, known) for method in tried}
+    return evidence, after
+
+
+def _evidence(given: Trainable) -> dict[str, Any]:
+    world, report, judge, samples = given
+    decision = world.choice(report, samples)
+    shares, gain = probe_shares(world, report, judge), decision.evidence.scorers.gain
+    return {
+        "chosen": decision.method, "why": "; ".join(decision.reasons), "auc": report.auc.value,
+        "auc_low": report.auc.low, "gain": gain.value, "gain_low": gain.low, "probe_min": min(shares.values()),
+        **{f"probe_{name}": share for name, share in shares.items()},
+    }  # fmt: skip
+
+
+def _tried(given: Trainable, method: MethodName, name: str, seed: Seed, known: Cells) -> dict[str, Any]:
+    def train() -> TrainingResult:
+        world, report, _, samples = given
+        report = report.model_copy(update={"admitted": True, "reasons": ()})  # GRPO is forced, whatever it lacks
+        overrides = (f"selection.method={method}", *STEPS[method], *short(method, seed.size))
+        return world.train(method, *overrides, samples=samples, report=report)
+
+    return trained(name, train, seed, known)
+
+
+def controls(size: "Size", known: Cells) -> dict[str, float]:
+    """Thumbs that mean nothing: what the rule says with a reward model of them and nobody else, and what KTO, and SFT
+    on the best of k by that model, would have done."""
     utilities: defaultdict[str, list[float]] = defaultdict(list)
-    for seed in size.seeds:
-        logged, drawn = _drawn(seed, size)
-        with _world(logged, Cell(300, 0.0, random=True)) as world:
-            report = world.reward_model()
-            print(f"seed {seed} random thumbs: AUC {report.auc}, admitted: {report.admitted}", flush=True)
-            kto = world.train("kto", "selection.method=kto", *_steps(size))
-            utilities["kto"].append(_shown(f"seed {seed} random KTO {_health(kto)}", _model(kto), seed, size))
-            best = world.best_of(report, None, drawn)
-            sft = world.train("sft", "selection.method=sft", *_steps(size), samples=best)
-            utilities["sft"].append(_shown(f"seed {seed} random SFT", _model(sft), seed, size))
-    return {f"utility_{name}_random": fmean(values) for name, values in utilities.items()}
+    refused: list[bool] = []
+    for number in size.seeds:
+        seed = Seed(number, size)
+        names = {name: f"seed {number} random thumbs {name}" for name in ("evidence", "kto", "sft")}
+        if known.missing(list(names.values())):
+            _random_cell(seed, names, known)
+        refused.append(known.once(names["evidence"], dict)["chosen"] == "none")
+        for method in ("kto", "sft"):
+            utilities[method].append(known.once(names[method], dict)["utility"])
+    means = {f"utility_{name}_random": fmean(values) for name, values in utilities.items()}
+    return means | {"random_thumbs_none": fmean(refused)}
 
 
-def over_optimiser(size: "Size") -> dict[str, float]:
-    """Sweet users, a reward model of their thumbs and nothing else: three times the steps, to please it for sure."""
-    stopped: list[bool] = []
-    utilities: list[float] = []
-    for seed in size.seeds:
-        logged, drawn = _drawn(seed, size)
-        with _world(logged, Cell(300 if size.small else 1500, 0.1, sweet=True)) as world:
-            report = world.reward_model()
-            failed = ", ".join(report.failed_probes) or "none"
-            print(f"seed {seed} sweet: AUC {report.auc}, failed probes: {failed}", flush=True)
-            best = world.best_of(report, None, drawn)
-            long = _steps(size) or ("training.sft.steps=144",)
-            result = world.train("sft", "selection.method=sft", *long, samples=best)
-            model = _model(result)
-            utilities.append(_shown(f"seed {seed} sweet SFT {_health(result)}", model, seed, size))
-            promoted = _promoted(world, model, seed, size.items)
-            stopped.append(result.health.verdict == "STOP" or not promoted)
-            print(f"seed {seed} sweet: {'promoted' if promoted else 'refused'} by the gate's judge", flush=True)
-    return {"over_optimiser_stopped": fmean(stopped), "utility_sft_sweet": fmean(utilities)}
+def _random_cell(seed: Seed, names: dict[str, str], known: Cells) -> None:
+    with seed.world(Cell(300, 0.0, random=True)) as world:
+        report = world.reward_model()
+        best = world.best_of(report, None, seed.drawn)
+
+        def evidence() -> dict[str, Any]:
+            decision = world.choice(report, best, *ALONE)
+            return {"chosen": decision.method, "auc": report.auc.value, "auc_low": report.auc.low}
+
+        known.once(names["evidence"], evidence)
+        for method in ("kto", "sft"):
+            overrides = (f"selection.method={method}", *short(method, seed.size))
+            trained(names[method], lambda: world.train(method, *overrides, samples=best), seed, known)  # noqa: B023
 
 
-def _promoted(world: World, candidate: ModelRef, seed: int, items: int) -> bool:
-    """Whether the gate's judge prefers the candidate: the lower bound of its win rate is above one half."""
-    rng = random.Random(f"gate/{seed}")
-    asked = [draw(rng, "heldout") for _ in range(items)]
-    before, after = (answered(model, asked, 1, seed + 100) for model in (base(), candidate))
-    gate = world.recipe.evaluation.judge
-    assert gate is not None
-    pairs = [_judged_pair(n, *each, gate.rubric) for n, each in enumerate(zip(asked, before, after, strict=True))]
-    rate = win_rate(pairs, ALPHA, seed)
-    bounds = f"{0.5 + rate.controlled.value:.3f} (lower bound {0.5 + rate.controlled.lower:.3f})"
-    print(f"seed {seed} sweet: win rate {bounds}, orders disagree on {rate.disagreement:.2f}", flush=True)
-    return rate.controlled.lower > 0
+ALONE = ("rewards.fresh={reward_model: 1.0}",)
+"""No judge: the reward model's word is all that a fresh sample is worth."""
 
 
-def _judged_pair(n: int, request: Request, before: list[Answer], after: list[Answer], rubric: str) -> JudgedPair:
-    (old,), (new,) = before, after
-    orders: list[float | None] = [None, None]
-    if old.text != new.text:
-        for place, (first, second, mine) in enumerate(((new.text, old.text, "A"), (old.text, new.text, "B"))):
-            prompt = compare_prompt(PairComparison(request.messages, first, second), rubric)
-            winner = json.loads(judgement("desk-gate", prompt))["winner"]
-            orders[place] = 0.5 if winner == "tie" else float(winner == mine)
-    return JudgedPair(
-        item=str(n), cluster=str(n), candidate_first=orders[0], champion_first=orders[1], champion_length=old.tokens,
-        candidate_length=new.tokens,
-    )  # fmt: skip
+def trained(name: str, train: Callable[[], TrainingResult], seed: Seed, known: Cells) -> dict[str, Any]:
+    return known.once(name, lambda: left(train(), seed))
 
 
-def _drawn(seed: int, size: "Size") -> tuple[Traffic, list[list[Answer]]]:
-    logged = traffic(seed, 320 if size.small else 1600)
-    return logged, answered(base(), logged.requests[: 32 if size.small else PROMPTS], 8, seed + 50)
+def left(result: TrainingResult, seed: Seed) -> dict[str, Any]:
+    """What a training leaves: hidden utility, health, the brakes that spoke, how far it went and how long it took."""
+    distances = [row["held_out/answer_kl"] for row in result.metrics if "held_out/answer_kl" in row]
+    findings = result.health.findings
+    return {
+        **_worth(result.checkpoint.model, seed), "health": result.health.verdict, "why": result.health.why,
+        "brakes": [finding.rule for finding in findings if finding.rule in BRAKES or finding.verdict == "STOP"],
+        "step": result.checkpoint.step, "kl": max(distances, default=math.nan), "seconds": result.goodput.total_s,
+    }  # fmt: skip
 
 
-@contextmanager
-def _world(logged: Traffic, cell: Cell) -> Generator[World]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield World(Path(folder), logged, cell, recipe_of())
+def measured(name: str, model: ModelRef, seed: Seed, known: Cells) -> dict[str, Any]:
+    return known.once(name, lambda: _worth(model, seed))
 
 
-def _steps(size: "Size") -> tuple[str, ...]:
-    return SHORT if size.small else ()
+def _worth(model: ModelRef, seed: Seed) -> dict[str, Any]:
+    found = worth(model, seed.seed, seed.size.items)
+    return {"utility": found.mean, "error": found.error, "vouchers": found.voucher}
 
 
-def _model(result: TrainingResult) -> ModelRef:
-    return result.checkpoint.model
+def short(method: MethodName | str, size: "Size") -> tuple[str, ...]:
+    """A training of a few steps, where the run is small."""
+    if not size.small:
+        return ()
+    validation = ("training.validation.every_steps=4", "training.validation.prompts=4")
+    return (f"training.{method}.steps=4", *validation)
 
 
-def _health(result: TrainingResult) -> str:
-    return f"({result.health.verdict})"
+def forgiving(size: "Size") -> tuple[str, ...]:
+    """A reward model of few thumbs counts, and few winners suffice, where the run is small."""
+    few = ("rewards.reward_model.min_thumbs=100", "rewards.reward_model.min_users=20", "selection.min_winners=8")
+    return few if size.small else ()
 
 
-def _shown(what: str, model: ModelRef, seed: int, size: "Size") -> float:
-    measured = worth(model, seed, size.items)
-    print(f"{what}: utility {measured.mean:.3f} +- {measured.error:.3f}, vouchers {measured.voucher:.2f}", flush=True)
-    return measured.mean
+def _error(values: Sequence[float]) -> float:
+    """Standard error of a mean over seeds."""
+    mean = fmean(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.answers import features
+from pipeline.demo.desk.judge_process import judge_at
 from pipeline.demo.desk.judges import judgement
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.demo.desk.traffic import biases, thumb_up
@@ -26,24 +28,27 @@ from pipeline.demo.export import users
 from pipeline.iteration import identify
 from pipeline.recipe import Recipe, Rewards, load
 from pipeline.recipe.traces import DeskUsers
-from pipeline.rewards.judge import JudgeRequest
+from pipeline.rewards.judge import Budget, JudgeRequest, open_judge
 from pipeline.rewards.judge.prompt import score_prompt
+from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.records import LABELS
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.probes import twin
 from pipeline.rewards.reward_model.stage import train_reward_model
 from pipeline.samples.records import SAMPLES
+from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
+from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, Sampling
 from pipeline.serving.sample import sampler
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file, model_ref
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake
 from pipeline.training.launch import train
-from pipeline.training.plan import plan_training
+from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.result import TrainingResult
 from tests.contexts import quiet
 
@@ -68,6 +73,10 @@ class Cell(NamedTuple):
     noise: float
     sweet: bool = False
     random: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.thumbs}_{100 * self.noise:.0f}"
 
 
 class Worth(NamedTuple):
@@ -149,8 +158,10 @@ def judged(model: str, settings: Rewards) -> Score:
 class World:
     """One seed and cell: the labels, the reward model over them, and the champion's fresh samples."""
 
-    def __init__(self, root: Path, logged: Traffic, cell: Cell, recipe: Recipe) -> None:
-        self.root, self.logged, self.recipe = root, logged, recipe
+    def __init__(self, root: Path, logged: Traffic, cell: Cell, *overrides: str) -> None:
+        """`overrides`: of the desk's recipe, for all that the cell does."""
+        self.root, self.logged, self.recipe = root, logged, recipe_of(*overrides)
+        self._given = overrides
         self.labels = _published(root / "labels", rated_rows(logged, cell), LABELS)
         self._ids = frozenset((row.trace_id, row.observation_id) for row in read_labels(self.labels))
 
@@ -175,21 +186,51 @@ class World:
         rows: list[dict[str, Any]] = []
         for n, (request, user, answers) in enumerate(asked):
             for number, answer in enumerate(answers):
-                scores = [score for score in (values[len(rows)],) if score is not None]
-                scores += [judge(request, answer.text)] if judge is not None else []
+                opinion = judge(request, answer.text) if judge is not None else None
+                scores = [score for score in (values[len(rows)], opinion) if score is not None]
                 reward = fmean(scores) if answer.finished and scores else 0.0
                 of_sample = {"sample": number, "finished": answer.finished, "completion_tokens": answer.tokens}
-                scored = {"reward_model": values[len(rows)], "final_reward": reward, "profile": "fresh"}
-                rows.append(label(f"t{n}", user, request, answer.text) | of_sample | scored)
+                scored = {"reward_model": values[len(rows)], "judge": opinion, "final_reward": reward}
+                rows.append(label(f"t{n}", user, request, answer.text) | of_sample | scored | {"profile": "fresh"})
         return _published(self.root / f"samples-{len(list(self.root.iterdir()))}", rows, SAMPLES)
 
-    def train(self, name: str, *overrides: str, samples: DatasetRef | None = None) -> TrainingResult:
-        """The candidate of a method that is forced, through selection's tables, plan and trainer."""
-        context = self.context(name, recipe_of(*overrides))
-        agreed = self._ids
-        tables = build(context, self.labels, HeldApart({}), lambda: agreed, Trust(), samples)
-        plan = plan_training(context, tables, {}, lambda: agreed)
-        result = train(context.store, plan, 3600.0, quiet)
+    def choice(self, report: RewardModelReport, samples: DatasetRef, *overrides: str) -> MethodDecision:
+        """What the rule makes of the cell's evidence, the recipe forcing nothing."""
+        recipe = self.recipe_with(*overrides)
+        context = self.context(f"choice-{len(list(self.root.iterdir()))}", recipe)
+        evidence = build(context, self.labels, HeldApart({}), self._agreed, Trust(), samples, report).evidence
+        return choose(evidence, recipe.selection, recipe.rewards.min_coverage)
+
+    def train(
+        self,
+        name: str,
+        *overrides: str,
+        samples: DatasetRef | None = None,
+        report: RewardModelReport | None = None,
+    ) -> TrainingResult:
+        """The candidate of a method that is forced, through selection's tables, plan and trainer. `report`: of the
+        reward model, for a method whose completions are scored; the desk's judge is then asked as well."""
+        context = self.context(name, self.recipe_with(*overrides))
+        store, iteration, settings = context.store, context.iteration, context.recipe.rewards.judge
+        assert settings is not None
+        tables = build(context, self.labels, HeldApart({}), self._agreed, Trust(), samples, report)
+        if report is None:
+            return self._trained(store, plan_training(context, tables, {}, self._agreed))
+        store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))
+        with judge_at(settings, None, self.root / f"{name}-judge", quiet) as endpoint:
+            assert endpoint is not None
+            with open_judge(endpoint, settings, Budget(None, None, 0.0, 0.0), quiet) as session:
+                store.write(f"{layout.JUDGES}/{judge_id(settings)}/{iteration.id}.json", session.admit(()))
+            return self._trained(store, plan_training(context, tables, {}, self._agreed), endpoint)
+
+    def recipe_with(self, *overrides: str) -> Recipe:
+        return recipe_of(*self._given, *overrides)
+
+    def _agreed(self) -> frozenset[tuple[str, str]]:
+        return self._ids
+
+    def _trained(self, store: Store, plan: TrainingPlan, judge: Endpoint | None = None) -> TrainingResult:
+        result = train(store, plan, 3600.0, quiet, judge)
         if result is None:
             raise RuntimeError(f"nothing was trained: {'; '.join(plan.decision.reasons)}")
         return result

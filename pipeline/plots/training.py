@@ -216,7 +216,7 @@ def _keys(findings: Sequence[HealthFinding]) -> list[Any]:
     keys = [Line2D([], [], color=STEP, label="step"), Line2D([], [], color=HELD_OUT, marker="o", label="held out")]
     for verdict, colour in VERDICTS.items():
         if any(finding.verdict == verdict for finding in findings):
-            label = "solved" if verdict == "PASS" else verdict
+            label = "ended early" if verdict == "PASS" else verdict
             keys.append(Line2D([], [], color=colour, linestyle="--", label=label))
     return keys
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from pipeline.training import completion_tables, sentinel
+from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.plan import TrainingPlan
@@ -55,11 +55,10 @@ class ProgressCallback(TrainerCallback):
         self._block = plan.trained_by().updates_per_batch
         self.health = Health()
         self._watch = sentinel.HealthMonitor(plan.training.sentinel, plan.answer_kl_stop)
-        self.leaving = self.stopped = self.solved = False
+        self.leaving = self.stopped = self.solved = self.braked = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
-        early, because it has nothing left to learn."""
-        self._second_scores: list[float | None] = []
-        """At each validation of what was trained."""
+        early, because it has nothing left to learn or was best before."""
+        self._scores = HeldOutScores(plan.judged_by)
         self._trainer: Trainer | None = None
         self._rates: Rates | None = None
         self._step_begun = self._saved = self._logged = time.monotonic()
@@ -85,7 +84,7 @@ class ProgressCallback(TrainerCallback):
             state.log_history.append({"step": 0, **self._held_out})
             self._held_out = {}
         for row in state.log_history:
-            self._note_score(row)
+            self._scores.add(row)
             self.health = sentinel.remember(self.health, self._watch.add(row))
         self._saved, self._termination.loaded = time.monotonic(), True
 
@@ -153,11 +152,13 @@ class ProgressCallback(TrainerCallback):
         assert self._rates is not None
         row |= self._rates(row, self._spent) | memory()
         self._validated, self._held_out = bool(self._held_out), {}
-        self._note_score(row)
-        before, findings = self.health, self._watch.add(row)
+        self._scores.add(row)
+        before, findings = self.health, early_stop(self._watch.add(row), self._kept)
         for finding in findings:
             self._stop(control, finding) if finding.verdict == "STOP" else self._add_finding(finding)
-        if self._validated and self._agree(any(finding.rule == "solved" for finding in findings))[0]:
+        self.braked = self.braked or braked(findings)
+        solved = any(finding.rule == "solved" for finding in findings)
+        if self._validated and self._agree(solved or self.braked)[0]:
             self._end_early(state, control)
         if state.global_step % completion_tables.EVERY in (0, 1) or self.health is not before:
             assert self._trainer is not None, "attach() comes before the training"
@@ -194,19 +195,18 @@ class ProgressCallback(TrainerCallback):
         if self.stopped or state.global_step >= state.max_steps:
             return
         emit(f"ends here: {state.max_steps - state.global_step} of {state.max_steps} steps are left out")
-        self.solved = control.should_training_stop = True
+        self.solved, control.should_training_stop = not self.braked, True
         self.leaving = control.should_save = False
 
     @property
-    def was_better(self) -> bool:
-        """Whether an earlier checkpoint has a second score that the last weights do not pass."""
-        *earlier, last = self._second_scores or [None]
-        known = [score for score in earlier if score is not None]
-        return bool(known) and (last is None or last <= max(known))
+    def takes_back(self) -> bool:
+        """Whether an earlier checkpoint is what the training leaves, and not the last weights."""
+        return self.stopped or self.braked or (self._plan.scorers is not None and self._scores.was_better)
 
-    def _note_score(self, row: Mapping[str, Any]) -> None:
-        if self._plan.scorers is not None and row.get("step", 0) > 0 and "held_out/length" in row:
-            self._second_scores.append(row.get(self._plan.judged_by))
+    @property
+    def _kept(self) -> int | None:
+        """Step of the checkpoint that an early stop would leave."""
+        return self._scores.best if self._plan.training.checkpoints.keep_best else None
 
     def collapse(self, reason: str) -> None:
         """The policy cannot even be sampled from any more: to run again would end here again."""

@@ -71,7 +71,7 @@ def run(
         PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
         sys.exit(PREEMPTED)
     fence()
-    if progress.stopped or progress.was_better:
+    if progress.takes_back:
         checkpoint = take_back(plan, trainer, folder, checkpointer.best()) if checkpointer else None
     else:
         checkpoint = export(plan, trainer, folder)
@@ -123,7 +123,8 @@ def _train(trainer: Trainer, progress: ProgressCallback, folder: Path, resume: P
 
 
 def _ending(progress: ProgressCallback) -> str:
-    return "stopped" if progress.stopped else "solved" if progress.solved else "done"
+    ends = {"stopped": progress.stopped, "braked": progress.braked, "solved": progress.solved}
+    return next((why for why, ended in ends.items() if ended), "done")
 
 
 def _result(
@@ -147,7 +148,7 @@ def _result(
         engine="trl",
         judge_tokens=spent.tokens,
         judge_usd=spent.usd,
-        untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved else 0,
+        untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved or progress.braked else 0,
     )
 
 

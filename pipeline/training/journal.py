@@ -24,7 +24,7 @@ class TrainingEvent(Record):
 
     `seconds`: by name, what a step spent (`generate`, `reward`, `logprobs`, `update`, ...; with `step` for the whole),
     or what a save (`save`) or a validation (`validation`) took. `why`: the signal of `stopping`; for `ended` "done",
-    "solved" or "stopped".
+    "solved", "braked" or "stopped".
     """
 
     kind: Kind

@@ -80,7 +80,7 @@ class TrainingResult(Record):
     preemptions: tuple[Preemption, ...] = ()
     engine: str = "trl"
     untrained_steps: int = 0
-    """Steps of the plan that were left out because the task was solved before."""
+    """Steps of the plan that the weights did not go through because the task was solved before, or a brake ended it."""
     judge_tokens: int = 0
     """What the judge took that scored completions of this training, in tokens."""
     judge_usd: float = 0.0

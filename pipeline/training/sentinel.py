@@ -1,4 +1,4 @@
-"""Whether a training is healthy: PASS, HOLD (a person should look) or STOP (the best checkpoint stands), and why; and
+"""Whether a training is healthy: PASS, HOLD (a person should look) or STOP (brakes.py: unless early), and why; and
 whether its task is solved.
 
 The rules, over the metrics of the steps so far; each compares the mean of the last few steps, or validations, with a

@@ -1,0 +1,71 @@
+"""The two brakes of a training that may run too far: its limit on KL, and the second scorer's fall.
+
+A stop by them alone is an early stop where an earlier checkpoint beat the start: what came after that checkpoint is
+what the brake speaks of, so it is the candidate, and the gate decides on it. Any other stop stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.training.result import HealthFinding
+
+BRAKES = ("answer_kl", "second_score")
+"""Rules of the sentinel (pipeline/training/sentinel.py)."""
+
+
+class HeldOutScores:
+    """The score that checkpoints are ranked by, at the start and at each validation since."""
+
+    def __init__(self, metric: str) -> None:
+        """`metric`: its name in a row."""
+        self._metric = metric
+        self._start: float | None = None
+        self._later: list[tuple[int, float | None]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take the row of a step or of the start; one without a validation changes nothing."""
+        if "held_out/length" not in row:
+            return
+        step, score = int(row.get("step", 0)), row.get(self._metric)
+        if step > 0:
+            self._later.append((step, score))
+        else:
+            self._start = score
+
+    @property
+    def was_better(self) -> bool:
+        """Whether an earlier checkpoint has a score that the last weights do not pass."""
+        *earlier, last = [score for _, score in self._later] or [None]
+        known = [score for score in earlier if score is not None]
+        return bool(known) and (last is None or last <= max(known))
+
+    @property
+    def best(self) -> int | None:
+        """Step of the best checkpoint before the last validation, if it beat the start; of equal ones the first."""
+        known = [(score, -step) for step, score in self._later[:-1] if score is not None]
+        if self._start is None or not known or max(known)[0] <= self._start:
+            return None
+        return -max(known)[1]
+
+
+def early_stop(findings: Sequence[HealthFinding], best: int | None) -> tuple[HealthFinding, ...]:
+    """The findings of a row, those of brakes as notes where nothing else stops and the checkpoint of step `best`
+    stands for the training; None: there is none to keep."""
+    stops = [finding for finding in findings if finding.verdict == "STOP"]
+    if best is None or not all(finding.rule in BRAKES for finding in stops):
+        return tuple(findings)
+    return tuple(
+        finding.model_copy(
+            update={"verdict": "PASS", "reason": f"{finding.reason}: ends here, the checkpoint of step {best} stays"}
+        )
+        if finding.verdict == "STOP"
+        else finding
+        for finding in findings
+    )
+
+
+def braked(findings: Sequence[HealthFinding]) -> bool:
+    """Whether a brake ended the training early."""
+    return any(finding.rule in BRAKES and finding.verdict == "PASS" for finding in findings)
