@@ -1,6 +1,7 @@
 """The rollout of the deployment's model: the world that it reads and moves, and a run that takes it further."""
 
 import time
+from collections.abc import Callable
 
 from assets.records import LABELS
 from assets.resources import Deployment
@@ -17,7 +18,9 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
 from pipeline.rollout.notices import tell
 from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
-from pipeline.rollout.record import Fingerprints, RolloutState
+from pipeline.rollout.record import Fingerprints, RolloutState, read_events
+from pipeline.rollout.router import Unsettled
+from pipeline.rollout.status import RolloutStatus, status
 from pipeline.section import joined
 from pipeline.serving.sample import over
 from pipeline.serving.transformers_engine import TransformersEngine
@@ -28,9 +31,7 @@ from pipeline.traces.records import GovernedTraces
 UNWATCHED = Unwatched()
 
 
-def rollout_ports(
-    deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, registry: bool = True
-) -> RolloutPorts:
+def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, registry: bool = True) -> RolloutPorts:
     """The rollout and its world, as the recipe names it. `registry`: whether MLflow's aliases follow at once; else at
     the next tick."""
     store, name, url = deployment.store(), deployment.recipe().base_model.name, deployment.notify_url()
@@ -43,6 +44,16 @@ def rollout_ports(
     return RolloutPorts(
         store, name, traffic_split(deployment), follow, metrics, notify=lambda now: tell(store, name, url, now)
     )
+
+
+def read_status(deployment: Deployment) -> RolloutStatus:
+    """The latest rollout of the model. A router that cannot be read is no reason not to show the record."""
+    store, name = deployment.store(), deployment.recipe().base_model.name
+    try:
+        split = traffic_split(deployment).read()
+    except Exception as error:  # boundary: any router
+        split = Unsettled(reason=f"nothing: {error}")
+    return status(name, deployment.champion(), read_events(store, name), split, time.time())
 
 
 def is_gradable(deployment: Deployment, iteration: Iteration) -> bool:
@@ -63,8 +74,12 @@ def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: L
     return Fingerprints(champion=champion_answers, candidate=candidate_answers)
 
 
-def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> RolloutState:
+def follow_rollout(
+    deployment: Deployment, log: Log, drive_for_s: float, looked: Callable[[], None] = lambda: None
+) -> RolloutState:
     """Take the rollout as far as its policy allows now, on what production really serves.
+
+    `looked` is called after each look, before the wait for the next one, and at the end.
 
     Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
     """
@@ -77,8 +92,15 @@ def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> Roll
         answer_grader(recipe, judge, log) as grade,
         live_traffic(deployment, grade, log) as traffic,
     ):
-        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, traffic.wait)
-        return drive(rollout_ports(deployment, traffic.metrics), pace, log)
+
+        def wait(seconds: float) -> None:
+            looked()
+            traffic.wait(seconds)
+
+        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, wait)
+        state = drive(rollout_ports(deployment, traffic.metrics), pace, log)
+        looked()
+        return state
 
 
 def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:

@@ -15,11 +15,12 @@ from pipeline.pinning import pin
 from pipeline.plots import traces as traces_plots
 from pipeline.recipe.suites import EmbeddedSuite, LibrarySuite
 from pipeline.recipe.traces import DemoSource
+from pipeline.rollout.fold import in_rollout
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
-from pipeline.traces.scope import Producer
+from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line, weak
 
@@ -52,10 +53,14 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
             demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
         elif isinstance(suite, LibrarySuite):
             ensure_listed(suite, store, deployment.libraries(), context.log.info)
+    name = recipe.base_model.name
+    canaries = in_rollout(store, name)
+    kept_out = frozenset[str]().union(*(version_names(name, digest, canaries[digest]) for digest in canaries))
+    producer = Producer(champion.model, name, champion.version, champion.since, kept_out)
     result = materialize(
         deployment.stage(context.log.info),
         Address(source, deployment.source_uri()),
-        Producer(champion.model, recipe.base_model.name, champion.version, champion.since),
+        producer,
         champion.promotions,
         datetime.now(UTC),
     )
@@ -76,7 +81,6 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         metadata={"parts": len(thin)},
     )
     if not result.iteration.dataset.rows:
-        producer = Producer(champion.model, recipe.base_model.name, champion.version, champion.since)
         context.log.info(nothing_counts(result, deployment.lake(), recipe.traces, producer))
         return
     ended = outcome(store, result.iteration)

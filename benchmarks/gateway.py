@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipeline.rollout.served_names import served_name
+
 from pipeline import layout
 from pipeline.gateway.process import RunningGateway, running_gateway
 from pipeline.gateway.settings import GatewaySettings
@@ -30,7 +32,6 @@ from pipeline.gateway.slots import ServedSlot, write_slots
 from pipeline.gateway.span_files import recorded
 from pipeline.gateway.split import GatewaySplit
 from pipeline.rollout.router import Split
-from pipeline.rollout.served_names import served_name
 from pipeline.serving.ports import held_port
 from pipeline.storage import ModelRef, Store
 

@@ -2,13 +2,15 @@
 `canary_rollout` takes the rollout as far as its policy allows, `rollout_decision` as a person says.
 """
 
+import time
 from typing import get_args
 
 import dagster as dg
 
 from assets.graph import ASSETS
 from assets.resources import Deployment
-from assets.rollout import follow_rollout
+from assets.rollout import follow_rollout, read_status
+from assets.rollout_observation import rollout_observation
 from jobs.rollout.decide import exit_code, outcome_lines, take
 from jobs.rollout.launchpad import launchpad_decision
 from pipeline.rollout.record import Action
@@ -30,7 +32,12 @@ preference_tuning = dg.define_asset_job(
 @dg.op
 def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Tick the rollout: at most one transition at a time, from the record, safe to repeat."""
-    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s)
+
+    def looked() -> None:
+        now = time.time()
+        context.log_event(rollout_observation(read_status(deployment), now))
+
+    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     weight = f", canary at {state.canary_weight}%" if state.active else ""
     context.log.info(f"rollout {state.rollout or '(none)'}: {state.phase}{weight} {state.reason}".rstrip())
 

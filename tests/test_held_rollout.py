@@ -10,7 +10,6 @@ from pipeline.registry.advance import advance
 
 from assets.outcome import outcome
 from jobs.rollout.__main__ import main
-from pipeline.registry.advance import advance
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from tests.fork_server import ForkServer

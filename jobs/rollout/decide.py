@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 
 from assets.resources import Deployment
-from jobs.rollout import COMMAND, DONE, FAILED, LOOK, NEXT, REFUSED, AddCommand
 from assets.rollout import rollout_ports
+from jobs.rollout import COMMAND, DONE, FAILED, LOOK, NEXT, REFUSED, AddCommand
 from pipeline.rollout.approval import account
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
 from pipeline.rollout.record import Phase, RolloutState

@@ -9,9 +9,9 @@ import argparse
 import time
 
 from assets.resources import Deployment
+from assets.traffic import traffic_split
 from jobs.rollout import DONE, LOOK, REFUSED, AddCommand
 from jobs.rollout.decide import decision_options, exit_code, outcome_lines, take
-from assets.traffic import traffic_split
 from pipeline.rollout.decision import RolloutDecision
 from pipeline.rollout.router import Split, TrafficSplit
 

@@ -6,32 +6,15 @@ import sys
 import time
 
 from assets.resources import Deployment
+from assets.rollout import read_status
 from jobs.rollout import DONE, AddCommand
-from assets.traffic import traffic_split
 from jobs.rollout.view import view
-from pipeline.rollout.record import read_events
-from pipeline.rollout.router import Split, Unsettled
-from pipeline.rollout.status import RolloutStatus, status
 
 
 def add_to(add: AddCommand) -> None:
     command = add("status", help="where it stands, what was measured, what may be decided")
     command.add_argument("--json", action="store_true", help="the same as one JSON object")
     command.set_defaults(run=_status)
-
-
-def read_status(settings: Deployment) -> RolloutStatus:
-    """The latest rollout of the deployment's model."""
-    store, name = settings.store(), settings.recipe().base_model.name
-    return status(name, settings.champion(), read_events(store, name), read_split(settings), time.time())
-
-
-def read_split(settings: Deployment) -> Split | Unsettled | None:
-    """What the router reads; a router that cannot be read is no reason not to show the record."""
-    try:
-        return traffic_split(settings).read()
-    except Exception as error:  # boundary: any router
-        return Unsettled(reason=f"nothing: {error}")
 
 
 def terminal_width() -> int:

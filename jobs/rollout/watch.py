@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 from assets.resources import Deployment
+from assets.rollout import read_status
 from jobs.rollout import DONE, FAILED, AddCommand
-from jobs.rollout.status import read_status, terminal_width
+from jobs.rollout.status import terminal_width
 from jobs.rollout.view import view
 from pipeline.rollout.record import TERMINAL, Phase
 from pipeline.rollout.status import RolloutStatus

@@ -26,11 +26,13 @@ def read_state(store: Store, model_name: str) -> RolloutState:
     return fold(read_events(store, model_name))
 
 
-def in_rollout(store: Store, model_name: str) -> frozenset[str]:
-    """Digests of the canary that runs and of all that were quarantined: nothing is learned from their answers."""
+def in_rollout(store: Store, model_name: str) -> dict[str, int]:
+    """Digest and version of the canary that runs and of all that were quarantined: nothing is learned from their
+    answers."""
     state = read_state(store, model_name)
-    running = {state.proposal.version.model.digest} if state.proposal and state.active else set[str]()
-    return frozenset(running | state.quarantined.keys())
+    if state.proposal is None or not state.active:
+        return state.quarantined
+    return {**state.quarantined, state.proposal.version.model.digest: state.proposal.version.version}
 
 
 def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:

@@ -24,7 +24,7 @@ from pipeline.rewards.samples import samples
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.live_labels import NO_SIGNAL, Label, composed, label_digest_of, rated
 from pipeline.rollout.router import Arm, Split
-from pipeline.rollout.served_names import HEAD, digest_head
+from pipeline.serving.served_names import HEAD, digest_head
 from pipeline.storage import Record
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.gates import GateRules, check

@@ -39,14 +39,13 @@ class Producer(NamedTuple):
     @property
     def names(self) -> frozenset[str]:
         """What its traces may give as their model. The plain name is every version's: it tells the base model alone."""
-        names = version_names(self.name, self.model, self.version)
+        names = version_names(self.name, self.model.digest, self.version) | {self.model.uri}
         return names if self.version else names | {self.name}
 
 
-def version_names(model_name: str, model: ModelRef, version: int) -> frozenset[str]:
+def version_names(model_name: str, digest: str, version: int) -> frozenset[str]:
     """What traces may give as their model when this version answered; `version` 0 is the base model."""
-    digest = model.digest
-    names = {f"{model_name}@{digest[:12]}", f"champion-{digest[:12]}", digest, model.uri}
+    names = {f"{model_name}@{digest[:12]}", f"champion-{digest[:12]}", digest}
     if version:
         names |= {f"{model_name}{sign}{version}" for sign in ("/", ":", "-v")} | {f"models:/{model_name}/{version}"}
     return frozenset(names)

@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import httpx2
 import pytest
+from pipeline.rollout.served_names import served_name
 
 from pipeline import layout
 from pipeline.gateway.lock import running_address
@@ -18,7 +18,6 @@ from pipeline.gateway.slots import ServedSlot
 from pipeline.gateway.split import GatewaySplit
 from pipeline.processes import process_start
 from pipeline.rollout.router import Unsettled
-from pipeline.rollout.served_names import served_name
 from pipeline.storage import Store
 from tests.pipeline.gateway.slot_server import slot_server
 from tests.pipeline.gateway.world import CANARY, CHAMPION, NAME, awaited, split_of, text_of, user_of, world
