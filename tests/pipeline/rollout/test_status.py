@@ -37,7 +37,7 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
     quality = report.canary.quality
     assert quality.low is not None and quality.high is not None
     assert quality.low < 0.7 < quality.high
-    assert (report.dwell_s, report.wanted_dwell_s, report.wanted_graded) == (90.0, 100.0, 1364)
+    assert (report.dwell_s, report.wanted_dwell_s, report.wanted_graded) == (90.0, 100.0, 1518)
     assert (report.reason, report.looks, report.last_look, report.last_look_at) == (
         "no metrics",
         5,
