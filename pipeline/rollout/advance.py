@@ -20,6 +20,11 @@ LEVEL_Z = 1.645
 ERROR_RATE = 0.01
 """The champion's error rate that a rollout without grades is planned for, where it has fewer errors."""
 
+NO_SAMPLE = (
+    "At a margin of {margin:g} and {share} on the canary no number of answers is enough. Set rollout.max_quality_drop "
+    "above 0, or rollout.min_canary_requests to a number."
+)
+
 
 def sample_size(quality: float, margin: float, weight: float, design_effect: float = 1.0) -> float:
     """Graded canary answers for power .8 when both models are equal; infinite without a margin or a champion.
@@ -44,13 +49,23 @@ def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) ->
     quality, design_effect = (basis.quality, basis.design_effect or 1.0) if basis else (0.5, 1.0)
     wanted = sample_size(quality, policy.max_quality_drop, weight, design_effect)
     if wanted == math.inf:
-        raise ValueError(
-            f"At a margin of {policy.max_quality_drop:g} and {weight}% on the canary no number of answers is enough. "
-            "Set rollout.max_quality_drop above 0, or rollout.min_canary_requests to a number."
-        )
+        raise ValueError(NO_SAMPLE.format(margin=policy.max_quality_drop, share=f"{weight}%"))
     if basis is None or basis.design_effect is None:  # what the clustering costs is not measured yet
         wanted = max(wanted, evidence.canary.graded + 1)
     return int(wanted)
+
+
+def wanted_pairs(evidence: LiveEvidence, policy: RolloutPolicy) -> int:
+    """Graded answers to copies at which a shadow's advance test is taken: from how often pairs disagree.
+
+    With `auto`, for every pair disagreeing until a hundred say how many do, and fixed from then on.
+    """
+    if policy.min_canary_requests != "auto":
+        return policy.min_canary_requests
+    if policy.max_quality_drop <= 0:
+        raise ValueError(NO_SAMPLE.format(margin=policy.max_quality_drop, share="any share"))
+    disagreeing = 1.0 if evidence.basis is None or evidence.basis.pairs is None else evidence.basis.pairs
+    return math.ceil(disagreeing * (POWER_Z / policy.max_quality_drop) ** 2)
 
 
 def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
@@ -96,7 +111,7 @@ def _quality(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
                 f"the {name} has {arm.units:.0f} users with graded answers, {MIN_USERS} needed: harm of quality cannot "
                 "be proven at this weight. Give the stage a larger one"
             )
-    drop, error = quality_drop(evidence), math.sqrt(sum(variance(arm, policy.unit) for arm in arms))
+    drop, error = quality_drop(evidence), math.sqrt(evidence.quality_variance(policy.unit))
     if drop + LEVEL_Z * error < policy.max_quality_drop:
         return ""
     return (

@@ -10,7 +10,7 @@ from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence, LiveMetrics
 from pipeline.rollout.latency import MIN_TIMED
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.sequences import proven
-from pipeline.rollout.shares import MIN_USERS, enough, variance
+from pipeline.rollout.shares import MIN_USERS, design_effect, enough, variance
 
 SHARE_ALPHA = 0.001
 """Level at which an observed share contradicts the intended one, over all looks of a stage."""
@@ -89,9 +89,12 @@ def _coverage(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
     )
     if not policy.gradable or not all(enough(arm, policy.unit, MIN_GRADED) for arm in (champion, canary)):
         return ""
-    off = abs(champion.share - canary.share)
-    spread = variance(champion, policy.unit) + variance(canary, policy.unit)
-    if not proven(off, spread, SHARE_ALPHA / 2, COVERAGE_SCALE):
+    apart = variance(champion, policy.unit) + variance(canary, policy.unit)
+    share = (champion.hits + canary.hits + 1) / (champion.trials + canary.trials + 2)
+    alike = share * (1 - share) * (1 / champion.trials + 1 / canary.trials)
+    alike *= max(design_effect(champion, policy.unit), design_effect(canary, policy.unit))
+    spread = max(apart, alike)  # `alike`: an arm of which nothing is missing yet is not that certain
+    if not proven(abs(champion.share - canary.share), spread, SHARE_ALPHA / 2, COVERAGE_SCALE):
         return ""
     return f"{canary.share:.1%} of the canary's answers are graded and {champion.share:.1%} of the champion's"
 

@@ -76,7 +76,7 @@ def _quality(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str
     if not policy.gradable or not all(enough(arm, policy.unit, MIN_GRADED) for arm in arms):
         return ""
     drop = quality_drop(evidence)
-    spread = sum(variance(arm, policy.unit) for arm in arms)
+    spread = evidence.quality_variance(policy.unit)
     if not proven(drop - policy.max_quality_drop, spread, alpha, QUALITY_SCALE):
         return ""
     return f"quality fell by {drop:.3f}, proven to be over {policy.max_quality_drop:g}"

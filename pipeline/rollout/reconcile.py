@@ -180,6 +180,6 @@ def _audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | Non
         case Phase.SUPERSEDED:
             return "decision", "supersede"
         case Phase.SHIFTING if before is not Phase.HELD:
-            return "decision", f"stage {event.stage}"
+            return "weight", "raise"
         case _:
             return None

@@ -46,14 +46,20 @@ def ratio(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> Ratio:
     total = float(trials.sum())
     if total <= 0:
         return Ratio()
-    residual = hits - hits.sum() / total * trials
-    leverage = np.minimum(trials / total, 1 - 1e-9)  # a unit that is alone: its residual is 0, its variance unknown
     return Ratio(
         hits=float(hits.sum()),
         trials=total,
         units=float((trials > 0).sum()),
-        squares=float(((residual / (1 - leverage)) ** 2).sum()),
+        squares=float(((total * pulls(hits, trials)) ** 2).sum()),
     )
+
+
+def pulls(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much the share would fall without each unit; needs trials. Shape (units,)."""
+    total = trials.sum()
+    residual = hits - hits.sum() / total * trials
+    leverage = np.minimum(trials / total, 1 - 1e-9)  # a unit that is alone: its residual is 0, its variance unknown
+    return residual / total / (1 - leverage)
 
 
 def variance(ratio: Ratio, unit: Unit) -> float:
@@ -70,6 +76,11 @@ def variance(ratio: Ratio, unit: Unit) -> float:
     if ratio.units < 2:
         return math.inf
     return max(pooled, (ratio.units - 1) / ratio.units * ratio.squares / ratio.trials**2)
+
+
+def design_effect(ratio: Ratio, unit: Unit) -> float:
+    """How many times the variance is that of independent requests; needs trials, at least 1."""
+    return variance(ratio, unit) / variance(ratio, "request")
 
 
 def enough(ratio: Ratio, unit: Unit, trials: float) -> bool:

@@ -1,0 +1,226 @@
+"""How a rollout's rules do over a stage: `python -m benchmarks.rollout [--small] [PART ...]`.
+
+Parts: `alarms` (a canary at all three limits at once, which is harmless, and sums that are looked at 168 times: how
+often it is rolled back, or held for its shares), `drops` (looks until a drop of quality is proven), `latency` (false
+alarms and detection of slow answers), `advance` (how often the test of a stage passes), and what benchmarks/
+rollout_machine.py adds. The rules are the real ones; `check` builds evidence through the controller's tallies too and
+compares. The last line is JSON, with the worst cell of each part.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.rollout_world import Model, World, draw, replayed, watched
+from pipeline.estimate import share
+from pipeline.recipe import Rollout
+from pipeline.rollout.advance import awaited, shortfall
+from pipeline.rollout.doubt import doubt
+from pipeline.rollout.harm import harm
+from pipeline.rollout.policy import policy_of
+
+Figures = dict[str, float | int | None]
+PROCESSES = 2
+POLICY = policy_of(Rollout())
+LIMIT = Model(0.7 - POLICY.max_quality_drop, 0.01 * POLICY.max_error_rate_ratio, POLICY.max_p99_latency_ratio)
+"""A canary that does exactly what is still allowed, in everything."""
+WORLDS = tuple(
+    World(users, icc, heavy) for users in (200, 2_000, 10_000) for icc in (0.0, 0.1, 0.3) for heavy in (False, True)
+)
+
+
+class Trial(NamedTuple):
+    """One stage to be drawn and watched."""
+
+    world: World
+    canary: Model
+    weight: int
+    looks: int
+    seed: int
+
+
+class Outcome(NamedTuple):
+    """Looks at which it was first rolled back, and first held; None for never."""
+
+    harm: int | None
+    reason: str
+    hold: int | None
+    passed: bool | None = None
+    """What the advance test said; None when its sample was never complete."""
+
+
+def watch(trial: Trial) -> Outcome:
+    first, reason, hold = None, "", None
+    for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
+        if first is None and (seen := harm(evidence, POLICY)):
+            first, reason = look, seen.reason.split()[0]
+        if hold is None and doubt(evidence, trial.weight, POLICY):
+            hold = look
+        if first is not None and hold is not None:
+            break
+    return Outcome(first, reason, hold)
+
+
+def prove(trial: Trial) -> Outcome:
+    """Until harm is proven."""
+    for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
+        if seen := harm(evidence, POLICY):
+            return Outcome(look, seen.reason.split()[0], None)
+    return Outcome(None, "", None)
+
+
+def advance(trial: Trial) -> Outcome:
+    """Until the advance test is taken, once."""
+    for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
+        if not awaited(evidence, POLICY, trial.weight):
+            return Outcome(None, "", look, not shortfall(evidence, POLICY))
+    return Outcome(None, "", None, None)
+
+
+def drawn(trial: Trial):
+    return draw(trial.world, Model(), trial.canary, trial.weight, trial.looks, np.random.default_rng(trial.seed))
+
+
+def many(rule: Callable[[Trial], Outcome], trial: Trial, runs: int, pool: ProcessPoolExecutor) -> list[Outcome]:
+    seeds = (trial._replace(seed=trial.seed + 1_000 * run) for run in range(runs))
+    return list(pool.map(rule, seeds, chunksize=max(1, runs // 8)))
+
+
+def alarms(small: bool, pool: ProcessPoolExecutor) -> Figures:
+    runs, looks = (4, 48) if small else (200, 168)
+    worlds = WORLDS[6:10] if small else WORLDS
+    rolled_back: list[int] = []
+    held: list[int] = []
+    for number, (world, weight) in enumerate((world, weight) for world in worlds for weight in (5, 25)):
+        seen = many(watch, Trial(world, LIMIT, weight, looks, number), runs, pool)
+        rolled_back.append(sum(each.harm is not None for each in seen))
+        held.append(sum(each.hold is not None for each in seen))
+        why = {each.reason for each in seen if each.reason}
+        print(f"{_named(world)} {weight:>2}%  rolled back {share(rolled_back[-1], runs)} {why or ''}", flush=True)
+        print(f"{'':<35} held {share(held[-1], runs)}", flush=True)
+    cells = len(rolled_back)
+    print(f"all: rolled back {share(sum(rolled_back), runs * cells)}, held {share(sum(held), runs * cells)}")
+    return {
+        "false_rollback": max(rolled_back) / runs,
+        "false_rollback_all": sum(rolled_back) / runs / cells,
+        "false_hold": max(held) / runs,
+        "false_hold_all": sum(held) / runs / cells,
+        "alarm_runs": runs * cells,
+    }
+
+
+def drops(small: bool, pool: ProcessPoolExecutor) -> Figures:
+    runs = 8 if small else 200
+    figures: Figures = {}
+    for name, drop, weight in (("20", 0.2, 5), ("20_at_25", 0.2, 25), ("10", 0.1, 5), ("10_at_25", 0.1, 25)):
+        seen = many(prove, Trial(World(2_000, 0.1), Model(0.7 - drop), weight, 168, 77), runs, pool)
+        looks = [each.harm for each in seen if each.harm is not None]
+        figures[f"looks_to_prove_drop_{name}"] = median(looks) if 2 * len(looks) >= runs else None
+        print(f"drop {drop:.2f} at {weight}%: proven {share(len(looks), runs)}, looks {_quartiles(looks)}", flush=True)
+    return figures
+
+
+def latency(small: bool, pool: ProcessPoolExecutor) -> Figures:
+    """Canaries that differ in nothing but how long they take."""
+    runs = 6 if small else 200
+    figures: Figures = {}
+    for name, slowdown in (("equal", 1.0), ("at_limit", POLICY.max_p99_latency_ratio), ("doubled", 2.0)):
+        worst, slowest = 0, 0.0
+        for sigma in (1.0, 2.0):
+            for icc in (0.0, 0.1):
+                world = World(2_000, icc, requests=1_500, sigma=sigma)
+                seen = many(prove, Trial(world, Model(slowdown=slowdown), 5, 168, 5), runs, pool)
+                looks = [each.harm for each in seen if each.reason.endswith("%")]
+                worst, slowest = max(worst, len(looks)), max(slowest, median(looks) if looks else 168)
+                print(f"latency {name} sigma {sigma} ICC {icc}: {share(len(looks), runs)}, looks {_quartiles(looks)}")
+        figures[f"latency_{name}"] = slowest if name == "doubled" else worst / runs
+    return figures
+
+
+def advances(small: bool, pool: ProcessPoolExecutor) -> Figures:
+    runs = 10 if small else 400
+    passed: dict[str, list[float]] = {"worse": [], "equal": []}
+    for users, icc, weight in (
+        (10_000, 0.0, 5),
+        (10_000, 0.1, 5),
+        (10_000, 0.1, 25),
+        (2_000, 0.1, 5),
+        (2_000, 0.1, 25),
+    ):
+        for name, quality in (("worse", 0.7 - POLICY.max_quality_drop), ("equal", 0.7)):
+            world = World(users, icc, requests=1_500)
+            seen = many(advance, Trial(world, Model(quality), weight, 168, 13), runs, pool)
+            taken = [each for each in seen if each.passed is not None]
+            rate = share(sum(bool(each.passed) for each in taken), len(taken))
+            looks = _quartiles([each.hold for each in taken if each.hold])
+            print(f"advance {users} users ICC {icc} {weight}%: {name} passes {rate} at look {looks}", flush=True)
+            passed[name].append(rate.value or 0.0)
+    return {"advance_worse": max(passed["worse"]), "advance_equal": passed["equal"][0]}
+
+
+def check(small: bool, pool: ProcessPoolExecutor) -> Figures:
+    """Evidence of the controller's tallies, against the sums that the other parts judge."""
+    runs, worst = (2 if small else 6), 0.0
+    for seed in range(runs):
+        world = World(400, 0.1, heavy=bool(seed % 2), requests=500)
+        stage = draw(world, Model(), LIMIT, (5, 25)[seed % 2], 12, np.random.default_rng(seed))
+        for fast, real in zip(watched(stage, POLICY), replayed(stage, POLICY), strict=True):
+            worst = max(worst, *_differences(fast.model_dump(), real.model_dump()))
+            assert (harm(fast, POLICY) is None) == (harm(real, POLICY) is None)
+    return {"tally_difference": worst}
+
+
+def _differences(one: object, other: object) -> Iterable[float]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            yield from _differences(one[key], other[key])
+    elif isinstance(one, int | float) and isinstance(other, int | float):
+        yield abs(one - other)
+    else:
+        assert isinstance(one, tuple) or one == other, f"{one} and {other}"
+        yield 0.0
+
+
+def _named(world: World) -> str:
+    return f"{world.users:>6} users ICC {world.icc:.1f} {'heavy' if world.heavy else 'equal'}"
+
+
+def _quartiles(looks: Sequence[int]) -> str:
+    return "-" if not looks else "/".join(f"{at:.0f}" for at in np.percentile(looks, [25, 50, 75]))
+
+
+PARTS: dict[str, Callable[[bool, ProcessPoolExecutor], Figures]] = {
+    "check": check,
+    "drops": drops,
+    "latency": latency,
+    "advance": advances,
+    "alarms": alarms,
+}
+"""Name to what it measures, given whether it is the small run; figures of all parts go into one line."""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--small", action="store_true", help="a few runs of each part, within a minute or two")
+    options.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
+    chosen = options.parse_args()
+    if unknown := set(chosen.parts) - PARTS.keys():
+        options.error(f"unknown parts: {', '.join(sorted(unknown))}. Choose from {', '.join(PARTS)}.")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    figures: Figures = {}
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        for name in chosen.parts or PARTS:
+            figures |= PARTS[name](chosen.small, pool)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from pipeline.rollout.advance import awaited, sample_size, shortfall, wanted_graded, wanted_pairs, wanted_requests
+from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, StageTally, UnitTally, summed
+from pipeline.rollout.shares import Ratio
+from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, evidence, sums
+
+SILENT = POLICY.model_copy(update={"gradable": False})
+SET = POLICY.model_copy(update={"min_canary_requests": 50})
+MEASURED = Basis(quality=0.7, design_effect=1.0)
+
+
+@pytest.mark.parametrize(("weight", "answers"), [(5, 1518), (25, 1923)])
+def test_sample_size_is_that_of_the_design(weight, answers):
+    assert sample_size(0.7, 0.03, weight) == answers
+    assert wanted_graded(LiveEvidence(basis=MEASURED), POLICY, weight) == answers
+
+
+def test_sample_grows_with_what_clustering_costs():
+    assert sample_size(0.7, 0.03, 5, 2.0) == pytest.approx(2 * 1518, abs=1)
+    clustered = LiveEvidence(basis=Basis(quality=0.7, design_effect=1.5))
+    assert wanted_graded(clustered, POLICY, 5) == pytest.approx(1.5 * 1518, abs=1)
+
+
+@given(st.floats(0.05, 0.95), st.floats(0.01, 0.2), st.integers(1, 95))
+def test_sample_has_power_point_8_for_an_equal_canary(quality, margin, weight):
+    answers = sample_size(quality, margin, weight)
+    error = (quality * (1 - quality) * (1 / answers + weight / (100 - weight) / answers)) ** 0.5
+    assert norm.cdf(margin / error - norm.ppf(0.95)) >= 0.7995
+
+
+def test_a_recipes_own_number_is_the_sample():
+    assert wanted_graded(LiveEvidence(), SET, 5) == 50
+    assert wanted_graded(LiveEvidence(basis=MEASURED), SET, 25) == 50
+
+
+def test_sample_is_planned_for_the_worst_before_anything_is_graded():
+    assert wanted_graded(LiveEvidence(), POLICY, 5) == sample_size(0.5, 0.03, 5)
+
+
+def test_sample_waits_until_its_clustering_is_measured():
+    seen = evidence(arm(19_000), arm(1600), basis=Basis(quality=0.7))
+    assert wanted_graded(seen, POLICY, 5) == 1601
+    assert wanted_graded(seen.model_copy(update={"basis": MEASURED}), POLICY, 5) == 1518
+
+
+def test_a_margin_of_nothing_is_refused_in_words():
+    with pytest.raises(ValueError, match="max_quality_drop above 0"):
+        wanted_graded(LiveEvidence(), POLICY.model_copy(update={"max_quality_drop": 0.0}), 5)
+    with pytest.raises(ValueError, match="no number of answers"):
+        wanted_graded(LiveEvidence(), POLICY, 100)
+
+
+def test_what_is_awaited_is_graded_answers():
+    seen = evidence(arm(19_000), arm(1600, graded=1517), basis=MEASURED)
+    assert awaited(seen, POLICY, 5) == "1517 of 1518 graded canary answers"
+    assert awaited(evidence(arm(19_000), arm(1600, graded=1518), basis=MEASURED), POLICY, 5) == ""
+
+
+def test_where_nothing_can_be_graded_requests_are_awaited():
+    calm = evidence(arm(19_000, graded=0), arm(600, graded=0))
+    assert wanted_graded(calm, SILENT, 5) == 0
+    assert wanted_requests(calm, SILENT, 5) == 645  # twice 1% of errors
+    assert awaited(calm, SILENT, 5) == "600 of 645 canary requests"
+    assert awaited(evidence(arm(19_000, graded=0), arm(645, graded=0)), SILENT, 5) == ""
+    assert wanted_requests(calm, POLICY, 5) == 0
+    assert wanted_requests(calm, SET.model_copy(update={"gradable": False}), 5) == 50
+
+
+def test_a_champion_with_many_errors_takes_fewer_requests():
+    shaky = evidence(arm(19_000, errors=1900, graded=0), arm(600, graded=0))
+    assert wanted_requests(shaky, SILENT, 5) == pytest.approx(6.18 * 9 * (1 + 5 / 95), rel=0.02)
+
+
+def test_an_equal_canary_passes_and_a_worse_one_does_not():
+    assert shortfall(evidence(arm(28_842), arm(1518)), POLICY) == ""
+    seen = shortfall(evidence(arm(28_842), arm(1518, 0.67)), POLICY)
+    assert "quality fell by 0.030 +- 0.020: not proven to be less than 0.03 with 1518" in seen
+
+
+def test_too_few_answers_prove_nothing():
+    assert shortfall(evidence(arm(950), arm(50, users=25)), POLICY)
+    assert shortfall(evidence(arm(950), arm(50, 0.99, users=25)), POLICY) == ""
+
+
+@pytest.mark.parametrize("weight", [5, 25])
+def test_advance_errs_as_often_as_it_says(weight):
+    """At the margin 5% pass; an equal canary passes four times in five."""
+    rng, answers, trials = np.random.default_rng(9), sample_size(0.7, 0.03, weight), 3000
+    others = round(answers * (100 - weight) / weight)
+    for quality, low, high in ((0.67, 0.038, 0.062), (0.7, 0.775, 0.825)):
+        drawn = rng.binomial(others, 0.7, trials), rng.binomial(answers, quality, trials)
+        passed = [not shortfall(counted(others, a, answers, b), BY_REQUEST) for a, b in zip(*drawn, strict=True)]
+        assert low <= np.mean(passed) <= high
+
+
+def counted(others, right, answers, canary_right):
+    arms = Ratio(hits=float(right), trials=float(others)), Ratio(hits=float(canary_right), trials=float(answers))
+    return LiveEvidence(champion=ArmSums(quality=arms[0]), canary=ArmSums(quality=arms[1]))
+
+
+def test_users_who_differ_prove_less():
+    rows = [UnitTally(requests=15, graded=15, correct=15.0 * (number % 10 < 7)) for number in range(100)]
+    assert shortfall(evidence(arm(28_500), sums(rows)), BY_REQUEST) == ""
+    assert "+- 0.0" in shortfall(evidence(arm(28_500), sums(rows)), POLICY)
+
+
+def test_fewer_than_20_users_need_a_larger_weight():
+    seen = shortfall(evidence(arm(28_500), arm(1500, users=19)), POLICY)
+    assert "the canary has 19 users" in seen and "Give the stage a larger one" in seen
+    assert shortfall(evidence(arm(28_500), arm(1500, users=20)), POLICY) == ""
+    assert "the champion has 19 users" in shortfall(evidence(arm(1500, users=19), arm(28_500)), POLICY)
+
+
+@pytest.mark.parametrize("name", ["champion", "canary"])
+def test_nothing_graded_in_an_arm_is_a_shortfall(name):
+    arms = {"champion": arm(1900), "canary": arm(1900), name: arm(1900, graded=29)}
+    assert f"the {name} has 29 graded answers" in shortfall(LiveEvidence(**arms), POLICY)
+    assert shortfall(LiveEvidence(**arms), SILENT) == ""
+
+
+def test_errors_over_the_limit_are_a_shortfall_before_they_are_harm():
+    more = evidence(arm(28_842, errors=288), arm(1518, errors=45))
+    assert "errors went from 0.0100 to 0.0296, over 2 times" in shortfall(more, SILENT)
+    assert shortfall(evidence(arm(28_842, errors=288), arm(1518, errors=35)), SILENT) == ""
+    assert shortfall(evidence(arm(28_842), arm(300, errors=9)), SILENT) == ""
+    assert shortfall(evidence(arm(28_842), arm(300, errors=10)), SILENT)
+
+
+def test_slow_requests_are_a_shortfall_before_they_are_harm():
+    calm = arm(28_842, timed=28_842, slow=200)
+    slower = evidence(calm, arm(1518, timed=1518, slow=25), slow_over_s=2.0)
+    assert "1.6% of the canary's requests took over 2 s" in shortfall(slower, SILENT)
+    assert shortfall(evidence(calm, arm(1518, timed=1518, slow=18), slow_over_s=2.0), SILENT) == ""
+    busy = arm(28_842, timed=28_842, slow=470)
+    assert shortfall(evidence(busy, arm(1518, timed=1518, slow=25), slow_over_s=2.0), SILENT) == ""
+    assert shortfall(evidence(calm, arm(300, timed=300, slow=9), slow_over_s=2.0), SILENT) == ""
+
+
+@pytest.mark.parametrize(("disagreeing", "pairs"), [(0.1, 687), (0.2, 1374), (0.3, 2061)])
+def test_a_shadow_takes_as_many_pairs_as_disagree(disagreeing, pairs):
+    measured = LiveEvidence(basis=Basis(quality=0.7, pairs=disagreeing))
+    assert wanted_pairs(measured, POLICY) == pairs
+    assert wanted_pairs(measured, SET) == 50
+    assert wanted_pairs(LiveEvidence(), POLICY) > 5 * 687
+
+
+def test_pairs_want_a_margin_too():
+    with pytest.raises(ValueError, match="max_quality_drop above 0"):
+        wanted_pairs(LiveEvidence(), POLICY.model_copy(update={"max_quality_drop": 0.0}))
+
+
+def shadowed(both, champion_only, canary_only, neither):
+    """The evidence of so many pairs, each of a user of its own."""
+    looks, number = {"champion": {}, "canary": {}}, 0
+    for count, right in ((both, (1, 1)), (champion_only, (1, 0)), (canary_only, (0, 1)), (neither, (0, 0))):
+        for _ in range(count):
+            number += 1
+            for arm_name, correct in zip(looks, right, strict=True):
+                looks[arm_name][f"u{number}"] = UnitTally(requests=1, graded=1, correct=correct)
+    return summed(StageTally(**looks), LiveEvidence(), POLICY)
+
+
+def test_pairs_vary_by_how_many_disagree():
+    seen = shadowed(130, 10, 10, 50)
+    assert seen.quality_variance("user") == pytest.approx(0.1 / 200, rel=0.02)
+    assert seen.basis is not None and seen.basis.pairs == pytest.approx(0.1, rel=0.02)
+
+
+def test_pairs_pass_with_fewer_answers():
+    seen = shadowed(560, 25, 25, 140)
+    assert shortfall(seen, POLICY) == ""
+    assert shortfall(seen.model_copy(update={"covariance": 0.0}), POLICY)
+    assert shortfall(shadowed(560, 45, 15, 130), POLICY)
+
+
+def test_pairs_that_all_agree_are_not_certain():
+    assert shadowed(70, 0, 0, 30).quality_variance("user") >= 1 / 100**2

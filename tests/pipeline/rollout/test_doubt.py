@@ -1,0 +1,202 @@
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.rollout.doubt import blind_spots, doubt, judged_until, unusable
+from pipeline.rollout.evidence import ArmLook, LiveEvidence, UnitCounts, UnitTally
+from pipeline.rollout.latency import Latencies
+from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look, sums
+
+NAN, SILENT = float("nan"), POLICY.model_copy(update={"gradable": False})
+
+
+def spoilt(**counts):
+    return arm_look("b", 9).model_copy(update={"units": {"x": UnitCounts(**{"requests": 9.0, **counts})}})
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (None, "no metrics"),
+        (look(spoilt(correct=NAN)), "champion counts make no sense"),
+        (look(canary=spoilt(requests=NAN)), "canary counts make no sense"),
+        (look(canary=spoilt(errors=math.inf)), "canary counts make no sense"),
+        (look(canary=spoilt(requests=math.inf)), "canary counts make no sense"),
+        (look(canary=spoilt(errors=9.5)), "canary counts make no sense"),
+        (look(canary=spoilt(errors=-1.0)), "canary counts make no sense"),
+        (look(canary=spoilt(graded=3.0, correct=4.0)), "canary counts make no sense"),
+        (look(canary=spoilt(graded=math.inf)), "canary counts make no sense"),
+        (look(canary=spoilt(correct=-1.0)), "canary counts make no sense"),
+        (look(canary=spoilt(slow=10.0)), "canary counts make no sense"),
+        (look(canary=spoilt(slow=NAN)), "canary counts make no sense"),
+        (look(canary=spoilt(slow=-1.0)), "canary counts make no sense"),
+        (look(canary=spoilt(ungraded=NAN)), "canary counts make no sense"),
+        (look(canary=spoilt(ungraded=math.inf)), "canary counts make no sense"),
+        (look(canary=ArmLook(units={"": UnitCounts()})), "canary counts are not by user"),
+        (
+            look(canary=arm_look("b").model_copy(update={"latencies": Latencies()})),
+            "canary latencies are missing for 100",
+        ),
+        (
+            look(arm_look("a").model_copy(update={"latencies": Latencies(edges_s=(1.0,), counts=(NAN,))})),
+            "champion latencies are no histogram",
+        ),
+        (look(end=500.1), "window 0.0 to 500.1 is empty or lies in the future"),
+        (look(start=NAN), "window nan to 60.0 is empty or lies in the future"),
+        (look(start=61.0), "window 61.0 to 60.0 is empty"),
+        (look(end=math.inf), "window 0.0 to inf is empty"),
+        (look(start=-1.0), "window starts at -1.0, inside what was counted"),
+        (look(graded_until=61.0), "grades until 61.0 lie after the window's end"),
+        (look(graded_until=NAN), "grades until nan"),
+        (look(start=100.0, end=199.0), "metrics are 301 s old"),
+    ],
+)
+def test_what_makes_a_look_unusable(seen, why):
+    assert unusable(seen, 0.0, 500.0 if seen is None or seen.window_end > 90 else 60.0, POLICY).startswith(why)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        look(),
+        look(canary=arm_look("b", graded=0.0, correct=0.0), graded_until=-100.0),
+        look(canary=arm_look("b", errors=10.0, graded=0.0, correct=0.0).model_copy(update={"latencies": Latencies()})),
+        look(canary=ArmLook(units={})),
+        look(ArmLook(units={}), ArmLook(units={})),
+        look(canary=arm_look("b", graded=12.0, correct=1.0)),
+    ],
+    ids=["good", "nothing graded", "nothing answered", "no canary request", "both arms empty", "grades that come late"],
+)
+def test_a_look_counts_whatever_the_canary_did(seen):
+    assert unusable(seen, 0.0, 60.0, POLICY) == ""
+
+
+def test_where_the_request_is_the_unit_counts_have_no_name():
+    by_request = look(*(ArmLook(units={"": UnitCounts()}) for _ in range(2)))
+    assert unusable(by_request, 0.0, 60.0, BY_REQUEST) == ""
+    assert "counts are not by request" in unusable(look(), 0.0, 60.0, BY_REQUEST)
+
+
+def test_dwell_counts_by_the_slower_watermark():
+    seen = look(end=60.0, graded_until=20.0)
+    assert judged_until(seen, POLICY) == 20.0
+    assert judged_until(seen, SILENT) == 60.0
+
+
+def share(champion, canary, **more):
+    """Arms with that many users, who all made ten requests."""
+    return evidence(arm(10 * champion, users=champion), arm(10 * canary, users=canary), **more)
+
+
+def test_the_share_of_the_traffic_is_one_of_users():
+    assert "the canary got 1000 of 10000 users at 5%" in doubt(share(9000, 1000), 5, POLICY)
+    assert "users at 25%" in doubt(share(9500, 500), 25, POLICY)
+    assert not doubt(share(9510, 490), 5, POLICY)
+
+
+def test_one_user_with_half_of_the_traffic_is_no_wrong_split():
+    heavy = sums([UnitTally(requests=10)] * 94 + [UnitTally(requests=1000)])
+    light = sums([UnitTally(requests=10)] * 5)
+    assert not doubt(evidence(heavy, light), 5, POLICY)
+    assert not doubt(evidence(sums([UnitTally(requests=10)] * 95), sums([UnitTally(requests=1000)] * 5)), 5, POLICY)
+
+
+def test_where_the_request_is_the_unit_the_share_is_one_of_requests():
+    assert "1000 of 10000 requests" in doubt(evidence(arm(9000, users=1), arm(1000, users=1)), 5, BY_REQUEST)
+    assert not doubt(evidence(arm(9510, users=1), arm(490, users=1)), 5, BY_REQUEST)
+
+
+@pytest.mark.parametrize("weight", [5, 25, 95])
+def test_a_hashed_split_is_rarely_doubted_at_any_look(weight):
+    rng, holds = np.random.default_rng(8), 0
+    for _ in range(300):
+        canary = (rng.random(2000) < weight / 100).cumsum()
+        holds += any(doubt(share(n - canary[n - 1], canary[n - 1]), weight, POLICY) for n in range(20, 2001, 20))
+    assert holds <= 3
+
+
+def test_at_0_and_100_percent_one_user_elsewhere_is_a_wrong_split():
+    assert doubt(share(1, 1000), 100, POLICY)
+    assert not doubt(share(0, 1000), 100, POLICY)
+    assert doubt(share(1000, 1), 0, POLICY)
+
+
+def test_a_user_in_both_arms_holds_at_once():
+    assert "1 users were served by both arms" in doubt(share(95, 5, both=1), 5, POLICY)
+
+
+def test_what_a_person_settled_is_not_doubted_again():
+    held = share(9000, 1000, both=2, slow_over_s=1.0)
+    assert doubt(held, 5, POLICY)
+    resumed = held.resumed()
+    assert not doubt(resumed, 5, POLICY)
+    right = share(9000 + 950, 1000 + 50, both=2).model_copy(update={"settled": resumed.settled, "settled_both": 2})
+    assert not doubt(right, 5, POLICY)
+    assert "1 users were served" in doubt(right.model_copy(update={"both": 3}), 5, POLICY)
+    wrong = share(18_000, 2000).model_copy(update={"settled": resumed.settled})
+    assert "1000 of 10000 users" in doubt(wrong, 5, POLICY)
+
+
+def covered(champion, canary):
+    """Graded and ungraded answers of 1,900 users and 100."""
+    rows = [arm(sum(each), graded=each[0], ungraded=each[1], users=n) for each, n in ((champion, 1900), (canary, 100))]
+    return evidence(*rows)
+
+
+def test_grades_that_the_canary_gets_less_often_hold():
+    less = covered((1843, 57), (60, 40))
+    assert "60.0% of the canary's answers are graded and 97.0% of the champion's" in doubt(less, 5, POLICY)
+    assert doubt(covered((1500, 400), (100, 0)), 5, POLICY)
+    assert not doubt(less, 5, SILENT)
+    assert not doubt(covered((1843, 57), (95, 5)), 5, POLICY)
+
+
+def test_grades_that_no_canary_answer_lacks_yet_are_no_difference():
+    """Of 250 answers all are graded, where 3% are not: one time in 2,000, and a canary gets 48 looks."""
+    assert not doubt(covered((4850, 150), (250, 0)), 5, POLICY)
+
+
+def test_one_users_missing_grades_are_no_difference():
+    rows = [UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=60, ungraded=60)]
+    by_request = sums([UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=1, ungraded=1)] * 60)
+    champion = arm(19_000, graded=19_000, users=1805)
+    assert doubt(evidence(champion, by_request), 5, BY_REQUEST)
+    assert not doubt(evidence(champion, sums(rows)), 5, POLICY)
+
+
+def test_coverage_takes_20_users_in_each_arm():
+    few = evidence(arm(3600, graded=3600, users=361), arm(190, graded=90, ungraded=100, users=19))
+    assert not doubt(few, 5, POLICY)
+    assert doubt(evidence(arm(3600, graded=3600, users=361), arm(190, graded=90, ungraded=100, users=20)), 5, POLICY)
+
+
+def test_a_settled_coverage_is_seen_anew():
+    held = evidence(arm(1900, graded=1900), arm(100, graded=50, ungraded=50)).resumed()
+    mended = evidence(arm(3800, graded=3800), arm(200, graded=150, ungraded=50))
+    assert doubt(mended, 5, POLICY)
+    assert not doubt(mended.model_copy(update={"settled": held.settled}), 5, POLICY)
+    worse = evidence(arm(3800, graded=3800), arm(200, graded=100, ungraded=100))
+    assert doubt(worse.model_copy(update={"settled": held.settled}), 5, POLICY)
+
+
+def test_more_grades_than_requests_hold():
+    assert "canary has 101 graded answers to 100 requests" in doubt(
+        evidence(arm(1900), arm(100, graded=101)), 5, POLICY
+    )
+    assert "champion has" in doubt(evidence(arm(1900, graded=2000), arm(100)), 5, POLICY)
+
+
+def test_no_evidence_is_no_doubt():
+    assert doubt(LiveEvidence(), 5, POLICY) == ""
+
+
+def test_a_stage_says_what_it_cannot_see():
+    fine = evidence(arm(1900), arm(100, users=20), slow_over_s=1.0)
+    assert blind_spots(fine, POLICY) == ()
+    few = evidence(arm(1900), arm(100, users=19), slow_over_s=1.0)
+    assert [spot.split(":")[0] for spot in blind_spots(few, POLICY)] == ["quality"]
+    assert "19 users in the smaller arm" in blind_spots(few, POLICY)[0]
+    assert blind_spots(few, BY_REQUEST) == ()
+    assert "nothing here can be graded" in blind_spots(fine, SILENT)[0]
+    assert "latency" in blind_spots(evidence(arm(1900), arm(100)), POLICY)[0]

@@ -1,0 +1,213 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.rollout.evidence import ArmSums, LiveEvidence, UnitTally
+from pipeline.rollout.harm import ERROR_SCALE, QUALITY_SCALE, SLOW_SCALE, harm
+from pipeline.rollout.sequences import proven
+from pipeline.rollout.shares import Ratio, variance
+from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, RASH, arm, evidence, sums
+
+
+def test_a_canary_that_answers_nothing_is_harm_without_blame():
+    """Before anything graded, at the very first look."""
+    dead = evidence(arm(1425), arm(30, errors=30, users=2), silent=30)
+    seen = harm(dead, POLICY)
+    assert seen is not None and "answered none of its last 30" in seen.reason and not seen.quarantine
+    assert harm(evidence(arm(1425), arm(29, errors=29, users=2), silent=29), POLICY) is None
+
+
+def test_availability_is_judged_before_what_would_be_blamed():
+    seen = harm(evidence(arm(20_000), arm(1000, 0.2, errors=900), silent=500), POLICY)
+    assert seen is not None and not seen.quarantine
+
+
+def test_a_canary_without_a_ready_replica_for_two_looks_is_harm():
+    assert harm(LiveEvidence(), POLICY, unready_looks=1) is None
+    seen = harm(LiveEvidence(), POLICY, unready_looks=2)
+    assert seen is not None and "no replica" in seen.reason and not seen.quarantine
+
+
+def test_errors_are_harm_without_a_graded_request():
+    seen = harm(evidence(arm(20_000, errors=200, graded=0), arm(1000, errors=80, graded=0)), POLICY)
+    assert seen is not None and "errors went from 0.0100 to 0.0800" in seen.reason and seen.quarantine
+    blind = POLICY.model_copy(update={"gradable": False})
+    assert harm(evidence(arm(20_000, errors=200), arm(1000, errors=80)), blind) is not None
+
+
+def test_few_errors_are_no_evidence():
+    for requests, errors, harmful in ((100, 10, True), (90, 9, False)):
+        assert bool(harm(evidence(arm(20_000), arm(requests, errors=errors)), RASH)) is harmful
+    assert not harm(evidence(arm(20_000), arm(29, errors=28, users=20)), RASH)
+    assert not harm(evidence(arm(29), arm(1000, errors=900)), RASH)
+    assert not harm(evidence(arm(20_000), arm(900, errors=9)), RASH)
+
+
+def test_twice_the_errors_are_allowed():
+    assert not harm(evidence(arm(200_000, errors=2000), arm(100_000, errors=2000)), POLICY)
+    assert harm(evidence(arm(200_000, errors=2000), arm(100_000, errors=2600)), POLICY)
+
+
+def test_errors_of_one_user_are_no_harm_of_all():
+    rows = [UnitTally(requests=100, errors=100)] + [UnitTally(requests=10)] * 99
+    champion = arm(20_000, errors=200)
+    assert harm(evidence(champion, sums(rows)), BY_REQUEST)
+    assert not harm(evidence(champion, sums(rows)), POLICY)
+
+
+def test_quality_is_harm_over_the_margin_alone():
+    assert harm(evidence(arm(19_000), arm(1000, 0.5)), POLICY)
+    assert not harm(evidence(arm(190_000), arm(100_000, 0.675)), POLICY)
+    assert not harm(evidence(arm(190_000), arm(100_000, 0.9)), POLICY)
+
+
+@pytest.mark.parametrize(("canary", "champion"), [(29, 1000), (1000, 29)])
+def test_quality_takes_30_graded_answers_in_each_arm(canary, champion):
+    few = evidence(arm(champion, 1.0, users=25), arm(canary, 0.0, users=25))
+    assert harm(few, RASH) is None
+    assert harm(evidence(arm(1000, 1.0), arm(30, 0.0, users=25)), RASH)
+
+
+@pytest.mark.parametrize(("canary", "champion"), [(19, 500), (500, 19)])
+def test_quality_takes_20_users_in_each_arm(canary, champion):
+    few = evidence(arm(10_000, 0.9, users=champion), arm(10_000, 0.2, users=canary))
+    assert harm(few, POLICY) is None
+    assert harm(few, BY_REQUEST)
+    assert harm(evidence(arm(10_000, 0.9), arm(10_000, 0.2, users=20)), POLICY)
+
+
+def test_quality_is_not_judged_where_nothing_can_be_graded():
+    bad = evidence(arm(19_000), arm(1000, 0.2))
+    assert harm(bad, POLICY) and not harm(bad, POLICY.model_copy(update={"gradable": False}))
+
+
+def test_users_who_differ_take_more_evidence():
+    rows = [UnitTally(requests=10, graded=10, correct=10.0 * (number % 20 < 11)) for number in range(100)]
+    assert harm(evidence(arm(19_000), sums(rows)), BY_REQUEST)
+    assert not harm(evidence(arm(19_000), sums(rows)), POLICY)
+
+
+def test_one_user_with_half_of_the_traffic_is_no_harm_of_all():
+    rows = [UnitTally(requests=500, graded=500)] + [UnitTally(requests=10, graded=10, correct=7)] * 50
+    assert harm(evidence(arm(19_000), sums(rows)), BY_REQUEST)
+    assert not harm(evidence(arm(19_000), sums(rows)), POLICY)
+
+
+def test_latency_is_harm_when_more_than_1_percent_are_slow():
+    calm = arm(19_000, timed=19_000, slow=190)
+    seen = harm(evidence(calm, arm(1000, timed=1000, slow=60), slow_over_s=2.5), POLICY)
+    assert seen is not None and "6.0% of the canary's requests took over 2.5 s" in seen.reason and seen.quarantine
+    assert not harm(evidence(calm, arm(1000, timed=1000, slow=12), slow_over_s=2.5), POLICY)
+    assert not harm(evidence(calm, arm(100, timed=100, slow=9), slow_over_s=2.5), RASH)
+    assert harm(evidence(calm, arm(100, timed=100, slow=10), slow_over_s=2.5), RASH)
+
+
+def test_an_hour_that_slows_the_champion_too_is_no_harm():
+    assert not harm(evidence(arm(19_000, timed=19_000, slow=1140), arm(1000, timed=1000, slow=60)), POLICY)
+
+
+def test_slow_requests_say_nothing_without_the_champions():
+    assert not harm(evidence(arm(19_000), arm(1000, timed=1000, slow=60)), POLICY)
+
+
+def test_slow_requests_of_one_user_are_no_harm_of_all():
+    rows = [UnitTally(requests=100, timed=100, slow=100)] + [UnitTally(requests=10, timed=10)] * 99
+    calm = arm(19_000, timed=19_000, slow=190)
+    assert harm(evidence(calm, sums(rows), slow_over_s=1.0), BY_REQUEST)
+    assert not harm(evidence(calm, sums(rows), slow_over_s=1.0), POLICY)
+
+
+@pytest.mark.parametrize(
+    ("champion", "canary", "share", "limit", "margin", "scale"),
+    [
+        (arm(10_000), arm(1000, 0.62), "quality", -1, -0.03, QUALITY_SCALE),
+        (arm(10_000, errors=100), arm(1000, errors=36), "errors", 2, 0, ERROR_SCALE),
+        (arm(10_000, timed=10_000, slow=0), arm(1000, timed=1000, slow=21), "slow", 0, -0.01, SLOW_SCALE),
+    ],
+    ids=["quality", "errors", "latency"],
+)
+def test_each_rule_has_a_third_of_alpha(champion, canary, share, limit, margin, scale):
+    arms = getattr(canary, share), getattr(champion, share)
+    excess = arms[1].share - arms[0].share if limit < 0 else arms[0].share - limit * arms[1].share
+    spread = variance(arms[0], "user") + limit**2 * variance(arms[1], "user")
+    decided = [
+        (
+            bool(harm(evidence(champion, canary, slow_over_s=1.0), at(alpha))),
+            proven(excess + margin, spread, third, scale),
+        )
+        for alpha in np.geomspace(1e-4, 0.9, 200)
+        for third in [alpha / 3]
+    ]
+    assert all(judged == expected for judged, expected in decided)
+    assert {judged for judged, _ in decided} == {True, False}
+
+
+def at(alpha):
+    return POLICY.model_copy(update={"alpha": float(alpha)})
+
+
+@pytest.mark.parametrize("quality", [0.15, 0.7, 0.97])
+@pytest.mark.parametrize(("canary", "champion"), [(75, 1425), (375, 1125)])
+def test_false_alarms_stay_below_alpha_under_repeated_looks(quality, canary, champion):
+    """The worst harmless canary: exactly the allowed drop and exactly twice the errors, looked at 48 times."""
+    rng, trials, looks = np.random.default_rng(5), 300, 48
+    rates = (champion, quality, 0.01), (canary, quality - POLICY.max_quality_drop, 0.02)
+    alarms = 0
+    for _ in range(trials):
+        walks = [
+            (
+                rng.binomial(n, right, looks).cumsum(),
+                rng.binomial(n, wrong, looks).cumsum(),
+                n * np.arange(1, looks + 1),
+            )
+            for n, right, wrong in rates
+        ]
+        alarms += any(harm(evidence(*(counted(*walk, look) for walk in walks)), BY_REQUEST) for look in range(looks))
+    assert alarms / trials <= POLICY.alpha + 1.65 * math.sqrt(POLICY.alpha * (1 - POLICY.alpha) / trials)
+
+
+def counted(right, wrong, requests, look):
+    quality = Ratio(hits=float(right[look]), trials=float(requests[look]), units=1)
+    return ArmSums(quality=quality, errors=Ratio(hits=float(wrong[look]), trials=float(requests[look]), units=1))
+
+
+def test_a_drop_of_15_points_is_proven_within_a_few_looks():
+    rng, looks = np.random.default_rng(6), []
+    for _ in range(200):
+        walks = [(rng.binomial(n, q, 20).cumsum(), np.zeros(20), n * np.arange(1, 21)) for n, q in DROP]
+        alarms = [harm(evidence(*(counted(*walk, look) for walk in walks)), BY_REQUEST) for look in range(20)]
+        looks.append(next((look + 1 for look, alarm in enumerate(alarms) if alarm), None))
+    assert sum(look is not None for look in looks) / len(looks) >= 0.95
+    assert np.median([look for look in looks if look]) <= 8
+
+
+DROP = (1425, 0.7), (75, 0.55)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_a_canary_that_does_what_the_champion_does_is_not_harmful(drawn):
+    rows = []
+    for requests, graded, correct, errors in drawn:
+        graded, errors = min(graded, requests), min(errors, requests)
+        rows.append(
+            UnitTally(
+                requests=requests,
+                graded=graded,
+                correct=min(correct, graded),
+                errors=errors,
+                timed=requests,
+                slow=errors,
+            )
+        )
+    same = sums(rows)
+    assert harm(evidence(same, same), RASH) is None
+    assert not math.isnan(same.quality.squares)
