@@ -17,8 +17,8 @@ from pipeline.storage import ModelRef
 
 CONFIG_MAP = ApiResource("", "v1", "configmaps")
 DEPLOYMENT = ApiResource("apps", "v1", "deployments")
-URI, DIGEST, SERVED_NAMES = "MODEL_URI", "MODEL_DIGEST", "SERVED_MODEL_NAMES"
-"""Keys of a slot's ConfigMap. The first of the served names holds the digest, the second is what callers ask for."""
+URI, DIGEST, SERVED_NAME, NAME = "MODEL_URI", "MODEL_DIGEST", "SERVED_MODEL_NAME", "MODEL_NAME"
+"""Keys of a slot's ConfigMap. The served name holds the digest; the other is what callers ask for."""
 PORT = 8000
 
 T = TypeVar("T")
@@ -70,8 +70,8 @@ class Slots:
         if slot.wanted or slot.pods:
             self.scale(slot.name, 0)
             return f"{slot.name} still has {slot.pods} pods of model {slot.digest[:12]}"
-        name = served_name(self._model_name, model.digest)
-        values = {URI: model.uri, DIGEST: model.digest, SERVED_NAMES: f"{name} {self._model_name}"}
+        name = self._model_name
+        values = {URI: model.uri, DIGEST: model.digest, SERVED_NAME: served_name(name, model.digest), NAME: name}
         operations = [{"op": "test", "path": "/metadata/resourceVersion", "value": slot.version}]
         operations += [{"op": "add", "path": f"/data/{key}", "value": value} for key, value in values.items()]
         self._patch(CONFIG_MAP, slot.name, operations)

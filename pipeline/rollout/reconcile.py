@@ -180,6 +180,6 @@ def audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | None
         case Phase.SUPERSEDED:
             return "decision", "supersede"
         case Phase.SHIFTING if before is not Phase.HELD:
-            return "decision", f"stage {event.stage}"
+            return "weight", "raise"
         case _:
             return None

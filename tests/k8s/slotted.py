@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def slot(name: str, model: ModelRef | None, replicas: int = 1) -> list[dict[str,
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "vllm", "image": "vllm:1"}]}}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data | {"SERVED_MODEL_NAMES": "model"}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data | {"SERVED_MODEL_NAME": "model"}},
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec},
     ]
 
@@ -67,18 +68,24 @@ class SlottedCluster:
     folder: Path
     serves: dict[str, str | Exception] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    shipped: Sequence[dict[str, Any]] = ()
+    """Objects of the manifests in place of slots that hold A and B."""
 
     def __post_init__(self) -> None:
-        self.server.storage.create("Namespace", "", {"metadata": {"name": SPACE}})
-        for obj in (*slot("slot-a", A), *slot("slot-b", B), route()):
-            self.server.storage.create(obj["kind"], SPACE, obj)
-        for name in ("slot-a", "slot-b"):
-            self.run(name, 1)
-        self.serves |= {"slot-a": A.digest, "slot-b": B.digest}
+        own = [*slot("slot-a", A), *slot("slot-b", B), route()]
+        wanted = [obj for obj in self.shipped or own if obj["kind"] in ("ConfigMap", "Deployment", "HTTPRoute")]
+        self.space = wanted[0]["metadata"]["namespace"]
+        self.server.storage.create("Namespace", "", {"metadata": {"name": self.space}})
+        for obj in wanted:
+            self.server.storage.create(obj["kind"], self.space, obj)
+        if not self.shipped:
+            for name in ("slot-a", "slot-b"):
+                self.run(name, 1)
+            self.serves |= {"slot-a": A.digest, "slot-b": B.digest}
         self.obey()
 
     def port(self) -> HttpRoute:
-        return HttpRoute(self.client(), HttpRouteTraffic(), "model", self._identify, self._location)
+        return HttpRoute(self.client(), HttpRouteTraffic(namespace=self.space), "model", self._identify, self.location)
 
     def client(self) -> KubernetesClient:
         client = connect(str(self.server.kubeconfig(self.folder / "kubeconfig")))
@@ -86,7 +93,7 @@ class SlottedCluster:
         return client
 
     def route(self) -> dict[str, Any]:
-        return self.server.storage.get("HTTPRoute", SPACE, "model")
+        return self.server.storage.get("HTTPRoute", self.space, "model")
 
     def weights(self) -> dict[str, int]:
         return {row["name"]: row["weight"] for row in self.route()["spec"]["rules"][0]["backendRefs"]}
@@ -94,7 +101,7 @@ class SlottedCluster:
     def change(self, **spec: Any) -> None:
         """What an operator does to the route's spec."""
         obj = self.route()
-        self.server.storage.update("HTTPRoute", SPACE, obj | {"spec": obj["spec"] | spec}, manager="operator")
+        self.server.storage.update("HTTPRoute", self.space, obj | {"spec": obj["spec"] | spec}, manager="operator")
 
     def set_weights(self, a: int, b: int) -> None:
         rules = self.route()["spec"]["rules"]
@@ -121,30 +128,30 @@ class SlottedCluster:
             {"parentRef": reference, "controllerName": "example.com/gateway", "conditions": rows}
             for reference in obj["spec"]["parentRefs"]
         ]
-        self.server.storage.update("HTTPRoute", SPACE, obj | {"status": {"parents": parents}}, "status")
+        self.server.storage.update("HTTPRoute", self.space, obj | {"status": {"parents": parents}}, "status")
 
     def run(self, name: str, pods: int, lag: int = 0) -> None:
         """What the Deployment's controller says of so many pods, all ready."""
-        obj = self.server.storage.get("Deployment", SPACE, name)
+        obj = self.server.storage.get("Deployment", self.space, name)
         status = {"observedGeneration": obj["metadata"]["generation"] - lag, "replicas": pods, "readyReplicas": pods}
-        self.server.storage.update("Deployment", SPACE, obj | {"status": status}, "status")
+        self.server.storage.update("Deployment", self.space, obj | {"status": status}, "status")
 
     def hold(self, name: str, model: ModelRef | None) -> None:
-        obj = self.server.storage.get("ConfigMap", SPACE, name)
+        obj = self.server.storage.get("ConfigMap", self.space, name)
         data = {"MODEL_URI": model.uri if model else "", "MODEL_DIGEST": model.digest if model else ""}
-        self.server.storage.update("ConfigMap", SPACE, obj | {"data": obj["data"] | data})
+        self.server.storage.update("ConfigMap", self.space, obj | {"data": obj["data"] | data})
 
     def data(self, name: str) -> dict[str, str]:
-        return self.server.storage.get("ConfigMap", SPACE, name)["data"]
+        return self.server.storage.get("ConfigMap", self.space, name)["data"]
 
     def scale(self, name: str, replicas: int) -> None:
-        obj = self.server.storage.get("Deployment", SPACE, name)
-        self.server.storage.update("Deployment", SPACE, obj | {"spec": obj["spec"] | {"replicas": replicas}})
+        obj = self.server.storage.get("Deployment", self.space, name)
+        self.server.storage.update("Deployment", self.space, obj | {"spec": obj["spec"] | {"replicas": replicas}})
 
     def wanted(self, name: str) -> int:
-        return self.server.storage.get("Deployment", SPACE, name)["spec"]["replicas"]
+        return self.server.storage.get("Deployment", self.space, name)["spec"]["replicas"]
 
-    def _location(self, model: ModelRef) -> str:
+    def location(self, model: ModelRef) -> str:
         return f"s3://models/{model.digest}"
 
     def _identify(self, url: str) -> str:

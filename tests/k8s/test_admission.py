@@ -67,7 +67,7 @@ def test_first_flavour_with_the_capacity_removes_the_fallback() -> None:
 @pytest.mark.parametrize("name", [EKS, A100])
 def test_what_serves_finds_a_pool_that_is_not_for_training(name: str) -> None:
     asking = [pod for pod in pods(overlay(name)) if "nvidia.com/gpu" in str(pod.spec)]
-    assert {pod.owner.split("/")[1] for pod in asking} == {"champion", "canary", "judge"}
+    assert {pod.owner.split("/")[1] for pod in asking} == {"slot-a", "slot-b", "judge"}
     for pod in asking:
         assert [pool["metadata"]["name"] for pool in pools_for(overlay(name), pod.spec, {})] == ["serving"], pod.owner
 

@@ -179,7 +179,7 @@ MISTAKES = [
     ),
     (dangling, remove("Role", "launcher"), "no Role preference-tuning/launcher"),
     (dangling, remove("ConfigMap", "run-environment"), "no ConfigMap preference-tuning/run-environment"),
-    (dangling, remove("Service", "champion"), "no Service preference-tuning-serving/champion"),
+    (dangling, remove("Service", "slot-a"), "no Service preference-tuning-serving/slot-a"),
     (dangling, remove("InferenceService", "judge"), "no Deployment preference-tuning-serving/judge-predictor"),
     (generous, role(lambda o: o["rules"][0]["verbs"].append("*")), "launcher: *"),
     (generous, role(lambda o: o["rules"][0]["resources"].append("secrets")), "launcher: secrets"),

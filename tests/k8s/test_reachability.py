@@ -45,21 +45,21 @@ def reaches(source: tuple[str, Object], target: tuple[str, Object], port: int) -
 @pytest.mark.parametrize(("source", "target", "port"), [
     ("webserver-proxy", "webserver", 3000), ("mlflow-proxy", "mlflow", 5000), ("run_worker", "mlflow", 5000),
     ("webserver", "code-location", 4000), ("daemon", "code-location", 4000),
-    ("run_worker", "judge", 8000),
+    ("run_worker", "judge", 8000), ("run_worker", "slot-a", 8000), ("run_worker", "slot-b", 8000),
 ])  # fmt: skip
 def test_what_works_together_reaches_each_other(source: str, target: str, port: int) -> None:
     assert reaches(pod(source), pod(target), port)
 
 
-PORTS = {"webserver": 3000, "mlflow": 5000, "code-location": 4000, "champion": 8000, "canary": 8000, "judge": 8000}
+PORTS = {"webserver": 3000, "mlflow": 5000, "code-location": 4000, "slot-a": 8000, "slot-b": 8000, "judge": 8000}
 
 
 REACHED_BY = {
     "webserver": {"webserver-proxy"},
     "mlflow": {"mlflow-proxy", "run_worker"},
     "code-location": {"webserver", "daemon"},
-    "champion": set(),
-    "canary": set(),
+    "slot-a": {"run_worker"},
+    "slot-b": {"run_worker"},
     "judge": {"run_worker", "evaluation"},
 }
 
@@ -80,7 +80,7 @@ def test_the_gateway_reaches_proxies_and_models_only() -> None:
     ports = {3000, 4000, 4180, 5000, 8000}
     reached = {labels[COMPONENT] for n, _, labels, _ in pods(both())
                if any(allowed(policies, "Ingress", (n, labels), gateway, port) for port in ports)}  # fmt: skip
-    assert reached == {"webserver-proxy", "mlflow-proxy", "champion", "canary"}
+    assert reached == {"webserver-proxy", "mlflow-proxy", "slot-a", "slot-b"}
 
 
 @pytest.mark.parametrize("namespace", [PLATFORM, SERVING])

@@ -300,7 +300,9 @@ def test_a_candidate_is_loaded_into_the_free_slot(slotted: SlottedCluster) -> No
     assert slotted.data("slot-b")["MODEL_DIGEST"] == B.digest, "its pods end first"
     slotted.run("slot-b", 0)
     port.apply(wanted)
-    names = {"MODEL_URI": C.uri, "MODEL_DIGEST": C.digest, "SERVED_MODEL_NAMES": "model@cccccccccccc model"}
+    names = {"MODEL_URI": C.uri, "MODEL_DIGEST": C.digest, "SERVED_MODEL_NAME": "model@cccccccccccc"} | {
+        "MODEL_NAME": "model"
+    }
     assert slotted.data("slot-b") == names
     assert slotted.wanted("slot-b") == 3, "as many servers as the champion's, before any weight"
     patches = slotted.server.count("patch")

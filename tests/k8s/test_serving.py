@@ -1,18 +1,69 @@
-"""The base `serving`: champion, canary, the route between them, the judges and their metrics."""
+"""The base `serving`: two slots, the route between them, the rollout's rights, the judges and their metrics."""
 
 import re
+from pathlib import Path
 
 import yaml
 
-from .built import COMPONENT, build, named, selects
-from .manifests import of_kind
+from k8s.route import HTTP_ROUTE
+from k8s.slots import CONFIG_MAP, DEPLOYMENT
+from pipeline.recipe.rollout import HttpRouteTraffic
+from pipeline.storage import ModelRef
+
+from .built import COMPONENT, SERVING, build, named, selects
+from .cluster.server import api_server
+from .manifests import of_kind, rights
+from .slotted import SlottedCluster, split
 
 
-def test_a_rollout_finds_one_route_with_both_arms() -> None:
+def test_a_rollout_finds_one_route_with_both_slots() -> None:
     routes = of_kind(build("serving"), "HTTPRoute")
     assert [r["metadata"]["name"] for r in routes] == ["model"]
     (rule,) = routes[0]["spec"]["rules"]
-    assert [(b["name"], b["weight"]) for b in rule["backendRefs"]] == [("champion", 100), ("canary", 0)]
+    assert [(b["name"], b["weight"]) for b in rule["backendRefs"]] == [("slot-a", 100), ("slot-b", 0)]
+
+
+def test_only_exact_paths_are_open_to_callers() -> None:
+    (route,) = of_kind(build("serving"), "HTTPRoute")
+    paths = [match["path"] for match in route["spec"]["rules"][0]["matches"]]
+    assert {path["type"] for path in paths} == {"Exact"}
+    assert {path["value"] for path in paths} == {"/v1/chat/completions", "/v1/completions", "/v1/models"}
+
+
+def test_the_port_fills_the_shipped_slots(tmp_path: Path) -> None:
+    """From nothing to a champion that has everything and a canary that waits for its weight."""
+    with api_server() as server:
+        slotted = SlottedCluster(server, tmp_path, shipped=build("serving"))
+        port, champion, canary = slotted.port(), *(ModelRef(uri=f"/{x}", digest=x * 64) for x in "ab")
+        assert port.read() is None
+        port.apply(split(0, epoch=1, champion=champion, other=None))
+        slotted.obey()
+        wanted = split(0, epoch=2, champion=champion, other=canary)
+        for _ in range(2):
+            port.apply(wanted)
+        slotted.obey()
+        assert port.read() == wanted.model_copy(
+            update={
+                "champion": ModelRef(uri=slotted.location(champion), digest=champion.digest),
+                "canary": ModelRef(uri=slotted.location(canary), digest=canary.digest),
+            }
+        )
+        assert [slotted.wanted(name) for name in ("slot-a", "slot-b")] == [1, 1]
+        keys = {"MODEL_URI", "MODEL_DIGEST", "SERVED_MODEL_NAME", "MODEL_NAME"}
+        assert slotted.data("slot-b").keys() == keys, "the port writes what the shipped pods read"
+
+
+def test_the_rollout_may_do_what_it_does_and_nothing_else() -> None:
+    calls = [(HTTP_ROUTE, "", {"get", "patch"}), (CONFIG_MAP, "", {"get", "patch"}), (DEPLOYMENT, "", {"get"})]
+    calls.append((DEPLOYMENT, "/scale", {"patch"}))
+    wanted = {(of.group, of.plural + sub, verb) for of, sub, verbs in calls for verb in verbs}
+    assert rights(build("serving"), "rollout", SERVING) == wanted
+    section = HttpRouteTraffic()
+    for rule in named(build("serving"), "Role", "rollout")["rules"]:
+        slots = [section.slot_a, section.slot_b]
+        assert rule["resourceNames"] == ([section.route] if rule["resources"] == ["httproutes"] else slots)
+    (binding,) = (o for o in of_kind(build("serving"), "RoleBinding") if o["roleRef"]["name"] == "rollout")
+    assert [(s["namespace"], s["name"]) for s in binding["subjects"]] == [("preference-tuning", "dagster")]
 
 
 def test_nothing_takes_a_gpu_before_there_is_a_model() -> None:
@@ -21,14 +72,16 @@ def test_nothing_takes_a_gpu_before_there_is_a_model() -> None:
     paused = named(objects, "ScaledObject", "judge")["metadata"]["annotations"]
     assert paused == {"autoscaling.keda.sh/paused-replicas": "0"}
     rules = named(objects, "PrometheusRule", "servers")["spec"]["groups"][0]["rules"]
-    (down,) = (rule["expr"] for rule in rules if rule.get("alert") == "ChampionDown")
+    (down,) = (rule["expr"] for rule in rules if rule.get("alert") == "SlotDown")
     assert "kube_deployment_spec_replicas" in down, "none is wanted: none is missing"
 
 
-def test_champion_and_canary_differ_by_their_weights_alone() -> None:
-    champion, canary = (named(build("serving"), "Deployment", name) for name in ("champion", "canary"))
-    same = yaml.safe_load(yaml.safe_dump(canary).replace("canary", "champion"))
-    assert same == champion
+def test_the_slots_differ_by_their_weights_alone() -> None:
+    a, b = (named(build("serving"), "Deployment", name) for name in ("slot-a", "slot-b"))
+    assert yaml.safe_load(yaml.safe_dump(b).replace("slot-b", "slot-a")) == a
+    (server,) = a["spec"]["template"]["spec"]["containers"]
+    place = server["args"].index("--served-model-name")
+    assert server["args"][place + 1 : place + 3] == ["$(SERVED_MODEL_NAME)", "$(MODEL_NAME)"]
 
 
 def test_the_judges_are_counted_by_one_autoscaler() -> None:
@@ -59,4 +112,4 @@ def test_rules_and_triggers_read_metrics_that_are_exported() -> None:
         for s in of_kind(build("serving"), "Service")
         if selects(monitored, s["metadata"]["labels"])
     }
-    assert arms == {"champion", "canary", "judge"}
+    assert arms == {"slot-a", "slot-b", "judge"}
