@@ -11,7 +11,8 @@ from assets.resources import Deployment, deployment
 from pipeline.iteration import Iteration
 from pipeline.methods import METHODS
 from pipeline.recipe.overrides import split
-from pipeline.rollout.record import ModelVersion, Phase, RolloutState, read_state
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import ModelVersion, Phase, RolloutState
 from pipeline.storage import Store
 
 RUN = "make run"

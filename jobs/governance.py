@@ -18,8 +18,10 @@ from pipeline.erasure.proof import ErasureProof, proof_name, proofs
 from pipeline.registry.versions import project
 from pipeline.rewards import findings, reviews
 from pipeline.rollout.blocks import blocks
-from pipeline.rollout.controller import RolloutPorts, roll_back
-from pipeline.rollout.record import Phase, read_state
+from pipeline.rollout.controller import roll_back
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.ports import RolloutPorts
+from pipeline.rollout.record import Phase
 from pipeline.rollout.router import LocalRouter
 from pipeline.storage import digest_json
 from pipeline.traces.dataset_users import ended, record_dataset_users

@@ -23,7 +23,8 @@ from jobs.instance import DATA_ROOT_TAG
 from jobs.launcher import DetachedRunLauncher
 from pipeline import audit, layout
 from pipeline.iteration import Iteration
-from pipeline.rollout.record import RolloutState, read_state
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import RolloutState
 from pipeline.storage import Store
 from pipeline.traces.erased import exclusive_lock
 

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 from assets.resources import Deployment, deployment
 from pipeline.registry.versions import project
-from pipeline.rollout.controller import RolloutPorts
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
+from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import TERMINAL, Phase, read_events
 from pipeline.rollout.router import LocalRouter
 from pipeline.rollout.status import ArmStatus, RolloutStatus, status
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 def read_status(settings: Deployment) -> RolloutStatus:
     """The latest rollout of the deployment's model."""
     store, name = settings.store(), settings.recipe().base_model.name
-    return status(name, settings.champion(), read_events(store, name), LocalRouter(store, name).read())
+    return status(name, settings.champion(), read_events(store, name), LocalRouter(store, name).read(), time.time())
 
 
 def take(settings: Deployment, decision: RolloutDecision) -> DecisionResult:

@@ -14,7 +14,8 @@ import dagster as dg
 from assets.cluster import abandon_gang
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.preference_tuning import canary_rollout, executor, preference_tuning
-from pipeline.rollout.record import Phase, read_state
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import Phase
 
 HELD_LOOK_EVERY_S = 900
 

@@ -17,7 +17,8 @@ from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
 from pipeline import layout
 from pipeline.iteration import Iteration
-from pipeline.rollout.record import ModelVersion, read_state
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import ModelVersion
 
 BARS = "▁▂▃▄▅▆▇█"
 

@@ -24,7 +24,19 @@ LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
 START = "0" * 64
 """What the first entry names as the digest before it."""
 
-Kind = Literal["admission", "erasure", "retention", "promotion", "decision", "retry", "healed"]
+Kind = Literal[
+    "admission",
+    "erasure",
+    "retention",
+    "promotion",
+    "rollback",
+    "hold",
+    "weight",
+    "approval",
+    "decision",
+    "retry",
+    "healed",
+]
 
 
 class Entry(Record):

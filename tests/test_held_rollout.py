@@ -10,7 +10,8 @@ import pytest
 from assets.outcome import outcome
 from jobs.rollout import main
 from pipeline.registry.advance import advance
-from pipeline.rollout.record import Phase, read_state
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import Phase
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import EMBEDDED, SHORT, deployment, forked, instance, materialized, open_rollout, run_loop

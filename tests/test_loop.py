@@ -14,7 +14,8 @@ from assets.resources import Deployment
 from evals import __main__ as verify
 from jobs import summary
 from pipeline.registry.advance import advance
-from pipeline.rollout.record import Phase, read_state
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import Phase
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop

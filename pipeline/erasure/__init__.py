@@ -19,8 +19,8 @@ from pipeline.erasure.search import SearchResult, search
 from pipeline.registry import versions
 from pipeline.rollout import blocks
 from pipeline.rollout.decision import abort
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
-from pipeline.rollout.record import read_state
 from pipeline.storage import Store, digest_json
 from pipeline.traces import erased
 from pipeline.traces.context import StageContext

@@ -13,10 +13,11 @@ from pipeline.recipe import Recipe
 from pipeline.registry import versions
 from pipeline.rewards.judge import Budget, Endpoint, open_judge
 from pipeline.rewards.verifiers import grader_of
-from pipeline.rollout.controller import RolloutPorts
 from pipeline.rollout.drive import Pace, drive
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.judged import JudgedGrader
-from pipeline.rollout.record import RolloutState, read_events, read_state
+from pipeline.rollout.ports import RolloutPorts
+from pipeline.rollout.record import RolloutState, read_events
 from pipeline.rollout.replay import AnsweredRequest, Graded, Grader, ReplayedTraffic
 from pipeline.rollout.router import LocalRouter
 from pipeline.rollout.unseen import unseen

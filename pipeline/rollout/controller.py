@@ -1,90 +1,41 @@
-"""A candidate's way into production: who may enter, and one step at a time with traffic following the record.
+"""A candidate's way into production: one step at a time, with traffic following the record.
 
 The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
 rolled back or is blocked (blocks.py); a block that comes later aborts the rollout. Its files and the champion's are
-hashed (GATED); then it gets each weight in turn (SHIFTING until the router reads it back, OBSERVING from then on).
-Every look tests for harm, anytime-valid (policy.py): proven harm takes the canary to 0 at once, is final, and
-quarantines the digest. Time counts towards a stage's dwell only while fresh, complete metrics cover it; three looks in
-a row without them hold the rollout. When dwell and requests suffice, one test of point estimates per stage advances
-the rollout or holds it. A held rollout keeps its last settled weight and its harm test and never leaves that weight by
-itself but for 0; a person resumes or aborts it (decision.py). No rule reads a clock: time is an argument.
+hashed (GATED), a person approves it where the policy asks for that (APPROVED), and its slot has to serve it. Then it
+may answer copies (SHADOWING), and gets each weight in turn: SHIFTING until the router reads it back, then OBSERVING.
+
+In a tick metrics and harm come first, then the slot, then the router. Proven harm takes the canary to 0 at once and is
+final. What cannot be seen, of metrics or router, is a miss; three in a row hold the rollout. A weight that a person
+lowered is obeyed and held; one that somebody raised is put back. Time counts towards a dwell only while usable metrics
+cover it, and a look adds at most its own length, whatever the clock says. When dwell and sample suffice, one test a
+stage advances the rollout or holds it. A held rollout keeps its weight and its looks; a person resumes or aborts it
+(decision.py). No rule reads a clock: time is an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, assert_never
 
-from pipeline import audit
+from pipeline.rollout.advance import awaited, shortfall, wanted_pairs
 from pipeline.rollout.blocks import blocked
-from pipeline.rollout.policy import LiveMetrics, RolloutPolicy, harm, shortfall, skew, unusable
-from pipeline.rollout.record import (
-    TERMINAL,
-    Phase,
-    Proposal,
-    RolloutState,
-    RolloutStep,
-    append,
-    covered_s,
-    read_events,
-    read_state,
-    step_event,
-)
-from pipeline.rollout.router import Split, TrafficSplit
-from pipeline.storage import ModelRef, Record, Store, digest_dir
+from pipeline.rollout.doubt import doubt, judged_until, unusable
+from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
+from pipeline.rollout.fold import adds_s, read_state, watched_from
+from pipeline.rollout.harm import harm
+from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
+from pipeline.rollout.reconcile import SlotState, lowered_by_hand, reconcile, slot_of, wanted_split
+from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
+from pipeline.rollout.router import Split
+from pipeline.rollout.tallies import read_tally, write_tally
 
 MAX_MISSES = 3
 """Looks in a row without usable evidence, after which a person is asked."""
-
-
-class LiveMetricsPort(Protocol):
-    """Where production's metrics come from. Whatever it raises counts as metrics that are missing."""
-
-    def look(self, split: Split, look: int, since: float, now: float) -> LiveMetrics | None:
-        """Both arms in a window that starts at `since` or later and ends at `now` or before; None when unknown.
-
-        `look` numbers the looks of this rollout.
-        """
-        ...
-
-
-Projection = Callable[[RolloutState], None]
-"""Makes a registry agree with the record; raises when the registry cannot be reached."""
-
-
-class Unwatched:
-    """Live metrics of somebody who does not look."""
-
-    def look(self, split: Split, look: int, since: float, now: float) -> None:
-        return None
-
-
-class Tick(Record):
-    """The state after one tick, and what could not be projected onto the registry or the audit log this time."""
-
-    state: RolloutState
-    errors: tuple[str, ...] = ()
-
-
-def is_intact(model: ModelRef) -> bool:
-    folder = Path(model.uri)
-    return folder.is_dir() and digest_dir(folder) == model.digest
-
-
-@dataclass(frozen=True)
-class RolloutPorts:
-    """The rollout of one model and the world that it reads and moves."""
-
-    store: Store
-    model_name: str
-    split: TrafficSplit
-    project: Projection
-    metrics: LiveMetricsPort = Unwatched()  # noqa: RUF009 (it has no state)
-    intact: Callable[[ModelRef], bool] = is_intact
-    """Whether a model's files still have their digest."""
+MAX_LOADING = 60
+"""Ticks for which a slot may load the candidate before its first weight, after which a person is asked."""
+MAX_RAISED = 3
+"""How often in a stage a weight that somebody raised is put back before a person is asked."""
 
 
 def tick(ports: RolloutPorts, now: float) -> Tick:
@@ -93,15 +44,10 @@ def tick(ports: RolloutPorts, now: float) -> Tick:
     Level-triggered: it may crash anywhere, be repeated, and run beside another.
     """
     state = read_state(ports.store, ports.model_name)
-    if state.proposal is None:
-        return Tick(state=state)
-    reason = blocked(ports.store, state.proposal.version)
-    if reason and state.active and state.phase is not Phase.ROLLING_BACK:
-        step = RolloutStep(Phase.ROLLING_BACK, reason)
-    else:
+    if state.proposal is not None and state.active:
         step = _step(state, state.proposal, ports, now)
-    if step is not None:
-        append(ports.store, ports.model_name, state, step_event(state, now, step))
+        if step is not None:
+            append(ports.store, ports.model_name, state, step_event(state, now, step))
     return reconcile(ports, now)
 
 
@@ -110,125 +56,261 @@ def roll_back(ports: RolloutPorts, now: float) -> Tick:
 
     The state is still ROLLING_BACK when the router does not obey; later ticks go on trying.
     """
-    unwatched = replace(ports, metrics=Unwatched())
-    moved = tick(unwatched, now)
+    moved = reconcile(ports, now)
     if moved.state.phase is not Phase.ROLLING_BACK:
         return moved
-    return tick(unwatched, now)
-
-
-def wanted_split(state: RolloutState) -> Split:
-    """The traffic that the record asks for. Pure; needs a rollout."""
-    proposal = state.proposal
-    assert proposal is not None, "no rollout, no split"
-    promoted, weight = state.phase is Phase.PROMOTED, state.canary_weight
-    return Split(
-        rollout=proposal.rollout,
-        epoch=state.turn,
-        champion=proposal.version.model if promoted else proposal.champion,
-        champion_weight=100 - weight,
-        canary=proposal.version.model if state.active else None,
-        canary_weight=weight,
-    )
+    return tick(replace(ports, metrics=Unwatched()), now)
 
 
 def _step(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
-    if state.phase is Phase.PROPOSED:
-        lost = [m.uri for m in (proposal.champion, proposal.version.model) if not ports.intact(m)]
-        if lost:
-            return RolloutStep(Phase.ROLLING_BACK, f"files are gone or changed: {', '.join(lost)}")
-        return RolloutStep(Phase.GATED, f"bundle {proposal.bundle_digest[:12]} passes")
-    if state.phase is Phase.GATED:
-        return RolloutStep(Phase.SHIFTING, f"to {proposal.policy.weights[0]}%")
-    if not state.active:
-        return None
-    in_force = _agrees(ports.split.read(), wanted_split(state))
-    if state.phase is Phase.SHIFTING:
-        if in_force:
-            return RolloutStep(Phase.OBSERVING, f"the router reads {state.canary_weight}%")
-        return _missed(state, f"the router does not read {state.canary_weight}% yet")
     if state.phase is Phase.ROLLING_BACK:
-        over = Phase.ROLLED_BACK if state.quarantine else Phase.ABORTED
-        return RolloutStep(over, state.reason) if in_force else None
-    if not in_force:  # somebody moved the traffic: what the arms did meanwhile is no evidence
-        return _missed(state, f"the router does not read {state.canary_weight}%")
-    if state.canary_weight == 0 or now <= state.watched_until:
-        return None  # no canary to watch, or nothing new since it was watched
-    return _judge(state, proposal.policy, ports.metrics, now)
+        return _rolled_back(state, ports, now)
+    if reason := blocked(ports.store, proposal.version):
+        return RolloutStep(Phase.ROLLING_BACK, reason)
+    match state.phase:
+        case Phase.PROPOSED:
+            lost = [m.uri for m in (proposal.champion, proposal.version.model) if not ports.intact(m)]
+            if lost:
+                return RolloutStep(Phase.ROLLING_BACK, f"files are gone or changed: {', '.join(lost)}")
+            return RolloutStep(Phase.GATED, f"bundle {proposal.bundle_digest[:12]} passes")
+        case Phase.GATED if proposal.policy.needs_approval:
+            return None
+        case Phase.GATED | Phase.APPROVED:
+            return _before_traffic(state, proposal, ports)
+        case Phase.SHIFTING:
+            return _shifting(state, proposal, ports, now)
+        case Phase.SHADOWING | Phase.OBSERVING:
+            return _judge(state, proposal, ports, now)
+        case Phase.HELD:
+            return _held(state, proposal, ports, now)
+        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED | Phase.SUPERSEDED:
+            return None
+        case _:
+            assert_never(state.phase)
 
 
-def _agrees(read: Split | None, wanted: Split) -> bool:
-    """Same models, same weights; who asked for them does not matter here."""
-    return read is not None and read.model_copy(update={"epoch": wanted.epoch}) == wanted
+def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts) -> RolloutStep:
+    """A slot that serves the candidate, and nothing that a person should know first."""
+    prints = proposal.fingerprints
+    if not state.cleared and prints.candidate and prints.candidate == prints.champion:
+        return RolloutStep(
+            Phase.HELD, "champion and candidate answer all fingerprint prompts alike: is it another model?"
+        )
+    if not state.cleared and not state.finished and (alarm := ports.aa()):
+        return RolloutStep(Phase.HELD, alarm)
+    slot = slot_of(ports.split, proposal.version.model)
+    if slot.wrong:
+        return RolloutStep(Phase.HELD, slot.reason)
+    if slot.reason:
+        return _missed(state, slot.reason, most=MAX_LOADING)
+    if proposal.policy.shadow_share:
+        return RolloutStep(Phase.SHADOWING, f"{proposal.policy.shadow_share:.0%} of first turns are copied")
+    return RolloutStep(Phase.SHIFTING, f"to {proposal.policy.weight_at(0)}%", stage=0)
 
 
-def _judge(state: RolloutState, policy: RolloutPolicy, metrics: LiveMetricsPort, now: float) -> RolloutStep | None:
-    try:
-        look = metrics.look(wanted_split(state), state.looks + 1, state.watched_until, now)
-        blind = unusable(look, state.watched_until, now, policy)
-    except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
-        look, blind = None, f"no metrics: {error}"
-    if look is None or blind:
-        return _missed(state, blind)
-    evidence = state.evidence.plus(look, policy)
-    if reason := harm(evidence, policy):
-        return RolloutStep(Phase.ROLLING_BACK, reason, look=look, quarantine=True)
-    if state.phase is Phase.HELD:
-        return RolloutStep(Phase.HELD, "no harm is proven", look=look)
-    if reason := skew(evidence, state.canary_weight):
-        return RolloutStep(Phase.HELD, reason, look=look)
-    dwell, wanted = state.dwell_s + covered_s(state, look, now), policy.dwell_s[state.stage]
-    graded, enough = evidence.canary.graded, policy.min_canary_requests
-    if dwell < wanted or graded < enough:
-        seen = f"{dwell:.0f} of {wanted:.0f} s and {graded:.0f} of {enough} requests at {state.canary_weight}%"
-        return RolloutStep(Phase.OBSERVING, seen, look=look)
+def _rolled_back(state: RolloutState, ports: RolloutPorts, now: float) -> RolloutStep | None:
+    if not (reason := _router(state, ports, now).reason):
+        return RolloutStep(Phase.ROLLED_BACK if state.quarantine else Phase.ABORTED, state.reason)
+    if state.misses >= MAX_MISSES:  # told; it is tried on, and the log does not grow by that
+        return None
+    return RolloutStep(Phase.ROLLING_BACK, reason, missed=True)
+
+
+def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep:
+    router = _router(state, ports, now)
+    if not router.reason:
+        return RolloutStep(Phase.OBSERVING, f"the router reads {state.canary_weight}%")
+    look = _look(state, proposal, ports, now)  # it may be in force all the same
+    if look.harm is not None:
+        return look.harm
+    if router.lowered_to is not None:
+        return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
+    return _missed(state, look.slot.reason or router.reason, look=None if router.differs else look.result)
+
+
+def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
+    """A stage's tick: harm, slot, router, then whether the evidence suffices."""
+    look = _look(state, proposal, ports, now)
+    if look.harm is not None:
+        return look.harm
+    if look.slot.wrong:
+        return RolloutStep(Phase.HELD, look.slot.reason, look=look.result, weight=0)
+    router = _router(state, ports, now)
+    if router.lowered_to is not None:
+        return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
+    if router.raised and state.raised >= MAX_RAISED:
+        return RolloutStep(Phase.HELD, router.reason, missed=True, raised=True)
+    if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
+        return _missed(state, reason, look=None if router.differs else look.result)._replace(
+            unready=look.slot.down, raised=router.raised, behind=look.behind
+        )
+    if look.result is None:  # nothing new since it was looked at
+        return None
+    if state.phase is Phase.SHADOWING:
+        return _shadowed(proposal, look.result)
+    return _observed(state, proposal, look)
+
+
+def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
+    """The looks and the harm test of a held rollout; only a person or harm ends it."""
+    router = _router(state, ports, now)
+    if state.canary_weight == 0 and not router.raised:
+        return None  # no canary to watch
+    look = _look(state, proposal, ports, now)
+    if look.harm is not None:
+        return look.harm
+    if look.slot.wrong and state.canary_weight:
+        return RolloutStep(Phase.HELD, look.slot.reason, look=look.result, weight=0)
+    if router.lowered_to is not None:
+        return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
+    missed = router.reason or look.blind
+    if look.result is None and not missed:
+        return None
+    return RolloutStep(
+        Phase.HELD,
+        missed or "no harm is proven",
+        look=look.result,
+        missed=bool(missed),
+        unready=look.slot.down,
+        raised=router.raised,
+        behind=look.behind,
+    )
+
+
+def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutStep:
+    """What a usable look at a weight that is in force leads to."""
+    assert look.result is not None, "it was usable"
+    policy, weight, evidence = proposal.policy, state.canary_weight, look.result.evidence
+    if reason := doubt(evidence, weight, policy):
+        return RolloutStep(Phase.HELD, reason, look=look.result)
+    covered = state.covered_s + adds_s(state, look.result)
+    dwell = min(covered, max(state.judged_until, look.result.judged_until) - state.since)
+    lacks = awaited(evidence, policy, weight)
+    if dwell < policy.dwell_s[state.stage] or lacks:
+        seen = f"{max(0.0, dwell):.0f} of {policy.dwell_s[state.stage]:.0f} s at {weight}%"
+        notes = [seen, *([lacks] if lacks else []), *([look.note] if look.note else [])]
+        return RolloutStep(Phase.OBSERVING, "; ".join(notes), look=look.result, unready=look.slot.down)
+    if reason := shortfall(evidence, policy):
+        return RolloutStep(Phase.HELD, reason, look=look.result)
+    if look.slot.reason:
+        return RolloutStep(Phase.OBSERVING, look.slot.reason, look=look.result, unready=look.slot.down)
+    if state.stage + 1 == len(policy.weights):
+        return RolloutStep(Phase.PROMOTED, f"no harm at {weight}%", look=look.result)
+    reason = f"no harm at {weight}%, to {policy.weight_at(state.stage + 1)}%"
+    return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
+
+
+def _shadowed(proposal: Proposal, look: LookResult) -> RolloutStep:
+    """Copies are paired with the champion's answers to the same requests; nobody waits for a dwell."""
+    policy, evidence = proposal.policy, look.evidence
+    wanted = wanted_pairs(evidence, policy) if policy.gradable else 0
+    if evidence.canary.graded < wanted or not evidence.canary.requests:
+        reason = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"
+        return RolloutStep(Phase.SHADOWING, reason, look=look)
     if reason := shortfall(evidence, policy):
         return RolloutStep(Phase.HELD, reason, look=look)
-    if state.stage + 1 == len(policy.weights):
-        return RolloutStep(Phase.PROMOTED, f"no harm at {state.canary_weight}%", look=look)
-    to = f"no harm at {state.canary_weight}%, to {policy.weights[state.stage + 1]}%"
-    return RolloutStep(Phase.SHIFTING, to, look=look, stage=state.stage + 1)
+    return RolloutStep(Phase.SHIFTING, f"no harm in copies, to {policy.weight_at(0)}%", look=look, stage=0)
 
 
-def _missed(state: RolloutState, reason: str) -> RolloutStep:
-    phase = Phase.HELD if state.misses + 1 >= MAX_MISSES else state.phase
-    return RolloutStep(phase, reason, missed=True)
+class _Look(NamedTuple):
+    """What was seen of both arms and of the canary's slot."""
+
+    result: LookResult | None = None
+    """None: nothing new, or nothing usable."""
+    blind: str = ""
+    """Why it was not usable."""
+    harm: RolloutStep | None = None
+    slot: SlotState = SlotState()
+    behind: bool = False
+    note: str = ""
 
 
-def reconcile(ports: RolloutPorts, now: float) -> Tick:
-    """Traffic first, then registry and audit log, all from the record as it is by now, whoever wrote its last event."""
-    state = read_state(ports.store, ports.model_name)
-    wanted = wanted_split(state)
-    if ports.split.read() != wanted:
-        ports.split.apply(wanted)
-    errors: list[str] = []
+def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> _Look:
+    policy, since = proposal.policy, watched_from(state, now)
+    if since - now > policy.max_look_s:  # one reading is no proof of which one was wrong: the next one is
+        return _Look(blind=f"clock: it reads {now:.0f}, and was looked at until {since:.0f}", behind=True)
+    if now <= since:
+        return _Look()
+    evidence = state.evidence
+    graded_since = min(since, since if evidence.graded_until is None else evidence.graded_until)
+    request = LookRequest(
+        number=state.looks + 1, since=since, now=now, slow_over_s=evidence.slow_over_s, graded_since=graded_since
+    )
+    metrics: LiveMetrics | None = None
     try:
-        ports.project(state)
-    except Exception as error:  # boundary: a registry that is down must not keep traffic where it is
-        errors.append(f"registry: {error}")
+        metrics = ports.metrics.look(wanted_split(state, now), request)
+        blind = unusable(metrics, since, now, policy)
+    except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
+        blind = f"no metrics: {error}"
+    slot = slot_of(ports.split, proposal.version.model)
+    result, note = None, ""
+    if metrics is not None and not blind:
+        result, note = _counted(state, proposal, ports, metrics)
+        evidence = result.evidence
+        if now - since > policy.max_look_s:
+            note = "; ".join([*([note] if note else []), f"clock: {now - since:.0f} s since the last look"])
+    step = None
+    if found := harm(evidence, policy, state.unready + 1 if slot.down else 0):
+        step = RolloutStep(Phase.ROLLING_BACK, found.reason, look=result, quarantine=found.quarantine)
+    return _Look(result, blind, step, slot, note=note)
+
+
+def _counted(
+    state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics
+) -> tuple[LookResult, str]:
+    """The stage's evidence with one more look, whose tally is written before any event names it."""
+    before, tally, note = state.evidence, StageTally(), ""
+    if state.tally:
+        kept = read_tally(ports.store, ports.model_name, state.tally)
+        if kept is None:
+            note, before = "the stage's tally is gone: its evidence starts over", before.fresh()
+        tally = kept or tally
+    tally = tally.plus(metrics, before.slow_over_s)
+    return (
+        LookResult(
+            window_start=metrics.window_start,
+            window_end=metrics.window_end,
+            judged_until=judged_until(metrics, proposal.policy),
+            evidence=summed(tally, before, proposal.policy),
+            tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
+        ),
+        note,
+    )
+
+
+class _Router(NamedTuple):
+    """What the router reads, against what the record asks for."""
+
+    reason: str = ""
+    """Why that is not in force; "" when it is."""
+    differs: bool = False
+    """Another split is in force, or none."""
+    lowered_to: int | None = None
+    raised: bool = False
+
+
+def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
+    wanted = wanted_split(state, now)
     try:
-        _audit(ports.store, ports.model_name, state, now)
-    except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
-        errors.append(f"audit: {error}")
-    return Tick(state=state, errors=tuple(errors))
+        read = ports.split.read()
+    except Exception as error:  # boundary: any router; who cannot be read has not confirmed anything
+        return _Router(f"the router cannot be read: {error}")
+    if not isinstance(read, Split):
+        return _Router(f"the router is not settled: {read.reason}" if read else "the router has no split", True)
+    if read.rollout != wanted.rollout:
+        return _Router(f"the router has the split of rollout {read.rollout}", True)
+    if wanted.canary_weight and read.expires_at is not None and read.expires_at <= now:
+        return _Router("the router's lease ran out: the champion served alone", True)
+    if read.routes_like(wanted):
+        return _Router()
+    reason = f"the router reads {read.canary_weight}%, not {wanted.canary_weight}%"
+    if lowered_by_hand(read, state, wanted):
+        return _Router(f"{reason}: somebody took requests from the canary", differs=True, lowered_to=read.canary_weight)
+    if read.canary_weight > wanted.canary_weight and state.phase is not Phase.SHIFTING:
+        return _Router(f"{reason}: somebody gave the canary more", differs=True, raised=True)
+    return _Router(reason, differs=True)
 
 
-def _audit(store: Store, model_name: str, state: RolloutState, now: float) -> None:
-    """Each promotion and each person's decision once, also one whose own process died before it got here."""
-    events = read_events(store, model_name)
-    decided = any(e.by for e in events if e.rollout == state.rollout)
-    if state.phase not in TERMINAL and not decided:
-        return
-    written, at = {(e.kind, e.subject) for e in audit.entries(store)}, datetime.fromtimestamp(now, UTC)
-    versions = {e.rollout: e.proposal.version for e in events if e.proposal is not None}
-    for event in events:
-        kind = "promotion" if event.phase is Phase.PROMOTED else "decision"
-        subject = event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}"
-        if (kind == "decision" and not event.by) or (kind, subject) in written:
-            continue
-        version = versions[event.rollout]
-        detail = {"model": model_name, "version": version.version, "digest": version.model.digest}
-        if kind == "decision":
-            action = "resume" if event.phase is Phase.SHIFTING else "abort"
-            detail |= {"action": action, "by": event.by, "reason": event.reason}
-        audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)
+def _missed(state: RolloutState, reason: str, *, look: LookResult | None = None, most: int = MAX_MISSES) -> RolloutStep:
+    phase = Phase.HELD if state.misses + 1 >= most else state.phase
+    return RolloutStep(phase, reason, look=look, missed=True)

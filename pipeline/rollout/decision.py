@@ -1,18 +1,31 @@
-"""A person's decision about the rollout that runs: a held one is resumed, any is aborted.
+"""A person's decision about the rollout that runs, or about the promotion that it ended in.
 
-Owns that a decision is about the rollout that its person looked at, that the event and the audit log name who decided
-and why, and that an abort has moved the traffic before it returns. Refuses to check who somebody is.
+`approve` lets a candidate into the traffic, `pause` holds it, `resume` lets a held one go on at its weight, `abort`
+takes it out without blame, `rollback` takes it out for good, also after its promotion while the way back is loaded.
+Owns that a decision is about the rollout that its person looked at, that event and audit log name who decided and why,
+and that traffic has moved before it returns. Refuses to check who somebody is (approval.py).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import assert_never
 
-from pipeline.rollout.controller import RolloutPorts, Tick, reconcile, roll_back
-from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, RolloutStep, append, read_state, step_event
+from pipeline.rollout.controller import roll_back
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.ports import RolloutPorts, Tick
+from pipeline.rollout.reconcile import reconcile, slot_of
+from pipeline.rollout.record import (
+    Action,
+    ApprovalRecord,
+    Phase,
+    RolloutState,
+    RolloutStep,
+    append,
+    fits,
+    step_event,
+)
 from pipeline.storage import Record, Store
 
-Action = Literal["resume", "abort"]
 MIN_DIGEST = 12
 """Characters of a digest that name a model."""
 
@@ -25,6 +38,8 @@ class RolloutDecision(Record):
     by: str
     rollout: str = ""
     """Its id, or its candidate's digest (at least the first 12 characters); empty: whichever is active."""
+    approval: ApprovalRecord | None = None
+    """What was signed; `approve` alone has one."""
 
 
 class DecisionResult(Record):
@@ -39,24 +54,22 @@ class DecisionResult(Record):
 def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> DecisionResult:
     """Put a decision on record and make the traffic follow it at once.
 
-    An abort takes the canary to 0% and reads it back; the state is still ROLLING_BACK when the router does not obey.
-    A rollback that was decided before is taken on. Raises ValueError without a reason or a name.
+    An abort or a rollback takes the canary to 0% and reads it back; the state is still ROLLING_BACK when the router
+    does not obey. A rollback that was decided before is taken on. Raises ValueError without a reason or a name.
     """
     for field, value in (("reason", decision.reason), ("by", decision.by)):
         if not value.strip():
             raise ValueError(f"The decision has no {field}. Give one: it goes into the audit log.")
-    store, model_name = ports.store, ports.model_name
-    act = resume if decision.action == "resume" else abort
+    out = decision.action in ("abort", "rollback")
     while True:
-        state = read_state(store, model_name)
-        if refused := _refusal(state, decision):
+        state = read_state(ports.store, ports.model_name)
+        if refused := _refusal(state, decision, ports, now):
             return DecisionResult(state=state, refused=refused)
-        if act(store, model_name, decision.reason, now, decision.by, state.rollout):
+        if out and state.phase is Phase.ROLLING_BACK:
             break
-        if decision.action == "abort" and state.phase is Phase.ROLLING_BACK:
+        if append(ports.store, ports.model_name, state, step_event(state, now, _step(state, decision))):
             break
-    follow = reconcile if decision.action == "resume" else roll_back
-    done: Tick = follow(ports, now)
+    done: Tick = roll_back(ports, now) if out else reconcile(ports, now)
     return DecisionResult(state=done.state, errors=done.errors)
 
 
@@ -65,8 +78,9 @@ def resume(store: Store, model_name: str, reason: str, now: float, by: str = "",
 
     `rollout`: only this one.
     """
+    decision = RolloutDecision(action="resume", reason=reason, by=by)
     while (state := read_state(store, model_name)).phase is Phase.HELD and rollout in ("", state.rollout):
-        if append(store, model_name, state, _resumed(state, reason, now, by)):
+        if append(store, model_name, state, step_event(state, now, _step(state, decision))):
             return True
     return False
 
@@ -76,29 +90,94 @@ def abort(store: Store, model_name: str, reason: str, now: float, by: str = "", 
 
     False when none is active, or its way back is decided already. `rollout`: only this one.
     """
+    decision = RolloutDecision(action="abort", reason=reason, by=by)
     while may_be_aborted(state := read_state(store, model_name)) and rollout in ("", state.rollout):
-        if append(store, model_name, state, step_event(state, now, RolloutStep(Phase.ROLLING_BACK, reason, by=by))):
+        if append(store, model_name, state, step_event(state, now, _step(state, decision))):
             return True
     return False
+
+
+def decisions(state: RolloutState, now: float) -> tuple[Action, ...]:
+    """What a person can decide now."""
+    if state.phase is Phase.PROMOTED:
+        return ("rollback",) if now < state.warm_until else ()
+    if not may_be_aborted(state):
+        return ()
+    ways_out: tuple[Action, ...] = ("abort", "rollback")
+    if state.phase is Phase.HELD:
+        return ("resume", *ways_out)
+    if state.phase is Phase.PROPOSED:
+        return ways_out
+    if state.phase is Phase.GATED and state.proposal is not None and state.proposal.policy.needs_approval:
+        return ("approve", "pause", *ways_out)
+    return ("pause", *ways_out)
 
 
 def may_be_aborted(state: RolloutState) -> bool:
     return state.active and state.phase is not Phase.ROLLING_BACK
 
 
-def _resumed(state: RolloutState, reason: str, now: float, by: str) -> RolloutEvent:
-    return step_event(state, now, RolloutStep(Phase.SHIFTING, reason, stage=max(state.settled, 0), by=by))
+def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
+    step = _undersigned(state, decision)
+    return step._replace(by=decision.by, action=decision.action if decision.by else None)
 
 
-def _refusal(state: RolloutState, decision: RolloutDecision) -> str:
+def _undersigned(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
+    reason = decision.reason
+    match decision.action:
+        case "approve":
+            return RolloutStep(Phase.APPROVED, reason, approval=decision.approval)
+        case "pause":
+            return RolloutStep(Phase.HELD, reason)
+        case "abort" | "rollback":
+            return RolloutStep(Phase.ROLLING_BACK, reason, quarantine=decision.action == "rollback")
+        case "resume" if state.settled >= 0:
+            return RolloutStep(Phase.SHIFTING, reason, stage=state.settled)
+        case "resume":  # it never had traffic: all that comes before its first weight is looked at again
+            return RolloutStep(Phase.GATED if state.approval is None else Phase.APPROVED, reason, stage=0)
+        case _:
+            assert_never(decision.action)
+
+
+def _refusal(state: RolloutState, decision: RolloutDecision, ports: RolloutPorts, now: float) -> str:
+    if decision.action == "rollback" and state.phase is Phase.PROMOTED:
+        return _other(state, decision) or _no_way_back(state, ports, now)
     if not state.active:
         ended = f": the last one, {state.rollout}, is {state.phase}" if state.proposal else ""
         return f"no rollout is active{ended}"
-    if state.proposal is not None and not _meant(state.rollout, state.proposal.version.model.digest, decision.rollout):
-        return f"{decision.rollout} is not the active rollout, which is {state.rollout}"
+    if other := _other(state, decision):
+        return other
     if decision.action == "resume" and state.phase is not Phase.HELD:
         return f"rollout {state.rollout} is {state.phase}, and only a held one can be resumed"
+    if decision.action in ("abort", "rollback") or decision.action in decisions(state, now):
+        return "" if decision.action != "approve" else _unfit(state, decision)
+    return f"rollout {state.rollout} is {state.phase}, and nothing is there to {decision.action}"
+
+
+def _unfit(state: RolloutState, decision: RolloutDecision) -> str:
+    if decision.approval is None:
+        return "the approval names no rollout, model and evidence"
+    if decision.approval.by != decision.by or not fits(state.proposal, decision.approval):
+        return (
+            f"the approval by {decision.approval.by or 'nobody'} is of rollout {decision.approval.rollout}, model "
+            f"{decision.approval.model_digest[:12]}, or by who proposed it: it does not fit rollout {state.rollout}"
+        )
     return ""
+
+
+def _no_way_back(state: RolloutState, ports: RolloutPorts, now: float) -> str:
+    assert state.proposal is not None, "it was promoted"
+    if now >= state.warm_until:
+        return f"the champion before {state.rollout} is not kept loaded any more: propose it anew"
+    reason = slot_of(ports.split, state.proposal.champion).reason
+    return f"there is no way back: {reason}" if reason else ""
+
+
+def _other(state: RolloutState, decision: RolloutDecision) -> str:
+    assert state.proposal is not None, "it is about a rollout"
+    if _meant(state.rollout, state.proposal.version.model.digest, decision.rollout):
+        return ""
+    return f"{decision.rollout} is not the active rollout, which is {state.rollout}"
 
 
 def _meant(rollout: str, digest: str, wanted: str) -> bool:

@@ -1,6 +1,7 @@
-"""A run of the controller: ticks, one after the other, until a person or time is what the rollout waits for.
+"""A run of the controller: ticks, one after the other, until its time is over or there is nothing to watch.
 
-Owns the pace. Refuses to decide anything: ticks do, and a run that dies is taken up by the next one.
+A held rollout is watched like any other: its canary may do harm while a person decides. Owns the pace.
+Refuses to decide anything: ticks do, and a run that dies is taken up by the next one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pipeline.rollout.controller import RolloutPorts, tick
-from pipeline.rollout.record import TERMINAL, Phase, RolloutState, read_state
+from pipeline.rollout.controller import tick
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.ports import RolloutPorts
+from pipeline.rollout.record import Phase, RolloutState
+
+LOADS_EVERY_S = 1.0
+"""How often a slot that loads the candidate is asked for, unless looks are more frequent."""
 
 
 class Pace(NamedTuple):
@@ -24,23 +30,27 @@ class Pace(NamedTuple):
 
 
 def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -> RolloutState:
-    """Tick until the rollout is over or held, or only waits while `pace.drive_for_s` have passed.
+    """Tick until the rollout is over, or only waits while `pace.drive_for_s` have passed.
 
-    Logs a line for each transition and each registry error.
+    Logs a line for each transition, and one for each error that the tick before had not.
     """
     started, name = pace.now(), ports.model_name
-    before = read_state(ports.store, name)
+    before, errors = read_state(ports.store, name), tuple[str, ...]()
     while True:
         done = tick(ports, pace.now())
         state = done.state
         for error in done.errors:
-            log(f"rollout {name}: {error}")
+            if error not in errors:
+                log(f"rollout {name}: {error}")
+        errors = done.errors
         if moved := (state.phase, state.stage, state.rollout) != (before.phase, before.stage, before.rollout):
             log(f"rollout {name} {state.rollout}: {_where(before)} -> {_where(state)}: {state.reason}")
         before = state
-        if state.phase in TERMINAL or state.phase in (Phase.IDLE, Phase.HELD):
+        unwatched = state.phase is Phase.HELD and state.canary_weight == 0
+        if not state.active or unwatched or _waits_for_approval(state):
             return state
-        if moved and state.phase is not Phase.OBSERVING:  # a stage that has just begun has nothing to show yet
+        begun = state.phase in (Phase.OBSERVING, Phase.SHADOWING, Phase.HELD)  # nothing to show yet
+        if moved and not begun:
             continue
         pause = _pause(state, pace.look_every_s, moved)
         if pause == 0:
@@ -50,6 +60,10 @@ def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -
         pace.sleep(pause)
 
 
+def _waits_for_approval(state: RolloutState) -> bool:
+    return state.phase is Phase.GATED and state.proposal is not None and state.proposal.policy.needs_approval
+
+
 def _where(state: RolloutState) -> str:
     return f"{state.phase} {state.canary_weight}%" if state.active else str(state.phase)
 
@@ -57,6 +71,8 @@ def _where(state: RolloutState) -> str:
 def _pause(state: RolloutState, look_every_s: float, begun: bool) -> float:
     """Seconds until the dwell is over, if that is soon; else until the next look is due."""
     assert state.proposal is not None, "without a rollout there is nothing to wait for"
+    if state.phase in (Phase.GATED, Phase.APPROVED):
+        return min(LOADS_EVERY_S, look_every_s)
     rest = max(0.0, state.proposal.policy.dwell_s[state.stage] - state.dwell_s)
     waits_for_dwell = state.phase is Phase.OBSERVING and (begun or rest > 0)
     return min(rest, look_every_s) if waits_for_dwell else look_every_s

@@ -9,16 +9,19 @@ from datetime import UTC, datetime
 
 from pipeline.iteration import Iteration
 from pipeline.rollout.blocks import blocked
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.record import (
+    Fingerprints,
     JudgedCandidate,
     ModelVersion,
     Phase,
     Proposal,
     RolloutEvent,
     RolloutState,
+    RolloutStep,
     append,
-    read_state,
+    step_event,
 )
 from pipeline.storage import ModelRef, Record, Store, digest_json
 from pipeline.training.result import Health
@@ -63,10 +66,14 @@ def propose(
     judged: JudgedCandidate,
     policy: RolloutPolicy,
     now: float,
+    proposed_by: str = "",
+    fingerprints: Fingerprints = Fingerprints(),  # noqa: B008 (it is frozen)
 ) -> ProposalResult:
     """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing.
 
-    Raises ValueError when the gate judged another model.
+    A rollout that has no traffic yet, or is held at its first weight at the most, makes way for a newer version; any
+    other is waited for. `proposed_by`: who launched the run, and so may not approve it. Raises ValueError when the gate
+    judged another model.
     """
     if judged.digest != version.model.digest:
         raise ValueError(
@@ -81,8 +88,14 @@ def propose(
             return ProposalResult(state=state)
         if refused := blocked(store, version) or _refusal(state, rollout, iteration, judged.verdict, digest):
             return ProposalResult(state=state, refused=refused)
-        if state.active:
-            return ProposalResult(state=state, refused=_in_the_way(state), waits=True)
+        if state.supersedable and state.proposal is not None and version.version > state.proposal.version.version:
+            step = RolloutStep(
+                Phase.SUPERSEDED, f"a newer candidate passed: version {version.version}", successor=rollout
+            )
+            append(store, name, state, step_event(state, now, step))
+            continue
+        if waits := _in_the_way(state, now):
+            return ProposalResult(state=state, refused=waits, waits=True)
         proposal = Proposal(
             rollout=rollout,
             version=version,
@@ -90,6 +103,8 @@ def propose(
             verdict="PASS",
             bundle_digest=judged.bundle_digest,
             policy=policy,
+            proposed_by=proposed_by,
+            fingerprints=fingerprints,
         )
         event = RolloutEvent(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)
         append(store, name, state, event)
@@ -116,12 +131,24 @@ def _refusal(state: RolloutState, rollout: str, iteration: Iteration, verdict: s
         return f"rollout {rollout} is over: {state.finished[rollout]}"
     if digest in state.quarantined:
         return f"model {digest[:12]} is quarantined: it was rolled back as version {state.quarantined[digest]}"
+    if digest == iteration.champion.digest:
+        return f"model {digest[:12]} is the champion already"
+    if iteration.champion.digest in state.quarantined:
+        return f"it was compared with {iteration.champion.digest[:12]}, which was rolled back"
     if state.champion is not None and state.champion.model.digest != iteration.champion.digest:
         return f"it was compared with {iteration.champion.digest[:12]}, which is no longer the champion"
     return ""
 
 
-def _in_the_way(state: RolloutState) -> str:
-    if state.phase is not Phase.HELD:
+def _in_the_way(state: RolloutState, now: float) -> str:
+    if state.phase is Phase.HELD:
+        return (
+            f"rollout {state.rollout} is held at {state.canary_weight}%: {state.reason}. Resume or abort it: "
+            "python -m jobs.rollout status"
+        )
+    if state.active:
         return f"rollout {state.rollout} is {state.phase}"
-    return f"rollout {state.rollout} is held: {state.reason}. Resume or abort it: python -m jobs.rollout status"
+    if now < state.warm_until:
+        until = datetime.fromtimestamp(state.warm_until, UTC)
+        return f"the champion before {state.rollout} stays loaded as the way back until {until:%Y-%m-%d %H:%M} UTC"
+    return ""

@@ -1,21 +1,25 @@
-"""The rollout's record: an append-only log of events in the store, and the state that it folds to.
+"""The rollout's record: an append-only log of events in the store.
 
-One object per epoch, written create-if-absent, so whoever loses a race re-reads; nothing is ever changed. Owns the
-legal transitions. Refuses to decide one, to look at traffic or metrics, and to read a clock.
+One object per epoch, written create-if-absent, so whoever loses a race re-reads; nothing is ever changed. Owns what an
+event and the state are, and the guards that no rule can pass: no skipped stage, no traffic without the approval that
+the policy asks for, no supersession of a canary that is observed. Refuses to decide a step, to look at traffic or
+metrics, and to read a clock. What events add up to is fold.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
-from functools import reduce
 from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from pipeline import layout
-from pipeline.rollout.policy import LiveEvidence, LiveMetrics, RolloutPolicy
+from pipeline.rollout.evidence import LiveEvidence
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.storage import ModelRef, Record, Store
+
+Action = Literal["resume", "abort", "pause", "approve", "rollback"]
+"""What a person can decide about a rollout."""
 
 
 class Phase(StrEnum):
@@ -23,26 +27,38 @@ class Phase(StrEnum):
     """No rollout was ever proposed."""
     PROPOSED = "proposed"
     GATED = "gated"
+    """The files are what was judged; it waits for an approval, where the policy asks for one, and for its slot."""
+    APPROVED = "approved"
+    SHADOWING = "shadowing"
+    """Its answers are compared, and nobody sees them."""
     SHIFTING = "shifting"
     OBSERVING = "observing"
     HELD = "held"
+    """A person is asked; the weight in force stays, and so do the looks."""
     ROLLING_BACK = "rolling_back"
     PROMOTED = "promoted"
     ROLLED_BACK = "rolled_back"
     ABORTED = "aborted"
+    SUPERSEDED = "superseded"
+    """A newer candidate took its place."""
 
 
-TERMINAL = frozenset({Phase.PROMOTED, Phase.ROLLED_BACK, Phase.ABORTED})
+TERMINAL = frozenset({Phase.PROMOTED, Phase.ROLLED_BACK, Phase.ABORTED, Phase.SUPERSEDED})
+BEFORE_TRAFFIC = frozenset({Phase.PROPOSED, Phase.GATED, Phase.APPROVED, Phase.SHADOWING})
 
+_OUT = frozenset({Phase.HELD, Phase.ROLLING_BACK, Phase.SUPERSEDED})
 LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.IDLE: frozenset({Phase.PROPOSED}),
-    Phase.PROPOSED: frozenset({Phase.GATED, Phase.ROLLING_BACK}),
-    Phase.GATED: frozenset({Phase.SHIFTING, Phase.ROLLING_BACK}),
+    Phase.PROPOSED: frozenset({Phase.GATED, Phase.ROLLING_BACK, Phase.SUPERSEDED}),
+    Phase.GATED: _OUT | {Phase.GATED, Phase.APPROVED, Phase.SHADOWING, Phase.SHIFTING},
+    Phase.APPROVED: _OUT | {Phase.APPROVED, Phase.SHADOWING, Phase.SHIFTING},
+    Phase.SHADOWING: _OUT | {Phase.SHADOWING, Phase.SHIFTING},
     Phase.SHIFTING: frozenset({Phase.SHIFTING, Phase.OBSERVING, Phase.HELD, Phase.ROLLING_BACK}),
     Phase.OBSERVING: frozenset({Phase.OBSERVING, Phase.SHIFTING, Phase.HELD, Phase.ROLLING_BACK, Phase.PROMOTED}),
-    Phase.HELD: frozenset({Phase.HELD, Phase.SHIFTING, Phase.ROLLING_BACK}),
-    Phase.ROLLING_BACK: frozenset({Phase.ROLLED_BACK, Phase.ABORTED}),
+    Phase.HELD: _OUT | {Phase.GATED, Phase.APPROVED, Phase.SHIFTING},
+    Phase.ROLLING_BACK: frozenset({Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.ABORTED}),
     **{phase: frozenset({Phase.PROPOSED}) for phase in TERMINAL},
+    Phase.PROMOTED: frozenset({Phase.PROPOSED, Phase.ROLLING_BACK}),
 }
 
 
@@ -65,6 +81,13 @@ class JudgedCandidate(NamedTuple):
     bundle_digest: str
 
 
+class Fingerprints(Record):
+    """What both models answer to the same prompts, greedily, from their files: what their slots must answer too."""
+
+    champion: tuple[str, ...] = ()
+    candidate: tuple[str, ...] = ()
+
+
 class Proposal(Record):
     """A candidate that passed the gate, the champion it was compared with, and the rule it is rolled out by."""
 
@@ -75,6 +98,34 @@ class Proposal(Record):
     verdict: Literal["PASS"]
     bundle_digest: str
     policy: RolloutPolicy
+    proposed_by: str = ""
+    """Who launched the run that proposed it: anybody else may approve it."""
+    fingerprints: Fingerprints = Fingerprints()
+
+
+class ApprovalRecord(Record):
+    """A person's word for exactly this rollout, model and evidence; whose it is was checked (approval.py)."""
+
+    rollout: str
+    model_digest: str
+    bundle_digest: str
+    by: str
+    key: str = ""
+    """Fingerprint of the key that signed it."""
+    signature: str = ""
+
+
+class LookResult(Record):
+    """What a look leaves behind: its window, and what the stage adds up to with it."""
+
+    window_start: float
+    window_end: float
+    judged_until: float
+    """Until when it counts towards the dwell: grades may be complete for less than the window."""
+    evidence: LiveEvidence
+    """Replaces what was there."""
+    tally: str = ""
+    """Name of the stage's tally by unit (tallies.py)."""
 
 
 class RolloutEvent(Record):
@@ -88,14 +139,47 @@ class RolloutEvent(Record):
     reason: str = ""
     proposal: Proposal | None = None
     """Opens a rollout."""
-    look: LiveMetrics | None = None
+    look: LookResult | None = None
     """Evidence that counts from here on."""
     missed: bool = False
-    """Nothing usable was seen, neither metrics nor the weight asked for."""
+    """Nothing usable was seen: no metrics, not the weight asked for, or no router."""
+    unready: bool = False
+    """No server of the canary's slot answered."""
+    raised: bool = False
+    """More of the traffic was on the canary than anybody decided."""
+    behind: bool = False
+    """The clock stood long before the end of what was looked at."""
+    weight: int | None = None
+    """Percent on the canary at which it is held, where that is not what its stage asked for."""
     quarantine: bool = False
     """The rollback is the candidate's fault."""
     by: str = ""
     """Who decided it, where a person did."""
+    action: Action | None = None
+    """What that person decided."""
+    approval: ApprovalRecord | None = None
+    successor: str = ""
+    """Rollout of the candidate that took this one's place."""
+
+
+class RolloutStep(NamedTuple):
+    """What a rule decides of the active rollout, before it is an event."""
+
+    phase: Phase
+    reason: str
+    stage: int | None = None
+    """None: it stays at its stage."""
+    look: LookResult | None = None
+    missed: bool = False
+    unready: bool = False
+    raised: bool = False
+    behind: bool = False
+    weight: int | None = None
+    quarantine: bool = False
+    by: str = ""
+    action: Action | None = None
+    approval: ApprovalRecord | None = None
+    successor: str = ""
 
 
 class RolloutState(Record):
@@ -103,7 +187,7 @@ class RolloutState(Record):
 
     epoch: int = 0
     turn: int = 0
-    """Epoch at which phase or stage last changed: the one that traffic is asked for by."""
+    """Epoch at which phase, stage or held weight last changed: the one that traffic is asked for by."""
     champion: ModelVersion | None = None
     """The promoted version; None while the base model is the champion."""
     champion_since: float = 0.0
@@ -118,17 +202,36 @@ class RolloutState(Record):
     stage: int = 0
     settled: int = -1
     """Last stage whose weight was read back; -1 before the first."""
+    held_weight: int = 0
+    """Percent on the canary while it is held."""
+    offered: bool = False
+    """The router was asked for traffic to the canary, or for a copy of it."""
     proposal: Proposal | None = None
+    approval: ApprovalRecord | None = None
+    cleared: bool = False
+    """A person resumed it before its first weight: what held it there is accepted."""
     reason: str = ""
     quarantine: bool = False
     evidence: LiveEvidence = LiveEvidence()
-    dwell_s: float = 0.0
+    tally: str = ""
+    """Name of the stage's tally by unit; empty before the first look."""
+    covered_s: float = 0.0
     """Time of this stage that fresh and usable metrics covered."""
+    since: float = 0.0
+    """When the stage's weight was read back."""
+    judged_until: float = 0.0
+    """Until when this stage's looks count towards its dwell: the slower of requests and grades."""
     looks: int = 0
     misses: int = 0
     """Looks in a row that saw nothing usable."""
+    unready: int = 0
+    """Looks in a row at which no server of the canary's slot answered."""
+    raised: int = 0
+    """How often in this stage more traffic was on the canary than anybody decided."""
     watched_until: float = 0.0
     """End of what was looked at, usable or not."""
+    behind: float | None = None
+    """What the clock read when it last stood long before that."""
 
     @property
     def rollout(self) -> str:
@@ -139,18 +242,38 @@ class RolloutState(Record):
         return self.phase not in TERMINAL and self.phase is not Phase.IDLE
 
     @property
+    def dwell_s(self) -> float:
+        """Time of this stage that counts: covered by metrics, and not newer than the newest complete grades."""
+        return max(0.0, min(self.covered_s, self.judged_until - self.since))
+
+    @property
+    def settled_weight(self) -> int:
+        """Percent on the canary that was last read back as asked for."""
+        return self.proposal.policy.weight_at(self.settled) if self.proposal and self.settled >= 0 else 0
+
+    @property
     def canary_weight(self) -> int:
         """Percent of traffic that the record asks for: a stage's weight, or 0."""
         assert self.proposal is not None, "no rollout, no weight"
-        weights = self.proposal.policy.weights
         if self.phase in (Phase.SHIFTING, Phase.OBSERVING):
-            return weights[self.stage]
-        return weights[self.settled] if self.phase is Phase.HELD and self.settled >= 0 else 0
+            return self.proposal.policy.weight_at(self.stage)
+        return self.held_weight if self.phase is Phase.HELD else 0
 
+    @property
+    def supersedable(self) -> bool:
+        """Whether a newer candidate may take its place: nothing is being learned at its weight, which is at most the
+        first. A rollout that is being observed goes on, or a candidate each night would end every dwell."""
+        if self.proposal is None:
+            return False
+        held = self.phase is Phase.HELD and self.held_weight <= self.proposal.policy.weights[0]
+        return self.phase in BEFORE_TRAFFIC or held
 
-def fold(events: Iterable[RolloutEvent]) -> RolloutState:
-    """The state after these events, which are in epoch order from 1. Pure."""
-    return reduce(_after, events, RolloutState())
+    @property
+    def warm_until(self) -> float:
+        """Until when the champion before the promoted one stays loaded; 0 unless the rollout ended in a promotion."""
+        if self.phase is not Phase.PROMOTED or self.proposal is None:
+            return 0.0
+        return self.champion_since + self.proposal.policy.keep_warm_s
 
 
 def read_events(store: Store, model_name: str) -> list[RolloutEvent]:
@@ -163,99 +286,37 @@ def read_events(store: Store, model_name: str) -> list[RolloutEvent]:
     return [event for event in events if event is not None]
 
 
-def read_state(store: Store, model_name: str) -> RolloutState:
-    return fold(read_events(store, model_name))
-
-
 def append(store: Store, model_name: str, state: RolloutState, event: RolloutEvent) -> bool:
     """Publish the event that follows `state`. False when somebody else's took its place: read again."""
     assert event.epoch == state.epoch + 1, f"epoch {event.epoch} does not follow {state.epoch}"
     assert event.phase in LEGAL[state.phase], f"{state.phase} does not lead to {event.phase}"
     assert (event.proposal is not None) == (event.phase is Phase.PROPOSED), "a proposal opens a rollout"
     assert event.phase is not Phase.SHIFTING or event.stage <= state.settled + 1, "a stage was skipped"
+    assert event.phase is not Phase.SUPERSEDED or state.supersedable, "a canary with evidence is not superseded"
+    assert (event.approval is None) or fits(state.proposal, event.approval), "an approval of something else"
+    if event.phase in (Phase.APPROVED, Phase.SHADOWING, Phase.SHIFTING) and state.proposal is not None:
+        approved = state.approval is not None or event.approval is not None
+        assert approved or not state.proposal.policy.needs_approval, "nobody approved it"
     return store.create(_name(model_name, event.epoch), event)
 
 
-class RolloutStep(NamedTuple):
-    """What a rule decides of the active rollout, before it is an event."""
-
-    phase: Phase
-    reason: str
-    stage: int | None = None
-    """None: it stays at its stage."""
-    look: LiveMetrics | None = None
-    missed: bool = False
-    quarantine: bool = False
-    by: str = ""
+def fits(proposal: Proposal | None, approval: ApprovalRecord) -> bool:
+    """Whether an approval is of exactly this proposal, and not by who proposed it."""
+    return (
+        proposal is not None
+        and approval.rollout == proposal.rollout
+        and approval.model_digest == proposal.version.model.digest
+        and approval.bundle_digest == proposal.bundle_digest
+        and bool(approval.by.strip())
+        and approval.by.casefold() != proposal.proposed_by.casefold()
+    )
 
 
 def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEvent:
     """The event that follows `state` within its rollout."""
-    return RolloutEvent(
-        epoch=state.epoch + 1,
-        at=now,
-        rollout=state.rollout,
-        phase=step.phase,
-        stage=state.stage if step.stage is None else step.stage,
-        reason=step.reason,
-        look=step.look,
-        missed=step.missed,
-        quarantine=step.quarantine,
-        by=step.by,
-    )
-
-
-def covered_s(state: RolloutState, look: LiveMetrics, at: float) -> float:
-    """Seconds that a look adds to the dwell: its window, without what was watched before."""
-    return max(0.0, min(look.window_end, at) - max(look.window_start, state.watched_until))
+    decided = step._replace(stage=state.stage if step.stage is None else step.stage)._asdict()
+    return RolloutEvent.model_validate({"epoch": state.epoch + 1, "at": now, "rollout": state.rollout, **decided})
 
 
 def _name(model_name: str, epoch: int) -> str:
     return layout.rollout(model_name, "events", f"{epoch:06d}.json")
-
-
-def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:
-    assert event.epoch == state.epoch + 1, f"event {event.epoch} follows {state.epoch} in the log"
-    moved = (event.phase, event.stage) != (state.phase, state.stage) or event.proposal is not None
-    resumed = state.phase is Phase.HELD and event.phase is Phase.SHIFTING
-    still_held = state.phase is event.phase is Phase.HELD  # what a look saw meanwhile is not why it is held
-    change: dict[str, object] = {
-        "epoch": event.epoch,
-        "turn": event.epoch if moved else state.turn,
-        "phase": event.phase,
-        "stage": event.stage,
-        "reason": state.reason if still_held else event.reason,
-    }
-    if event.proposal is not None:
-        kept = {"champion", "champion_since", "previous", "promotions", "quarantined", "finished"}
-        state = RolloutState(**{key: getattr(state, key) for key in kept})
-        return state.model_copy(update={**change, "proposal": event.proposal})
-    assert state.proposal is not None, "an event belongs to a rollout"
-    evidence = state.evidence
-    if event.look is not None:
-        evidence = evidence.plus(event.look, state.proposal.policy)
-        change |= {"dwell_s": state.dwell_s + covered_s(state, event.look, event.at)}
-    if event.look is not None or event.missed:
-        change |= {"looks": state.looks + 1, "misses": state.misses + 1 if event.missed else 0}
-        change |= {"watched_until": max(state.watched_until, event.look.window_end if event.look else event.at)}
-    change |= {"evidence": evidence}
-    if event.phase is Phase.SHIFTING and not event.missed:
-        change |= {"evidence": evidence.resumed() if resumed else evidence.fresh(), "dwell_s": 0.0, "misses": 0}
-        change |= {"watched_until": max(state.watched_until, event.at)}
-    elif event.phase is Phase.OBSERVING and state.phase is Phase.SHIFTING:
-        change |= {"settled": event.stage, "misses": 0, "watched_until": max(state.watched_until, event.at)}
-    elif event.phase is Phase.ROLLING_BACK:
-        change |= {"quarantine": event.quarantine}
-    if event.phase in TERMINAL:
-        change |= {"finished": {**state.finished, state.proposal.rollout: event.phase}}
-        change |= _outcome(state, state.proposal.version, event)
-    return state.model_copy(update=change)
-
-
-def _outcome(state: RolloutState, version: ModelVersion, event: RolloutEvent) -> dict[str, object]:
-    if event.phase is Phase.PROMOTED:
-        serving = {"champion": version, "champion_since": event.at, "previous": state.champion}
-        return {**serving, "promotions": state.promotions + 1}
-    if event.phase is Phase.ROLLED_BACK:
-        return {"quarantined": {**state.quarantined, version.model.digest: version.version}}
-    return {}

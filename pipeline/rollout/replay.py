@@ -8,13 +8,14 @@ grader is the one that rewards and evaluation use, or the gate's judge where req
 
 from __future__ import annotations
 
-import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pipeline.rollout.policy import ArmMetrics, LiveMetrics
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
+from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Arm, Split, route
 from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.serving.sample import Sampler
@@ -58,44 +59,52 @@ class ReplayedTraffic:
     missing_reason: str = ""
     """Why there are no requests."""
 
-    def look(self, split: Split, look: int, since: float, now: float) -> LiveMetrics | None:
-        """The replayed traffic stands for what production saw from `since` to `now`. ValueError without requests."""
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        """The replayed traffic stands for what production saw in the window. ValueError without requests.
+
+        Each replayed request is a user of its own.
+        """
         if not self.requests:
             raise ValueError(self.missing_reason or "There are no recorded requests to replay. Materialise the traces.")
-        seed = int(digest_json([split.rollout, look])[:8], 16)
+        seed = int(digest_json([split.rollout, request.number])[:8], 16)
         drawn = random.Random(seed).choices(self.requests, k=self.count)
-        shares: dict[Arm, list[tuple[Messages, str]]] = {"champion": [], "canary": []}
-        for number, request in enumerate(drawn):
-            shares[route(split, f"{look}/{number}")].append(request)
+        shares: dict[Arm, dict[str, tuple[Messages, str]]] = {"champion": {}, "canary": {}}
+        for number, each in enumerate(drawn):
+            name = f"{request.number}/{number}"
+            shares[route(split, name)][name] = each
         canary = split.canary
         if canary is None:
             return None
         return LiveMetrics(
-            champion=self._serve(split.champion, shares["champion"], seed),
-            canary=self._serve(canary, shares["canary"], seed + 1),
-            window_start=since,
-            window_end=now,
+            champion=self._serve(split.champion, shares["champion"], seed, request.slow_over_s),
+            canary=self._serve(canary, shares["canary"], seed + 1, request.slow_over_s),
+            window_start=request.since,
+            window_end=request.now,
+            graded_until=request.now,
         )
 
-    def _serve(self, model: ModelRef, requests: list[tuple[Messages, str]], seed: int) -> ArmMetrics:
+    def _serve(
+        self, model: ModelRef, requests: dict[str, tuple[Messages, str]], seed: int, slow_over_s: float | None
+    ) -> ArmLook:
         if not requests:
-            return ArmMetrics()
+            return ArmLook(units={})
         sampling = self.sampling.model_copy(update={"seed": seed, "samples": 1})
-        answers = [drawn[0] for drawn in self.sample(model, [prompt for prompt, _ in requests], sampling)]
-        answered = [AnsweredRequest(m, answer, ref) for (m, ref), answer in zip(requests, answers, strict=True)]
+        answers = [drawn[0] for drawn in self.sample(model, [prompt for prompt, _ in requests.values()], sampling)]
+        answered = [
+            AnsweredRequest(m, answer, ref) for (m, ref), answer in zip(requests.values(), answers, strict=True)
+        ]
         outcomes = [grade.outcome for grade in self.grader(answered)]
         assert len(outcomes) == len(answered), "the grader grades every answer"
-        return ArmMetrics(
-            requests=len(outcomes),
-            graded=sum(outcome in GRADED for outcome in outcomes),
-            correct=outcomes.count("correct"),
-            errors=outcomes.count("no_answer"),
-            latency_p50_s=_quantile(answers, 0.5),
-            latency_p99_s=_quantile(answers, 0.99),
-        )
-
-
-def _quantile(answers: list[Answer], share: float) -> float:
-    """Nearest rank: always a latency that somebody waited."""
-    latencies = sorted(answer.latency_s for answer in answers)
-    return latencies[math.ceil(share * len(latencies)) - 1]
+        units = {
+            name: UnitCounts(
+                requests=1,
+                graded=outcome in GRADED,
+                correct=outcome == "correct",
+                errors=outcome == "no_answer",
+                slow=slow_over_s is not None and answer.latency_s > slow_over_s,
+            )
+            for name, outcome, answer in zip(requests, outcomes, answers, strict=True)
+        }
+        waited = Counter(answer.latency_s for answer in answers)
+        edges = tuple(sorted(waited))
+        return ArmLook(units=units, latencies=Latencies(edges_s=edges, counts=tuple(waited[edge] for edge in edges)))

@@ -15,13 +15,17 @@ from typing import Literal, Protocol, Self
 from pydantic import model_validator
 
 from pipeline import layout
+from pipeline.rollout.evidence import Unit
 from pipeline.storage import ModelRef, Record, Store
 
 Arm = Literal["champion", "canary"]
 
 
 class Split(Record):
-    """Weights in percent of two models; without a canary, everything goes to the champion."""
+    """Weights in percent of two models, named by digest; without a canary, everything goes to the champion.
+
+    A canary with weight 0 is loaded and gets no requests.
+    """
 
     rollout: str
     """Salts the hash of the requests, so that one rollout's canary users are not the next one's."""
@@ -31,6 +35,12 @@ class Split(Record):
     champion_weight: int
     canary: ModelRef | None
     canary_weight: int
+    shadow_share: float = 0.0
+    """Share of first turns that is also sent to the canary, whose answers nobody sees."""
+    warm: ModelRef | None = None
+    """Stays loaded without requests: the way back."""
+    expires_at: float | None = None
+    """Seconds since 1970 at which the champion serves alone, unless a tick asks again before; None: never."""
 
     @model_validator(mode="after")
     def _sums_to_100(self) -> Self:
@@ -40,6 +50,10 @@ class Split(Record):
         if self.canary is None and self.canary_weight:
             raise ValueError(f"{self.canary_weight}% goes to a canary that is not there. Name the canary's model.")
         return self
+
+    def routes_like(self, other: Split) -> bool:
+        """Whether the same models get the same requests; who asked for it, when, and until when does not matter."""
+        return _routed(self) == _routed(other)
 
 
 class Unsettled(Record):
@@ -60,37 +74,55 @@ class Readiness(Record):
 
 
 class TrafficSplit(Protocol):
-    """What a rollout needs from whatever routes requests."""
+    """What a rollout needs from whatever routes requests. Whatever cannot be reached raises OSError or ValueError."""
 
-    def read(self) -> Split | None:
-        """The split in force, from the router itself; None when none was ever applied."""
+    @property
+    def unit(self) -> Unit:
+        """What is randomised, and so what the evidence is counted by."""
+        ...
+
+    def read(self) -> Split | Unsettled | None:
+        """The split in force, from what routes itself; None when none was ever applied."""
         ...
 
     def apply(self, split: Split) -> None:
         """Put a split into force. No effect when one of a later epoch is in force."""
         ...
 
+    def ready(self, model: ModelRef) -> Readiness:
+        """What the slot that should hold a model really serves."""
+        ...
+
 
 class LocalRouter:
     """The embedded traffic split: routes by a salted hash of the request id, by the weights in `router.json`."""
+
+    unit: Unit = "request"
 
     def __init__(self, store: Store, model_name: str) -> None:
         self._store = store
         self._name = layout.rollout(model_name, "router.json")
 
     def read(self) -> Split | None:
-        return self._store.read(self._name, Split)
+        return self._in_force()
 
     def apply(self, split: Split) -> None:
         with self._locked():
-            current = self.read()
+            current = self._in_force()
             if current is None or current.epoch <= split.epoch:
                 self._store.write(self._name, split)
+
+    def ready(self, model: ModelRef) -> Readiness:
+        """It loads a model when it is asked."""
+        return Readiness(served_digest=model.digest, replicas=1)
 
     def route(self, request_id: str) -> Arm:
         """The arm that answers this request. A rising weight only ever moves requests towards the canary."""
         split = self.read()
         return "champion" if split is None else route(split, request_id)
+
+    def _in_force(self) -> Split | None:
+        return self._store.read(self._name, Split)
 
     @contextmanager
     def _locked(self) -> Generator[None]:
@@ -100,6 +132,11 @@ class LocalRouter:
         with path.open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+
+def _routed(split: Split) -> tuple[str, str, int, str, float]:
+    canary = split.canary.digest if split.canary and (split.canary_weight or split.shadow_share) else ""
+    return split.rollout, split.champion.digest, split.canary_weight, canary, split.shadow_share
 
 
 def route(split: Split, request_id: str) -> Arm:

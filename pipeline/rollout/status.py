@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from pipeline.estimate import Estimate, share
-from pipeline.rollout.decision import Action, may_be_aborted
-from pipeline.rollout.policy import Counts
+from pipeline.rollout.advance import wanted_graded
+from pipeline.rollout.decision import decisions
+from pipeline.rollout.evidence import ArmSums
+from pipeline.rollout.fold import fold
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, fold
+from pipeline.rollout.record import Action, Phase, RolloutEvent, RolloutState
 from pipeline.rollout.router import Split
 from pipeline.storage import Record
 
@@ -64,13 +66,13 @@ class RolloutStatus(Record):
     wanted_graded: int = 0
     canary: ArmStatus | None = None
     champion: ArmStatus | None = None
-    """What the canary is compared with; at 100%, the champion's stage before."""
+    """What the canary is compared with; at the last stage, the holdback."""
     waits_for: str = ""
     decisions: tuple[Action, ...] = ()
 
 
 def status(
-    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | None
+    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | None, now: float
 ) -> RolloutStatus:
     """`events`: the whole log. `serving`: the champion. `split`: what the router reads. Pure."""
     state = fold(events)
@@ -81,7 +83,6 @@ def status(
         return bare.model_copy(update={"waits_for": "a candidate that passes the gate"})
     version, policy = state.proposal.version, state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
-    decisions: tuple[Action, ...] = ("resume", "abort") if state.phase is Phase.HELD else ("abort",)
     by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
     lasting = [e.by for e in by_people if e.epoch == state.turn or e.phase is Phase.ROLLING_BACK]
     return bare.model_copy(
@@ -100,18 +101,23 @@ def status(
             "last_look_at": looked[-1].at if looked else None,
             "dwell_s": state.dwell_s,
             "wanted_dwell_s": policy.dwell_s[state.stage],
-            "wanted_graded": policy.min_canary_requests,
+            "wanted_graded": _wanted(state),
             "canary": _arm(state.evidence.canary),
-            "champion": _arm(state.evidence.baseline()),
+            "champion": _arm(state.evidence.champion),
             "waits_for": _waits_for(state),
-            "decisions": decisions if may_be_aborted(state) else (),
+            "decisions": decisions(state, now),
         }
     )
 
 
-def _arm(counts: Counts) -> ArmStatus:
+def _arm(counts: ArmSums) -> ArmStatus:
     quality = share(counts.correct, round(counts.graded))
-    return ArmStatus(requests=counts.requests, graded=counts.graded, quality=quality, errors=counts.errors)
+    return ArmStatus(requests=counts.requests, graded=counts.graded, quality=quality, errors=counts.errors.hits)
+
+
+def _wanted(state: RolloutState) -> int:
+    assert state.proposal is not None, "without a rollout there is nothing to wait for"
+    return wanted_graded(state.evidence, state.proposal.policy, state.proposal.policy.weight_at(state.stage))
 
 
 def _waits_for(state: RolloutState) -> str:
@@ -120,19 +126,25 @@ def _waits_for(state: RolloutState) -> str:
     match state.phase:
         case Phase.PROPOSED:
             return "a look at the files of both models"
-        case Phase.GATED:
-            return f"its first weight, {policy.weights[0]}%"
+        case Phase.GATED if policy.needs_approval:
+            return "a person: approve or abort it"
+        case Phase.GATED | Phase.APPROVED:
+            return f"its slot to serve it, then its first weight, {policy.weights[0]}%"
+        case Phase.SHADOWING:
+            return (
+                f"the next look, and {_wanted(state) - state.evidence.canary.graded:.0f} graded answers to copies more"
+            )
         case Phase.SHIFTING:
             return f"the router to read {state.canary_weight}%"
         case Phase.OBSERVING:
             seconds = max(0.0, policy.dwell_s[state.stage] - state.dwell_s)
-            graded = max(0.0, policy.min_canary_requests - state.evidence.canary.graded)
+            graded = max(0.0, _wanted(state) - state.evidence.canary.graded)
             return f"the next look, and {seconds:.0f} s with metrics and {graded:.0f} graded canary requests more"
         case Phase.HELD:
             return "a person: resume or abort it"
         case Phase.ROLLING_BACK:
             return "the router to read 0%"
-        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED:
+        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED | Phase.SUPERSEDED:
             return "the next candidate that passes the gate"
         case _:
             assert_never(state.phase)

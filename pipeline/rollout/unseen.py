@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.rollout.evidence import MIN_GRADED
 from pipeline.rollout.record import Proposal, RolloutEvent
 from pipeline.serving.inference import Messages
 from pipeline.storage import Store, digest_json
@@ -29,6 +30,7 @@ def unseen(
     """
     line = lineage(events)
     first, wanted = line[0].version.iteration, line[0].policy.min_canary_requests
+    wanted = MIN_GRADED if wanted == "auto" else wanted
     learned = _learned(store, first)
     if learned is None:
         raise ValueError(

@@ -10,17 +10,9 @@ import pytest
 
 from assets.resources import Deployment, records
 from assets.traces import traces
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import policy_of
-from pipeline.rollout.record import (
-    ModelVersion,
-    Phase,
-    Proposal,
-    RolloutEvent,
-    RolloutStep,
-    append,
-    read_state,
-    step_event,
-)
+from pipeline.rollout.record import ModelVersion, Phase, Proposal, RolloutEvent, RolloutStep, append, step_event
 from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read

@@ -25,7 +25,8 @@ from pipeline.recipe import Rewards, Training, TrainingSettings
 from pipeline.registry import versions
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import HumanAgreement
-from pipeline.rollout.record import ModelVersion, read_state
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import ModelVersion
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.records import DayReport, GovernedTraces
 from pipeline.training.plan import TrainingPlan

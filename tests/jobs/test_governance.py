@@ -19,7 +19,8 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ProductionSuite
 from pipeline.rewards.findings import JournalLine, journal, known
 from pipeline.rollout.controller import wanted_split
-from pipeline.rollout.record import Phase, RolloutStep, append, read_state, step_event
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from pipeline.rollout.router import LocalRouter
 from pipeline.storage import ModelRef
 from pipeline.traces.lake import open_lake

@@ -13,8 +13,10 @@ from assets.resources import Deployment, deployment
 from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
 from pipeline import audit
-from pipeline.rollout.controller import RolloutPorts, tick
-from pipeline.rollout.record import Phase, RolloutState, RolloutStep, append, read_state, step_event
+from pipeline.rollout.controller import tick
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.ports import RolloutPorts
+from pipeline.rollout.record import Phase, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import LocalRouter
 from tests.loop import EMBEDDED, instance, open_rollout
 

@@ -16,8 +16,9 @@ from pipeline.erasure import forget
 from pipeline.registry import versions
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.rollout.blocks import blocks
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
-from pipeline.rollout.record import Phase, RolloutStep, append, read_state, step_event
+from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from pipeline.storage import ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.erased import erased_users, user_hash
 from pipeline.traces.lake import LakeConfig, open_lake

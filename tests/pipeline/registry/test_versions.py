@@ -9,9 +9,10 @@ from pipeline.iteration import identify
 from pipeline.recipe import Rollout
 from pipeline.registry import versions
 from pipeline.registry.versions import RunContents, model_card, project, record
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import propose
-from pipeline.rollout.record import JudgedCandidate, Phase, read_state
+from pipeline.rollout.record import JudgedCandidate, Phase
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from tests.pipeline.rollout.conftest import BASE, World
 

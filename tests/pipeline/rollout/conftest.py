@@ -10,16 +10,23 @@ from pydantic import BaseModel
 
 from pipeline.iteration import Iteration, identify
 from pipeline.recipe import Rollout
-from pipeline.rollout.controller import RolloutPorts, Tick, tick
-from pipeline.rollout.policy import ArmMetrics, LiveMetrics, RolloutPolicy, policy_of
+from pipeline.rollout.controller import tick
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.latency import Latencies
+from pipeline.rollout.policy import RolloutPolicy, policy_of
+from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.propose import ProposalResult, propose
-from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState, read_state
+from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.rollout.router import LocalRouter, Split
 from pipeline.storage import DatasetRef, ModelRef, Store
 
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base-digest")
-POLICY = policy_of(Rollout(dwell_s=(100.0, 200.0, 100.0), max_p99_latency_ratio=1.1))
+POLICY = policy_of(Rollout(dwell_s=(100.0, 200.0, 100.0), max_p99_latency_ratio=1.1)).model_copy(
+    update={"unit": "request", "keep_warm_s": 0.0, "max_look_s": 100.0}
+)
+"""A router that draws an arm for each request, and a slot that the next candidate may have at once."""
 
 
 def model(digest: str) -> ModelRef:
@@ -41,17 +48,30 @@ def version_of(digest: str, number: int, iteration: Iteration) -> ModelVersion:
     )
 
 
-def arm(requests: float, quality: float = 0.7, error_rate: float = 0.0, p99: float = 1.0) -> ArmMetrics:
-    if not requests:
-        return ArmMetrics()
-    return ArmMetrics(
-        requests=requests,
-        graded=requests,
-        correct=float(round(requests * quality)),
-        errors=float(round(requests * error_rate)),
-        latency_p50_s=p99 / 2,
-        latency_p99_s=p99,
+def arm(
+    requests: float, quality: float = 0.7, error_rate: float = 0.0, seconds: float = 1.0, graded: float = 1.0
+) -> ArmLook:
+    """One arm whose requests all took `seconds`; the unit is the request."""
+    answered = requests - round(requests * error_rate)
+    return ArmLook(
+        units={
+            "": UnitCounts(
+                requests=requests,
+                graded=round(answered * graded),
+                correct=round(answered * graded * quality),
+                errors=requests - answered,
+            )
+        },
+        latencies=Latencies(edges_s=(seconds,), counts=(answered,)),
     )
+
+
+def slowed(look: ArmLook, over_s: float | None) -> ArmLook:
+    """With the requests that took longer than the threshold counted."""
+    if over_s is None or not look.latencies.edges_s or look.latencies.edges_s[0] <= over_s:
+        return look
+    sums = look.units[""]
+    return look.model_copy(update={"units": {"": sums.model_copy(update={"slow": look.latencies.total})}})
 
 
 def split_at(weight: int, epoch: int = 1, rollout: str = "r") -> Split:
@@ -69,19 +89,24 @@ def split_at(weight: int, epoch: int = 1, rollout: str = "r") -> Split:
 class ScriptedMetrics:
     """Live metrics of a canary that behaves as told; `spoil` turns a good look into what the source really says."""
 
-    requests: int = 1500
+    requests: int = 40_000
     champion: dict[str, float] = field(default_factory=dict)
     canary: dict[str, float] = field(default_factory=dict)
     spoil: Callable[[LiveMetrics], LiveMetrics | None] = lambda look: look
+    really: Callable[[Split], Split] = lambda split: split
+    """What routes, where that is not what the router reads."""
     given: list[tuple[Split, LiveMetrics]] = field(default_factory=list)
 
-    def look(self, split: Split, look: int, since: float, now: float) -> LiveMetrics | None:
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        split = self.really(split)
         canary = round(self.requests * split.canary_weight / 100)
+        copies = round(self.requests * split.shadow_share)
         good = LiveMetrics(
-            champion=arm(self.requests - canary, **self.champion),
-            canary=arm(canary, **self.canary),
-            window_start=since,
-            window_end=now,
+            champion=slowed(arm(self.requests - canary, **self.champion), request.slow_over_s),
+            canary=slowed(arm(canary + copies, **self.canary), request.slow_over_s),
+            window_start=request.since,
+            window_end=request.now,
+            graded_until=request.now,
         )
         spoilt = self.spoil(good)
         if spoilt == good:
@@ -114,6 +139,7 @@ class World:
     metrics: ScriptedMetrics = field(default_factory=ScriptedMetrics)
     registry: MemoryRegistry = field(default_factory=MemoryRegistry)
     now: float = 1000.0
+    told: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.router = LocalRouter(self.store, NAME)
@@ -137,7 +163,13 @@ class World:
         )
 
     def ports(self) -> RolloutPorts:
-        return RolloutPorts(self.store, NAME, self.router, self.registry, self.metrics, intact=lambda _: True)
+        return RolloutPorts(
+            self.store, NAME, self.router, self.registry, self.metrics, intact=lambda _: True, notify=self.notify
+        )
+
+    def notify(self, now: float) -> str:
+        self.told.append(now)
+        return ""
 
     def tick(self, after_s: float = 0.0) -> Tick:
         self.now += after_s

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.rollout.policy import ArmMetrics
+from pipeline.rollout.evidence import ArmLook, UnitCounts
 from pipeline.rollout.router import LocalRouter, Split
 
 
@@ -16,12 +16,12 @@ SLOW_S = 60.0
 SPOILERS = {
     "good": lambda look: look,
     "missing": lambda look: None,
-    "nan": lambda look: look.model_copy(update={"canary": look.canary.model_copy(update={"correct": NAN})}),
+    "nan": lambda look: look.model_copy(update={"canary": ArmLook(units={"": UnitCounts(requests=1, correct=NAN)})}),
     "stale": lambda look: look.model_copy(
         update={"window_start": look.window_start - 1e4, "window_end": look.window_end - 1e4}
     ),
     "future": lambda look: look.model_copy(update={"window_end": look.window_end + 1}),
-    "empty": lambda look: look.model_copy(update={"canary": ArmMetrics()}),
+    "empty": lambda look: look.model_copy(update={"canary": ArmLook(units={})}),
     "error": lambda look: 1 / 0,
 }
 

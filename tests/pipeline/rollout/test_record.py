@@ -1,6 +1,7 @@
 import pytest
 
-from pipeline.rollout.record import Phase, RolloutEvent, RolloutStep, append, fold, read_events, read_state, step_event
+from pipeline.rollout.fold import fold, read_state
+from pipeline.rollout.record import Phase, RolloutEvent, RolloutStep, append, read_events, step_event
 from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME
 

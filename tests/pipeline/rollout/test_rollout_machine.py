@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pipeline.rollout.controller import RolloutPorts, tick, wanted_split
 from pipeline.rollout.decision import RolloutDecision, decide
+from pipeline.rollout.fold import fold
 from pipeline.rollout.propose import champion
-from pipeline.rollout.record import TERMINAL, Phase, fold, read_events
+from pipeline.rollout.record import TERMINAL, Phase, read_events
 from pipeline.rollout.router import Split
 from tests.pipeline.rollout.conftest import NAME, POLICY, FusedStore, World
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash, WatchedRouter

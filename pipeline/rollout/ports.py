@@ -1,0 +1,71 @@
+"""What a rollout needs of the world: the traffic, the metrics, the slots, a registry, and people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.rollout.evidence import LiveMetrics, LookRequest
+from pipeline.rollout.record import RolloutState
+from pipeline.rollout.router import Split, TrafficSplit
+from pipeline.storage import ModelRef, Record, Store, digest_dir
+
+
+class LiveMetricsPort(Protocol):
+    """Where production's metrics come from. Whatever it raises counts as metrics that are missing."""
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        """What both arms did in a window that `request` allows; None when unknown."""
+        ...
+
+
+Projection = Callable[[RolloutState], None]
+"""Makes a registry agree with the record; raises when the registry cannot be reached."""
+
+
+class Unwatched:
+    """Live metrics of somebody who does not look."""
+
+    def look(self, split: Split, request: LookRequest) -> None:
+        return None
+
+
+def is_intact(model: ModelRef) -> bool:
+    folder = Path(model.uri)
+    return folder.is_dir() and digest_dir(folder) == model.digest
+
+
+def nobody(now: float) -> str:
+    """Tells nobody."""
+    return ""
+
+
+def no_alarm() -> str:
+    """Finds nothing against the split's own noise."""
+    return ""
+
+
+@dataclass(frozen=True)
+class RolloutPorts:
+    """The rollout of one model and the world that it reads and moves."""
+
+    store: Store
+    model_name: str
+    split: TrafficSplit
+    project: Projection
+    metrics: LiveMetricsPort = Unwatched()  # noqa: RUF009 (it has no state)
+    intact: Callable[[ModelRef], bool] = is_intact
+    """Whether a model's files still have their digest."""
+    notify: Callable[[float], str] = nobody
+    """Tells people what the record has to tell (notices.py), given the time; why that failed, or ""."""
+    aa: Callable[[], str] = no_alarm
+    """Asked before the first rollout of a model: why two equal arms would not look equal here, or "" (aa.py)."""
+
+
+class Tick(Record):
+    """The state after one tick, and what could not follow it this time: router, registry, audit log or notices."""
+
+    state: RolloutState
+    errors: tuple[str, ...] = ()

@@ -1,0 +1,185 @@
+"""Traffic, registry, audit log and people follow the record, whoever wrote its last event.
+
+Level-triggered: all is derived from the log as it is now, so a process may die anywhere and the next one goes on.
+Traffic first. Owns two guards: no weight rises onto a slot that does not serve that model, and a weight that a person
+lowered is not raised again. Refuses to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from pipeline import audit
+from pipeline.rollout.fold import fold
+from pipeline.rollout.ports import RolloutPorts, Tick
+from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, read_events
+from pipeline.rollout.router import Split, TrafficSplit, Unsettled
+from pipeline.rollout.tallies import drop_tallies
+from pipeline.storage import ModelRef, Store
+
+
+def reconcile(ports: RolloutPorts, now: float) -> Tick:
+    """Make the world follow the record. What cannot now is named in the result, and tried again by the next tick."""
+    events = read_events(ports.store, ports.model_name)
+    state = fold(events)
+    if state.proposal is None:
+        return Tick(state=state)
+    errors: list[str] = []
+    try:
+        _move_traffic(ports.split, state, now)
+    except Exception as error:  # boundary: any router; it is asked again by the next tick
+        errors.append(f"router: {error}")
+    try:
+        ports.project(state)
+    except Exception as error:  # boundary: a registry that is down must not keep traffic where it is
+        errors.append(f"registry: {error}")
+    try:
+        _audit(ports.store, ports.model_name, events, now)
+        drop_tallies(ports.store, ports.model_name, state)
+    except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
+        errors.append(f"audit: {error}")
+    if failed := ports.notify(now):
+        errors.append(f"notice: {failed}")
+    return Tick(state=state, errors=tuple(errors))
+
+
+def wanted_split(state: RolloutState, now: float) -> Split:
+    """The traffic that the record asks for at a time. Pure; needs a rollout."""
+    proposal = state.proposal
+    assert proposal is not None, "no rollout, no split"
+    promoted, weight = state.phase is Phase.PROMOTED, state.canary_weight
+    shadow = proposal.policy.shadow_share if state.phase is Phase.SHADOWING else 0.0
+    return Split(
+        rollout=proposal.rollout,
+        epoch=state.turn,
+        champion=proposal.version.model if promoted else proposal.champion,
+        champion_weight=100 - weight,
+        canary=proposal.version.model if _loaded(state) else None,
+        canary_weight=weight,
+        shadow_share=shadow,
+        warm=proposal.champion if now < state.warm_until else None,
+        expires_at=now + proposal.policy.lease_s if weight or shadow else None,
+    )
+
+
+class SlotState(NamedTuple):
+    """Whether requests may go to the slot of a model."""
+
+    reason: str = ""
+    """Why not; "" when they may."""
+    down: bool = False
+    """No server answers there."""
+    wrong: bool = False
+    """It serves another model."""
+
+
+def slot_of(split: TrafficSplit, model: ModelRef) -> SlotState:
+    try:
+        slot = split.ready(model)
+    except Exception as error:  # boundary: who cannot be asked may still serve, and is not known to
+        return SlotState(f"the slot cannot be asked: {error}")
+    short, why = model.digest[:12], f": {slot.reason}" if slot.reason else ""
+    if slot.replicas <= 0 or not slot.served_digest:
+        return SlotState(f"no server answers for {short}{why}", down=True)
+    if slot.served_digest != model.digest:
+        return SlotState(f"the slot of {short} serves {slot.served_digest[:12]}{why}. Load {short} there", wrong=True)
+    return SlotState(f"the slot of {short} is not ready{why}" if slot.reason else "")
+
+
+def _loaded(state: RolloutState) -> bool:
+    """Whether the canary belongs in a slot: from when it may get requests until it is out of them for certain."""
+    assert state.proposal is not None, "no rollout, no canary"
+    waits_for_slot = state.phase is Phase.APPROVED or (
+        state.phase is Phase.GATED and not state.proposal.policy.needs_approval
+    )
+    return state.active and (state.offered or waits_for_slot)
+
+
+def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None:
+    wanted = wanted_split(state, now)
+    try:
+        read = router.read()
+    except Exception:  # boundary: any router
+        if _surely_lower(state, wanted):  # who cannot be read may still obey
+            router.apply(wanted)
+        raise
+    weight_now = read.canary_weight if isinstance(read, Split) and read.rollout == wanted.rollout else 0
+    if lowered_by_hand(read, state, wanted):
+        return
+    reason = slot_of(router, wanted.canary).reason if wanted.canary and wanted.canary_weight > weight_now else ""
+    if reason:  # asked for without more requests, so that its slot loads it
+        wanted = wanted.model_copy(update={"canary_weight": weight_now, "champion_weight": 100 - weight_now})
+    if read != wanted:
+        router.apply(wanted)
+    if reason:
+        raise ValueError(f"The weight stays at {weight_now}%, because {reason}.")
+
+
+def _surely_lower(state: RolloutState, wanted: Split) -> bool:
+    """Whether the weight asked for is at most what can be in force, whatever that is."""
+    undone = state.phase is Phase.HELD and state.stage > state.settled
+    return wanted.canary_weight == 0 or undone
+
+
+def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted: Split) -> bool:
+    """Whether a person took requests from the canary: less is in force than this rollout ever asked for here."""
+    if not isinstance(read, Split) or read.rollout != wanted.rollout or read.canary_weight >= wanted.canary_weight:
+        return False
+    if state.phase is Phase.SHIFTING:  # what it asked for last may not be in force yet
+        return read.epoch >= state.turn or read.canary_weight < state.settled_weight
+    return True
+
+
+def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: float) -> None:
+    """Each decision, of rules or of people, once; also one whose own process died before it got here."""
+    named = [(event, *name) for before, event in _steps(events) if (name := _audited(before, event))]
+    if not named:
+        return
+    written = {(e.kind, e.subject) for e in audit.entries(store)}
+    versions = {e.rollout: e.proposal.version for e in events if e.proposal is not None}
+    for event, kind, action in named:
+        subject = event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}"
+        if (kind, subject) in written:
+            continue
+        version = versions[event.rollout]
+        detail: dict[str, object] = {"model": model_name, "version": version.version, "digest": version.model.digest}
+        if kind != "promotion":
+            detail |= {"action": action, "by": event.by, "reason": event.reason}
+        if event.weight is not None:
+            detail |= {"weight": event.weight}
+        if event.approval is not None:
+            detail |= {"bundle": event.approval.bundle_digest, "key": event.approval.key}
+        if event.successor:
+            detail |= {"successor": event.successor}
+        at = datetime.fromtimestamp(now, UTC)
+        audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)
+
+
+def _steps(events: Sequence[RolloutEvent]) -> list[tuple[Phase, RolloutEvent]]:
+    phases = [Phase.IDLE, *(event.phase for event in events)]
+    return list(zip(phases[:-1], events, strict=True))
+
+
+def _audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | None:
+    """Kind and action under which an event is audited; None for a look that decided nothing."""
+    if event.action is not None:
+        return ("approval" if event.action == "approve" else "decision"), event.action
+    if event.weight is not None:
+        return "weight", "hold"
+    if event.phase is before:
+        return None
+    match event.phase:
+        case Phase.PROMOTED:
+            return "promotion", ""
+        case Phase.ROLLING_BACK:
+            return "rollback", "quarantine" if event.quarantine else "abort"
+        case Phase.HELD:
+            return "hold", "hold"
+        case Phase.SUPERSEDED:
+            return "decision", "supersede"
+        case Phase.SHIFTING if before is not Phase.HELD:
+            return "weight", "raise"
+        case _:
+            return None
