@@ -13,6 +13,7 @@ from pipeline import layout
 from pipeline.plots import selection as selection_plots
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.samples.governed import metadata_of
 from pipeline.samples.records import FreshSamples
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
@@ -94,7 +95,11 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         measured_step_s(work),
     )
     plan: TrainingPlan = plan_training(
-        work, preference_dataset, expected, lambda: consented(store, work.lake, iteration.dataset)
+        work,
+        preference_dataset,
+        expected,
+        lambda: consented(store, work.lake, iteration.dataset),
+        lambda trace_ids: metadata_of(work, trace_ids),
     )
     decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")

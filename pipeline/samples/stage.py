@@ -28,20 +28,17 @@ from pipeline.rewards.label import label_samples
 from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.admission import counts_beside
-from pipeline.rewards.samples import COLUMNS, RewardSample, samples
+from pipeline.rewards.samples import RewardSample
 from pipeline.samples.draw import AskedModel, Draw, draw
+from pipeline.samples.governed import governed_rows
 from pipeline.samples.prompts import sampled_prompts
 from pipeline.samples.records import SAMPLES, UNENDED, FreshSamples
 from pipeline.selection.pairing import LabelledRow, read_askable
 from pipeline.selection.trainable import HeldApart, trainable
 from pipeline.serving.inference import Answer, InferenceEngine
 from pipeline.storage import DatasetRef, digest_file
-from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
-from pipeline.traces.lake import open_lake
-from pipeline.traces.materialize import window_of
-from pipeline.traces.scope import where
 
 TABLE = "part-0.parquet"
 UNTRAINED, NOT_ADMITTED = "reward_model_untrained", "reward_model_not_admitted"
@@ -106,16 +103,11 @@ def sample(
 def _governed(context: IterationContext, rows: Sequence[LabelledRow]) -> list[RewardSample]:
     """The governed rows behind the prompts, in their order."""
     wanted = {row[:2]: place for place, row in enumerate(rows)}
-    traces = pa.array(sorted({row.trace_id for row in rows}), pa.string())
-    by_place: dict[int, RewardSample] = {}
-    with open_lake(context.lake) as lake:
-        window = window_of(context.store, lake, context.iteration.dataset)
-        for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
-            table = pa.table(batch)
-            held = table.filter(pc.is_in(table["trace_id"], traces)).to_pylist()
-            for each in samples(held, {}, context.recipe.rewards):
-                if (place := wanted.get((each.trace_id, each.observation_id))) is not None:
-                    by_place[place] = each
+    by_place = {
+        place: each
+        for each in governed_rows(context, {row.trace_id for row in rows})
+        if (place := wanted.get((each.trace_id, each.observation_id))) is not None
+    }
     return [by_place[place] for place in sorted(by_place)]
 
 

@@ -19,7 +19,7 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import DatasetRef, ModelRef, Record, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
-from pipeline.training.schedule import checkable, held_out_rows, schedule
+from pipeline.training.schedule import Metadata, checkable, held_out_rows, schedule
 from pipeline.training.scoring import FreshScorers, scorers_of
 
 
@@ -98,12 +98,14 @@ def plan_training(
     dataset: PreferenceDataset,
     expected: Mapping[MethodName, MethodCost],
     governed: Callable[[], Collection[tuple[str, str]]],
+    metadata: Metadata = lambda trace_ids: {},
 ) -> TrainingPlan:
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
 
     `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
-    observation_id) of the rows that may be trained on now: the plan may be made long after the dataset. Raises
-    ValueError when nobody behind the dataset agrees any more, and for a limit on KL that nothing would measure.
+    observation_id) of the rows that may be trained on now: the plan may be made long after the dataset. `metadata`: of
+    the traces behind its prompts, for the user's own reward function. Raises ValueError when nobody behind the dataset
+    agrees any more, and for a limit on KL that nothing would measure.
     """
 
     store, iteration, recipe = context.store, context.iteration, context.recipe
@@ -115,10 +117,10 @@ def plan_training(
         if decision.method != "none":
             method = training.method(decision.method)
             agreed = frozenset(trace for trace, _ in governed())
-            data, dropped = schedule(context, dataset, method, agreed)
+            data, dropped = schedule(context, dataset, method, agreed, metadata)
             on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
             scorers = scorers_of(context, on_scores)
-            held_out = held_out_rows(context, dataset, method, agreed, on_scores)
+            held_out = held_out_rows(context, dataset, method, agreed, metadata, on_scores)
             if held_out is None or checkable(held_out):
                 scorers = _unwatched(scorers)
             _refuse_unwatched(method, training, held_out, on_scores)

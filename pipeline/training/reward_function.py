@@ -45,7 +45,7 @@ class RewardFunction:
     """Called by TRL with a batch's completions and the columns of its rows; returns a reward for each, or None.
 
     `custom`: the user's own function, where the weights of `verified` name it. `scores`: of completions that no
-    reference can check. `stops`: ids of the tokens that end a completion.
+    reference can check. `stops`: ids of the tokens that end a completion. `metadata`: of the rows, by prompt.
     """
 
     __name__ = "composite"  # TRL names a metric after it
@@ -57,8 +57,10 @@ class RewardFunction:
         custom: CustomScorer | None = None,
         scores: FreshScores | None = None,
         stops: Collection[int] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         self._settings, self._check, self._custom = settings, check, custom
+        self._metadata = metadata or {}
         self._strict = settings.model_copy(update={"min_weight": 1.0})
         self._scores, self._stops = scores, frozenset(stops)
         self._known: dict[FreshCompletion, Reward] = {}
@@ -88,7 +90,10 @@ class RewardFunction:
         checks = [check for _, check in completions]
         grades, others = self._check(checks), [dict[str, Finding]() for _ in checks]
         if self._custom is not None:
-            tasks = [CustomTask(fresh.prompt, check.completion, check.reference) for fresh, check in completions]
+            tasks = [
+                CustomTask(fresh.prompt, check.completion, check.reference, self._metadata.get(fresh.prompt, "{}"))
+                for fresh, check in completions
+            ]
             others = [{"custom": score.finding} for score in self._custom(tasks)]
         return {
             fresh: score_fresh(check, grade, self._settings, findings)

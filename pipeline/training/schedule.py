@@ -6,8 +6,9 @@ one file, so there is no epoch to restart at.
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,15 +24,24 @@ from pipeline.storage import DatasetRef, Store, digest_file
 from pipeline.traces.context import IterationContext
 
 Row = dict[str, Any]
+Metadata = Callable[[Collection[str]], Mapping[tuple[str, str], str]]
+"""Of traces, by trace and prompt (chat messages as JSON); read only where the recipe's own function is to see it."""
+METADATA = "metadata"
+"""A column beside those of PROMPTS, where a row has any: JSON objects."""
 SCHEMAS: dict[TableName, pa.Schema] = {"prompts": PROMPTS, "pairs": PAIRS, "thumbs": THUMBS, "winners": WINNERS}
 
 
 def schedule(
-    context: IterationContext, dataset: PreferenceDataset, method: Method, agreed: Collection[str]
+    context: IterationContext,
+    dataset: PreferenceDataset,
+    method: Method,
+    agreed: Collection[str],
+    metadata: Metadata,
 ) -> tuple[DatasetRef, int]:
     """Write the rows of every step in order; returns them, and how many were left out for want of consent.
 
-    `agreed`: ids of the traces that may be trained on now. Raises ValueError when no row is left, or none that teaches.
+    `agreed`: ids of the traces that may be trained on now; `metadata`: of those behind prompts. Raises ValueError when
+    no row is left, or none that teaches.
     """
     source, schema = getattr(dataset, method.table), SCHEMAS[method.table]
     wanted = method.scheduled_rows
@@ -45,7 +55,7 @@ def schedule(
         )
     dropped = len(built) - len(rows)
     dice = random.Random(context.recipe.training.seed)
-    rows = list(method.usable(rows))
+    rows = _with_metadata(context, list(method.usable(rows)), agreed, metadata)
     dice.shuffle(rows)
     order: list[Row] = []
     while len(order) < wanted:
@@ -58,6 +68,7 @@ def held_out_rows(
     dataset: PreferenceDataset,
     method: Method,
     agreed: Collection[str],
+    metadata: Metadata,
     on_scores: bool = False,
 ) -> DatasetRef | None:
     """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most.
@@ -71,8 +82,18 @@ def held_out_rows(
     rows = [] if on_scores else _usable(dataset.held_out_prompts, agreed)
     if not rows and (on_scores or "verifiable" not in method.needs) and context.recipe.training.engine == "trl":
         rows = _usable(dataset.held_out_unverified, agreed)
-    rows = rows[: validation.prompts]
+    rows = _with_metadata(context, rows[: validation.prompts], agreed, metadata)
     return _write(context.store, context.iteration.path(layout.HELD_OUT_ROWS), rows, PROMPTS) if rows else None
+
+
+def metadata_by_prompt(*tables: DatasetRef | None) -> dict[str, str]:
+    """The metadata of scheduled rows, by prompt (chat messages as JSON); empty where they have none."""
+    found: dict[str, str] = {}
+    for table in tables:
+        if table is not None and METADATA in pq.read_schema(table.uri).names:
+            rows = pq.read_table(table.uri, columns=["prompt", METADATA]).to_pylist()
+            found |= {json.dumps(row["prompt"], ensure_ascii=False): row[METADATA] for row in rows}
+    return found
 
 
 def checkable(held_out: DatasetRef) -> bool:
@@ -81,10 +102,29 @@ def checkable(held_out: DatasetRef) -> bool:
     return references.null_count < len(references)
 
 
+def _with_metadata(
+    context: IterationContext, rows: list[Row], agreed: Collection[str], metadata: Metadata
+) -> list[Row]:
+    """Rows of prompts with what the first agreeing trace behind each says of itself, where the user's own function may
+    be asked about answers to them."""
+    if context.recipe.rewards.custom is None or not rows or "trace_ids" not in rows[0]:
+        return rows
+    behind = [[trace for trace in row["trace_ids"] if trace in agreed] for row in rows]
+    held = metadata({trace for traces in behind for trace in traces})
+    prompts = [json.dumps(row["prompt"], ensure_ascii=False) for row in rows]
+    own = [
+        next((held[trace, prompt] for trace in traces if (trace, prompt) in held), "{}")
+        for traces, prompt in zip(behind, prompts, strict=True)
+    ]
+    return [{**row, METADATA: text} for row, text in zip(rows, own, strict=True)]
+
+
 def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> DatasetRef:
     path = store.path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_suffix(".staged")
+    if any(row.get(METADATA, "{}") != "{}" for row in rows):
+        schema = schema.append(pa.field(METADATA, pa.string()))
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), staged)
     staged.replace(path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))

@@ -27,6 +27,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.result import InvalidPlan
 from pipeline.training.reward_function import RewardFunction
+from pipeline.training.schedule import metadata_by_prompt
 from pipeline.training.setup import PlanSetup, load_tokenizer
 
 
@@ -61,7 +62,8 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
                 scorers.callback(custom.close)
             scores = scorers.enter_context(open_scores(plan, folder)) if plan.scorers is not None else None
             stops = stop_ids(plan.base.uri, tokenizer)
-            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check, custom, scores, stops))
+            metadata = metadata_by_prompt(plan.data) if custom is not None else {}
+            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check, custom, scores, stops, metadata))
             arguments = method.arguments(setup)
             setup.check_prompts()
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data

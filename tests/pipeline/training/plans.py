@@ -1,5 +1,6 @@
 """A training plan over a few problems of the demo task, as the selection stage would leave it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,12 @@ def make_plan(
     processes: int = 1,
     answer: str = "",
     rewards: Rewards = REWARDS,
+    metadata: str = "{}",
     **changes: Any,
 ) -> tuple[Store, TrainingPlan]:
     """A plan over a few problems of the demo task, as the selection stage would leave it.
 
-    `answer`: that all of them have, so that it is soon learned.
+    `answer`: that all of them have, so that it is soon learned. `metadata`: of the traces of odd answers.
     """
     store = Store(root)
     drawn = problems(3, "train", 48)
@@ -99,7 +101,8 @@ def make_plan(
     agreed = frozenset((p.prompt, "") for p in drawn[withdrawn:])
     sections = {"rewards": rewards, "compute": Compute(processes=processes)}
     context = context_of(store, iteration, selection=selection, training=settings, **sections)
-    return store, plan_training(context, dataset, {}, lambda: agreed)
+    odd = {(p.prompt, json.dumps(chat)): metadata for chat, p in zip(user, drawn, strict=True) if int(p.answer) % 2}
+    return store, plan_training(context, dataset, {}, lambda: agreed, lambda trace_ids: odd)
 
 
 def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:

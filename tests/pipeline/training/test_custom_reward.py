@@ -20,7 +20,7 @@ from pipeline.training.worker import work
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.rewards.functions import BAD, QUALITY, write_function
 from tests.pipeline.rewards.test_custom_stage import ANSWERS, GOLD
-from tests.pipeline.training.plans import folder, make_plan
+from tests.pipeline.training.plans import REWARDS, folder, make_plan
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +78,38 @@ def test_grpo_trains_on_the_users_own_reward(
     assert all(step["abstained"] == 0 for step in steps)
     for step in steps:  # no two lengths of these are alike by chance: the function has its part in what is learned
         assert step["component/custom"] and step["component/custom"] + step.get("component/correct", 0) == approx(1.0)
+
+
+ODD = """
+    def reward(prompt, completion, reference, metadata):
+        assert (metadata == {"tier": "gold"}) == bool(int(reference) % 2), metadata
+        return 1 / (1 + len(completion))
+"""
+
+
+def test_grpo_shows_the_function_what_the_trace_says_of_itself(tmp_path: Path, fork_server: ForkServer) -> None:
+    section = located(write_function(tmp_path / "f", ODD), tmp_path)
+    rewards = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)
+    grpo = GRPO(steps=2, prompts_per_step=8, num_generations=4, max_completion_tokens=32)
+    store, plan = make_plan(tmp_path / "root", rewards=rewards, metadata='{"tier": "gold"}', grpo=grpo)
+    assert fork_server.attempt(folder(store, plan) / "plan.json").code == 0, fork_server.said()
+    steps = result_of(folder(store, plan) / "plan.json").metrics
+    assert len(steps) == 2 and all(step["abstained"] == 0 for step in steps)
+
+
+def test_metadata_decides_a_digest_where_a_function_sees_it(tmp_path: Path) -> None:
+    section = located(write_function(tmp_path / "f", ODD), tmp_path)
+    own = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)
+    digests = {
+        name: make_plan(tmp_path / name, rewards=rewards, metadata=metadata)[1].digest()
+        for name, rewards, metadata in (
+            ("nobody's", REWARDS, "{}"),
+            ("unseen", REWARDS, '{"tier": "gold"}'),
+            ("none", own, "{}"),
+            ("some", own, '{"tier": "gold"}'),
+        )
+    }
+    assert digests["nobody's"] == digests["unseen"] and digests["none"] != digests["some"]
 
 
 def test_a_function_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
