@@ -11,6 +11,7 @@ from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable
 from evals.gate import GateVerdict
 from pipeline import layout
+from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import on_hold, propose
 from pipeline.rollout.record import ModelVersion, RolloutState
@@ -53,6 +54,9 @@ def canary(
         conclude(store, iteration, "held", held)
         return
     log = context.log.info
+    if recipe.rollout.export_to:
+        for model in (iteration.champion, model_version.model):
+            export_model(model, recipe.rollout.export_to, model_version.name, log)
     proposed = propose(
         store,
         iteration,

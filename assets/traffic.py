@@ -4,12 +4,12 @@ The one place that constructs a router. Of an embedded world nobody else asks: w
 simulated users do, over HTTP, and where no gateway runs the run starts one, with its slots, for as long as it lasts.
 """
 
+import socket
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, assert_never
 
-from assets.environment import environment
 from assets.resources import Deployment
 from pipeline import layout
 from pipeline.demo.users import AskedCounts, ask, requests_of
@@ -22,6 +22,7 @@ from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots
 from pipeline.gateway.split import GatewaySplit
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
+from pipeline.rollout.export import exported
 from pipeline.rollout.fingerprint import identify_slot
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import AnswerGrader
@@ -31,6 +32,7 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
 from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
+from pipeline.traces.sources.protocol import Address
 
 KNOWN_S = 30.0
 """How long a slot is taken to serve what its fingerprint said."""
@@ -57,12 +59,18 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
 
             return GatewaySplit(store, name, slot_of, SlotIdentity(deployment))
         case HttpRouteTraffic():
-            from k8s.client import cluster
+            from k8s.client import connect
             from k8s.route import HttpRoute
 
-            return HttpRoute(cluster(environment().kubeconfig), traffic, name, SlotIdentity(deployment))
+            def location(model: ModelRef) -> str:
+                return exported(model.digest, recipe.rollout.export_to, name)
+
+            client = connect(deployment.kubeconfig())
+            return HttpRoute(client, traffic, name, SlotIdentity(deployment), location)
         case SagemakerTraffic():
-            raise ValueError("rollout.traffic: sagemaker is not here yet.")
+            from pipeline.rollout.sagemaker import SagemakerSplit
+
+            return SagemakerSplit(deployment.store(), traffic, name)
         case _:
             assert_never(traffic)
 
@@ -87,7 +95,7 @@ def live_traffic(deployment: Deployment, grade: AnswerGrader, log: Log) -> Gener
         if isinstance(source, DemoSource) and not is_routed(deployment):
             keeper = stack.enter_context(SlotKeeper(store, name, recipe.evaluation.max_completion_tokens, log))
             keeper.serve(wanted_models(deployment, time.time()))
-            stack.enter_context(running_gateway(gateway_settings(deployment), log))
+            stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
         wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, grade, log), wait)
 
@@ -108,6 +116,18 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
     )
 
 
+def _on_a_free_port(settings: GatewaySettings, log: Log) -> GatewaySettings:
+    """A demonstration does not fail because somebody has the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", settings.port))
+        except OSError:
+            log(f"Port {settings.port} is in use: the gateway of this run takes another one.")
+            return settings.model_copy(update={"port": 0})
+    return settings
+
+
 def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
     """The models that need a slot: the champion, a candidate on its way, and the champion before while it is the way
     back."""
@@ -125,7 +145,12 @@ def _metrics(deployment: Deployment, grade: AnswerGrader, log: Log) -> LiveMetri
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics.kind == "gateway":
         return SpanMetrics(deployment.store(), name, grade, log=log)
-    raise ValueError("rollout.metrics: prometheus is not here yet.")
+    from pipeline.rollout.production import GradedLooks, ProductionQuality
+    from pipeline.rollout.prometheus import PrometheusLooks
+
+    address = Address(recipe.traces.source, deployment.source_uri())
+    quality = ProductionQuality(address, recipe.traces, recipe.rewards, name)
+    return GradedLooks(PrometheusLooks(metrics, name), quality)
 
 
 class SlotIdentity:

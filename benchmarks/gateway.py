@@ -23,8 +23,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.rollout.served_names import served_name
-
 from pipeline import layout
 from pipeline.gateway.process import RunningGateway, running_gateway
 from pipeline.gateway.settings import GatewaySettings
@@ -33,6 +31,7 @@ from pipeline.gateway.span_files import recorded
 from pipeline.gateway.split import GatewaySplit
 from pipeline.rollout.router import Split
 from pipeline.serving.ports import held_port
+from pipeline.serving.served_names import served_name
 from pipeline.storage import ModelRef, Store
 
 NAME = "bench"

@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from assets.rollout import follow_rollout
 from jobs.retry import leavings, remove
 from pipeline import layout
-from pipeline.registry.advance import advance
 from pipeline.rollout.record import Phase
 
 from .fork_server import ForkServer
@@ -64,6 +64,6 @@ class Iterations:
     def _make_second(self, folder: Path) -> None:
         settings = deployment(self.first(folder) / "data")
         with instance(folder / "home") as home:
-            assert advance(settings.stage(print), settings.tracking_uri(), 120.0).phase is Phase.PROMOTED
+            assert follow_rollout(settings, print, 120.0).phase is Phase.PROMOTED
             launched = run_loop(settings, home)
         assert launched.success

@@ -36,8 +36,10 @@ SHORT = (
     "evaluation.guard_margin=0.2",
     "rollout.weights=[50,100]",
     "rollout.dwell_s=[0.5,0.5]",
-    "rollout.replay_requests=120",
-    "rollout.min_canary_requests=20",
+    "rollout.traffic.port=0",
+    "rollout.requests_per_look=240",
+    "rollout.look_every_s=0.5",
+    "rollout.min_canary_requests=40",
     "rollout.max_p99_latency_ratio=50",
 )
 """Overrides of the embedded recipe: every stage for real, in half a minute."""

@@ -11,11 +11,11 @@ from pyiceberg.manifest import read_manifest_list
 
 from assets.records import CHECKPOINT, RECORDS, VERDICT
 from assets.resources import Deployment
+from assets.rollout import follow_rollout
 from evals.bundle import verify
 from jobs.governance import forget_user, keep_up
 from pipeline import audit
 from pipeline.registry import versions
-from pipeline.registry.advance import advance
 from pipeline.storage import digest_dir
 from pipeline.traces.lake import open_lake
 from pipeline.traces.lake.catalogue import open_table
@@ -110,7 +110,7 @@ def go_on(settings: Deployment, folder: Path) -> None:
     assert Path(champion.model.uri).is_relative_to(store.root)
     assert champion.promotions == 1
     served(settings)
-    advance(settings.stage(print), settings.tracking_uri(), 120.0)
+    follow_rollout(settings, print, 120.0)
     with instance(folder / "home") as dagster_instance:
         again = run_loop(settings, dagster_instance)
     assert again.success

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import dagster as dg
 import pytest
-from pipeline.registry.advance import advance
 
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, PLAN, REPORT, TRACES, VERDICT
 from assets.resources import Deployment
+from assets.rollout import follow_rollout
 from evals import __main__ as verify
 from jobs import summary
 from pipeline.rollout.fold import read_state
@@ -170,9 +170,7 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
         assert ended.ending == "not trained"
         assert "needs >= 100,000" in ended.detail
         assert materialized(run_loop(settings, home)) == []
-    assert advance(settings.stage(print), settings.tracking_uri(), 0.0).phase is Phase.IDLE, (
-        "nobody was proposed, and that is no error"
-    )
+    assert follow_rollout(settings, print, 0.0).phase is Phase.IDLE, "nobody was proposed, and that is no error"
     monkeypatch.chdir(tmp_path)
     first, second, *_ = summary.lines(settings)
     assert first.startswith(f"iteration 1 ({settings.latest().id}) not now: ")

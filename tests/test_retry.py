@@ -1,7 +1,6 @@
 """Every stage again: alone, with all below it, from its failure, and anew; each over what was there before it."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from assets.records import RECORDS
 from assets.resources import Deployment, Records, records
 from jobs import retry, rollout
 from pipeline import audit
-from pipeline.registry import advance
 from pipeline.rollout.record import read_events
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
@@ -43,9 +41,7 @@ def finished(
     proposed_at = read_events(settings.store(), settings.recipe().base_model.name)[-1].at
     shutil.copytree(folder / "data", folder / "untouched")
     with forked(fork_server), instance(folder / "home") as home, pytest.MonkeyPatch.context() as patch:
-        # The rollout's clock stands, and with it the rollout at its first weight: a promotion would begin an iteration.
-        for module in (registry, advance):
-            patch.setattr(module, "time", SimpleNamespace(time=lambda: proposed_at, sleep=time.sleep))
+        patch.setattr(registry, "time", SimpleNamespace(time=lambda: proposed_at))  # the rollout's clock stands
         yield Finished(settings, home, folder / "data")
 
 

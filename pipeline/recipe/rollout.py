@@ -107,6 +107,9 @@ class Approval(Section):
 class Rollout(Section):
     traffic: AnyTraffic = GatewayTraffic()
     """What routes production's requests."""
+    export_to: Uri = ""
+    """Where the slots of a cluster or of SageMaker load their models from: `s3://bucket/prefix`, or a folder that they
+    mount. A candidate's weights are brought there and checked before it gets a slot."""
     metrics: AnyMetrics = GatewayMetrics()
     """Where the requests, errors, latencies and grades of both arms come from."""
     weights: tuple[PositiveInt, ...] = (5, 25, 100)
@@ -146,13 +149,16 @@ class Rollout(Section):
     """How long one run of `canary_rollout` keeps ticking while a dwell is running; 0: one look and done."""
     requests_per_look: PositiveInt = 600
     """Requests that the simulated users of an embedded world send through the gateway at each look."""
-    replay_requests: PositiveInt = 1500
-    """Requests that the embedded router replays at each look."""
     accept_hold: str = Field(default="", coerce_numbers_to_str=True)
     """Id of the one iteration whose candidate a person lets into the traffic although its training is on HOLD."""
 
     @model_validator(mode="after")
     def _metrics_of_the_router(self) -> Rollout:
+        if self.traffic.kind != "gateway" and not self.export_to:
+            raise ValueError(
+                f"rollout.traffic is {self.traffic.kind}, whose slots load models from a place that is not named. Set "
+                "export_to, such as s3://bucket/models."
+            )
         if self.metrics.kind == "gateway" and self.traffic.kind != "gateway":
             raise ValueError(
                 f"rollout.traffic is {self.traffic.kind}, and rollout.metrics are a gateway's, which it has not. Name "

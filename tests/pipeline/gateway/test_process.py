@@ -8,7 +8,6 @@ import threading
 
 import httpx2
 import pytest
-from pipeline.rollout.served_names import served_name
 
 from pipeline import layout
 from pipeline.gateway.lock import running_address
@@ -18,6 +17,7 @@ from pipeline.gateway.slots import ServedSlot
 from pipeline.gateway.split import GatewaySplit
 from pipeline.processes import process_start
 from pipeline.rollout.router import Unsettled
+from pipeline.serving.served_names import served_name
 from pipeline.storage import Store
 from tests.pipeline.gateway.slot_server import slot_server
 from tests.pipeline.gateway.world import CANARY, CHAMPION, NAME, awaited, split_of, text_of, user_of, world
@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_said(tmp_path):
         port = int(other.url.rpartition(":")[2].partition("/")[0])
         settings = GatewaySettings(root=str(tmp_path), model_name=NAME, port=port)
         with (
-            pytest.raises(RuntimeError, match="in use|another server does"),
+            pytest.raises(RuntimeError, match=r"in use|another server does"),
             running_gateway(settings, lambda line: None),
         ):
             pass
