@@ -7,28 +7,30 @@ from pipeline.gateway.split_file import model_of
 from pipeline.rollout.router import Split
 
 REMEMBERED = 65_536
+_SEVERAL = ""
 
 
 class Conversations:
-    """The first models of sessions that this process has seen."""
+    """The models that answered the sessions which this process has seen."""
 
     def __init__(self) -> None:
-        self._began: dict[str, str] = {}
+        self._answered: dict[str, str] = {}
 
     def switched(self, asked: CallerRequest, unit: str, digest: str, before: Split | None) -> bool:
-        """Whether the conversation began with another model than `digest`. One that began elsewhere, or before this
-        process did, is taken to have begun under the split `before` the one in force."""
+        """Whether another model than `digest` has answered in the conversation. One of another process, or without a
+        session, is taken to have begun under the split `before` the one in force."""
         if asked.first_turn:
-            self._remember(asked.session, digest)
             return False
-        began = self._began.get(asked.session) if asked.session else None
-        if began is None:
-            began = digest if before is None else model_of(before, unit)
-        return began != digest
+        answered = self._answered.get(asked.session) if asked.session else None
+        if answered is None:
+            answered = digest if before is None else model_of(before, unit)
+        return answered != digest
 
-    def _remember(self, session: str, digest: str) -> None:
-        if not session:
+    def answer(self, asked: CallerRequest, digest: str) -> None:
+        """Note who answered."""
+        if not asked.session:
             return
-        self._began[session] = digest
-        if len(self._began) > REMEMBERED:
-            del self._began[next(iter(self._began))]
+        first = digest if asked.first_turn else self._answered.get(asked.session, digest)
+        self._answered[asked.session] = digest if first == digest else _SEVERAL
+        if len(self._answered) > REMEMBERED:
+            del self._answered[next(iter(self._answered))]

@@ -55,7 +55,10 @@ def read_counts(store: Store, model_name: str) -> Counts:
     in_flight = [0] * SLOTS
     for path in sorted(_folder(store, model_name).glob("*-*")):
         pid, _, start = path.name.partition("-")
-        places = memoryview(path.read_bytes()).cast("q")
+        content = path.read_bytes()
+        if len(content) != 8 * _PLACES:  # a worker that is only beginning
+            continue
+        places = memoryview(content).cast("q")
         served, recorded = served + places[SERVED], recorded + places[RECORDED]
         shadowed, dropped = shadowed + places[SHADOWED], dropped + places[SHADOW_DROPPED]
         if (process_start(int(pid)) or 0) == int(start):

@@ -63,10 +63,11 @@ class SpanMetrics:
         self._may_read, self._log = may_read, log
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
-        """What both arms did under a split; None without a canary or before anything can have been written."""
-        until = request.now - WATERMARK_S
-        if split.canary is None or until < request.since:
+        """What both arms did under a split; None without a canary. The window is empty before anything can have been
+        written."""
+        if split.canary is None:
             return None
+        until = max(request.since, request.now - WATERMARK_S)
         graded_since = request.since if request.graded_since is None else request.graded_since
         first = min(request.since, graded_since)
         rows = [row for row in self._recorded(layout.served, first, until) if _is_of(row, split)]

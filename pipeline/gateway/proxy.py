@@ -71,6 +71,8 @@ class Proxy:
             self._counters.places[SERVED] += 1
             if not served.tries:  # an error of ours: it is logged by the server
                 served.tries.append(_try(placed.champion, "champion", time.time_ns(), error="gateway"))
+            elif pinned is None and not served.tries[-1].error:
+                self._conversations.answer(asked, served.tries[-1].digest)
             self._recorder.add(served)
 
     def _placed(self, split: Split | None, unit: str, pinned: Arm | None) -> Placed:
@@ -96,7 +98,9 @@ class Proxy:
         served = Served(asked, trace_id, placed.arm, unit.id, unit.kind, pinned=pinned)
         if split is not None:
             served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
-            served.switched = self._conversations.switched(asked, unit.id, slot.digest, self._watch.before)
+            served.switched = not pinned and self._conversations.switched(
+                asked, unit.id, slot.digest, self._watch.before
+            )
         return served
 
     async def _answer(self, served: Served, placed: Placed, caller: Caller) -> None:

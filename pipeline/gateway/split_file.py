@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline import layout
@@ -23,10 +23,13 @@ def read_split(store: Store, model_name: str) -> Split | None:
 
 
 def write_split(store: Store, model_name: str, split: Split) -> None:
-    """Put a split into the file. No effect when one of a later epoch is there."""
+    """Put a split into the file. No effect when one of a later epoch is there; a file that cannot be read has none, and
+    must not keep a rollback out."""
     name = layout.split_file(model_name)
     with _locked(store.path(f"{name}.lock")):
-        current = store.read(name, Split)
+        current = None
+        with suppress(ValueError):
+            current = store.read(name, Split)
         if current is None or current.epoch <= split.epoch:
             store.write(name, split)
 

@@ -84,9 +84,9 @@ def test_each_request_is_in_one_look(gateway):
         metrics = SpanMetrics(gateway.store, NAME, exact)
         now = LookRequest(number=1, since=since, now=time.time(), slow_over_s=None)
         seen = metrics.look(gateway.state().split, now)
-        if seen is not None:
-            total += sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values())
-            since = seen.window_end
+        total += sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values())
+        assert seen.window_end >= since
+        since = seen.window_end
     seen = look(gateway, since)
     total += sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values())
     assert (total, since > first) == (posted, True)

@@ -109,6 +109,7 @@ def test_processes_end_with_who_started_them(tmp_path):
     awaited(lambda: running_address(Store(tmp_path).path(layout.gateway(NAME))) is None)
 
 
+@pytest.mark.slow
 def test_a_second_gateway_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.gateway.process.START_TIMEOUT_S", 30.0)
     with world(tmp_path) as gateway:
@@ -147,6 +148,7 @@ def test_a_gateway_that_hangs_cannot_be_read(tmp_path, monkeypatch):
         assert awaited(lambda: gateway.port.read()) == split_of(0, split.epoch + 1)
 
 
+@pytest.mark.slow
 def test_slots_say_themselves_what_they_serve(tmp_path):
     names = [served_name(NAME, ref.digest) for ref in (CHAMPION, CANARY)]
     with slot_server(names[0]) as first, slot_server(names[1]) as second:
@@ -178,6 +180,7 @@ def test_a_user_header_is_believed_where_it_is_trusted(tmp_path):
         assert gateway.post(headers={"x-rollout-arm": "canary", "origin": gateway.gateway.url}).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_single_slot_serves_without_a_split(tmp_path):
     with slot_server(served_name(NAME, CHAMPION.digest)) as only:
         settings = GatewaySettings(root=str(tmp_path), model_name=NAME, port=0, slot_urls=(only.url,))

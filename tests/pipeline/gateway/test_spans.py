@@ -164,6 +164,10 @@ def test_a_conversation_that_switches_is_marked(gateway):
     assert not switched("new", turns)
     gateway.split(95)
     assert not switched("new", turns)
+    gateway.canary.answer = lambda server, body: response(b"{}", 503)
+    assert not switched("new", turns)  # the champion answers for the canary
+    gateway.canary.answer = lambda server, body: None
+    assert switched("new", turns)
 
 
 def test_a_failing_disk_shows_as_a_gap(tmp_path):
