@@ -128,7 +128,7 @@ def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted:
     if not isinstance(read, Split) or read.rollout != wanted.rollout or read.canary_weight >= wanted.canary_weight:
         return False
     if state.phase is Phase.SHIFTING:  # what it asked for last may not be in force yet
-        return read.epoch >= state.turn or read.canary_weight < state.settled_weight
+        return read.epoch >= state.turn or read.canary_weight < state.left_weight
     return True
 
 
