@@ -345,7 +345,7 @@ def test_a_router_that_routes_otherwise_is_held(world):
 
 
 def test_a_clock_that_is_behind_is_a_miss_and_says_so(world):
-    world.propose("new")
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
     world.tick_until("observing")
     world.tick(50.0)
     counted = world.state.evidence
