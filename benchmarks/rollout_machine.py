@@ -6,7 +6,6 @@ violation of a process is printed and ends that process's share.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ProcessPoolExecutor
 
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -19,8 +18,12 @@ RUNS, STEPS, SHARE = 5_000, 50, 50
 
 def machine(small: bool, pool: ProcessPoolExecutor) -> dict[str, float | int | None]:
     """`machine_runs` that were completed, of `machine_steps` each, and the `violations` among them."""
-    runs = int(os.environ.get("MACHINE_RUNS", "100" if small else str(RUNS)))
-    outcomes = list(pool.map(_share, range(runs // SHARE)))
+    return shares(2 if small else RUNS // SHARE, pool)
+
+
+def shares(count: int, pool: ProcessPoolExecutor) -> dict[str, float | int | None]:
+    """That many times 50 runs."""
+    outcomes = list(pool.map(_share, range(count)))
     return {"machine_runs": sum(outcomes) * SHARE, "machine_steps": STEPS, "violations": outcomes.count(False)}
 
 

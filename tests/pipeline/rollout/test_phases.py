@@ -1,12 +1,14 @@
 """Approval, shadow, supersession, slots, the lease and the way back."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from pipeline import audit
-from pipeline.rollout.controller import MAX_LOADING
+from pipeline.rollout.controller import MAX_LOADING, tick
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide, decisions
+from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.fold import in_rollout
 from pipeline.rollout.propose import champion, propose
 from pipeline.rollout.record import (
@@ -391,3 +393,145 @@ def test_people_are_told_by_each_tick(world):
     world.propose("new")
     world.tick(50.0)
     assert world.told == [world.now]
+
+
+def test_equal_arms_that_would_not_look_equal_are_asked_about(world):
+    world.propose("new")
+    ports = replace(world.ports(), aa=lambda: "an A/A test alarms")
+    for _ in range(3):
+        tick(ports, world.now)
+    assert (world.state.phase, world.state.reason, world.weight()) == (Phase.HELD, "an A/A test alarms", 0)
+    decided(world, "resume")
+    tick(ports, world.now)
+    assert world.state.phase is Phase.SHIFTING
+
+
+def shifting_to(world: World, stage: int) -> None:
+    while (world.state.phase, world.state.stage) != (Phase.SHIFTING, stage):
+        world.tick(50.0)
+
+
+def test_harm_while_the_weight_is_not_confirmed_is_seen(world):
+    world.propose("new")
+    shifting_to(world, 1)
+    world.metrics.canary = {"quality": 0.1}
+
+    def unreachable():
+        raise OSError("connection refused")
+
+    world.router.read = unreachable
+    world.tick(50.0)
+    del world.router.read
+    assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
+
+
+def lowered(world: World, weight: int) -> None:
+    split = world.router.read()
+    world.router.apply(split.model_copy(update={"canary_weight": weight, "champion_weight": 100 - weight}))
+
+
+@pytest.mark.parametrize("weight", [0, 3, 5])
+def test_a_weight_lowered_while_it_rises_is_obeyed(world, weight):
+    world.propose("new")
+    shifting_to(world, 1)
+    lowered(world, weight)
+    world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.HELD, weight)
+
+
+def test_a_held_weight_that_is_lowered_further_is_obeyed(world):
+    world.propose("new")
+    world.tick_until("observing")
+    decided(world, "pause")
+    for weight in (3, 0):
+        lowered(world, weight)
+        for _ in range(3):
+            world.tick(50.0)
+        assert (world.state.phase, world.weight()) == (Phase.HELD, weight)
+
+
+def test_a_weight_lowered_within_a_tick_is_obeyed(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    read = world.router.read
+
+    def then_lowered():
+        split = read()
+        del world.router.read
+        lowered(world, 0)
+        return split
+
+    world.router.read = then_lowered
+    world.tick(50.0)
+    assert world.weight() == 0
+    world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.HELD, 0)
+
+
+def test_nothing_is_promoted_from_a_slot_that_cannot_be_asked(world):
+    def unreachable(wanted):
+        raise OSError("no route to host")
+
+    world.propose("new")
+    while (world.state.phase, world.state.stage) != (Phase.OBSERVING, 2):
+        world.tick(50.0)
+    world.router.ready = unreachable
+    for _ in range(5):
+        world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 95)
+    slot(world)
+    world.tick_until("promoted")
+
+
+def test_a_weight_that_cannot_be_read_back_is_taken_back_unread(world):
+    world.propose("new")
+    shifting_to(world, 1)
+
+    def unreachable():
+        raise OSError("connection refused")
+
+    world.router.read = unreachable
+    world.tick_until("held")
+    del world.router.read
+    assert world.weight() == 5
+
+
+def test_grades_that_are_late_stop_the_dwell(world):
+    world.propose("new")
+    world.tick_until("observing")
+    began = world.now
+    world.metrics.spoil = lambda look: look.model_copy(update={"graded_until": min(look.graded_until, began + 20)})
+    for _ in range(8):
+        world.tick(50.0)
+    assert (world.state.phase, world.state.dwell_s) == (Phase.OBSERVING, 20.0)
+    world.metrics.spoil = lambda look: look
+    world.tick(50.0)
+    assert world.state.phase is Phase.SHIFTING
+
+
+def test_grades_are_asked_for_from_where_the_window_starts(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    world.tick(86_400.0)
+    asked: list[LookRequest] = []
+    look = world.metrics.look
+    world.metrics.look = lambda split, request: asked.append(request) or look(split, request)
+    world.tick(-86_400.0)
+    world.tick(60.0)
+    assert asked[-1].graded_since is not None
+    assert asked[-1].graded_since <= asked[-1].since <= world.now
+
+
+def test_copies_that_fall_short_are_held_before_any_user(world):
+    world.metrics.canary = {"quality": 0.67}
+    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.1}))
+    assert "not proven to be less" in world.tick_until("held").reason
+    assert world.weight() == 0
+
+
+def test_few_copies_are_waited_for(world):
+    world.metrics.requests = 100
+    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.1}))
+    for _ in range(10):
+        world.tick(50.0)
+    assert world.state.phase is Phase.SHADOWING
