@@ -23,7 +23,10 @@ def machine(small: bool, pool: ProcessPoolExecutor) -> dict[str, float | int | N
 
 def shares(count: int, pool: ProcessPoolExecutor) -> dict[str, float | int | None]:
     """That many times 50 runs."""
-    outcomes = list(pool.map(_share, range(count)))
+    outcomes: list[bool] = []
+    for outcome in pool.map(_share, range(count)):
+        outcomes.append(outcome)
+        print(f"machine: {len(outcomes) * SHARE:,} runs, {outcomes.count(False)} violations", flush=True)
     return {"machine_runs": sum(outcomes) * SHARE, "machine_steps": STEPS, "violations": outcomes.count(False)}
 
 
