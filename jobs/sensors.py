@@ -7,22 +7,17 @@ the gang of a run that was cancelled while no step of it was alive to do so (it 
 host is gone): it would train on, unasked.
 """
 
-from datetime import UTC, datetime, timedelta
-
 import dagster as dg
 
 from assets.cluster import abandon_gang
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.preference_tuning import canary_rollout, executor, preference_tuning
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.record import Phase
-
-HELD_LOOK_EVERY_S = 900
 
 
 @dg.sensor(job=canary_rollout, minimum_interval_seconds=60)
 def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment):
-    """Asks for a look at the active rollout; at a held one less often, for it may do harm while a person decides.
+    """Asks for a look at the active rollout; at a held one too, for it may do harm while a person decides.
 
     How long it dwelt is in its record, not here.
     """
@@ -32,10 +27,6 @@ def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment):
     unfinished = dg.RunsFilter(job_name="canary_rollout", statuses=UNFINISHED)
     if context.instance.get_runs_count(unfinished):
         return dg.SkipReason("A look is under way.")
-    if state.phase is Phase.HELD:
-        since = datetime.now(UTC) - timedelta(seconds=HELD_LOOK_EVERY_S)
-        if context.instance.get_runs_count(dg.RunsFilter(job_name="canary_rollout", created_after=since)):
-            return dg.SkipReason("Held, and looked at a while ago. Resume or abort it: python -m jobs.rollout status")
     return dg.RunRequest(tags={"rollout": state.rollout})
 
 

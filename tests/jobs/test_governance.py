@@ -18,8 +18,8 @@ from pipeline.erasure.proof import ErasureProof, proofs
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ProductionSuite
 from pipeline.rewards.findings import JournalLine, journal, known
-from pipeline.rollout.controller import wanted_split
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.reconcile import wanted_split
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from pipeline.rollout.router import LocalRouter
 from pipeline.storage import ModelRef
@@ -185,7 +185,7 @@ def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys
         append(place.store, "demo", state, step_event(state, 1.0, RolloutStep(phase, "")))
         state = read_state(place.store, "demo")
     router = LocalRouter(place.store, "demo")
-    router.apply(wanted_split(state))
+    router.apply(wanted_split(state, 0.0))
     proof = forget_user(settings, ANN, None, print)
     assert "demo version 1" in proof.affected.versions
     assert read_state(place.store, "demo").phase is Phase.ABORTED
