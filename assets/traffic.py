@@ -197,7 +197,7 @@ class _Users:
         end, state = time.monotonic() + seconds, read_state(store, name)
         address = running_address(store.path(layout.gateway(name)))
         if address is not None and state.canary_weight:
-            key = f"rollout/{state.rollout}/{state.epoch}"
+            key = f"users of {state.rollout} at {state.epoch}"
             asked = ask(f"{address.url}/v1", requests_of(self._source, key, recipe.rollout.requests_per_look))
             self._log(_told(asked, time.monotonic() - end + seconds))
         time.sleep(max(0.0, end - time.monotonic()))

@@ -8,8 +8,9 @@ import dagster as dg
 import pytest
 
 from assets.outcome import outcome
-from assets.rollout import follow_rollout
+from assets.rollout import follow_rollout, rollout_ports
 from jobs.rollout.__main__ import main
+from pipeline.rollout.controller import tick
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from tests.fork_server import ForkServer
@@ -38,6 +39,7 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
     rollout = open_rollout(settings, tmp_path, time.time())
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join([*SHORT, f"data_root={root}"]))
+    tick(rollout_ports(settings), time.time())
     assert main(["pause", "--reason", "let me see it first", "--rollout", rollout]) == 0
 
     with forked(fork_server), instance(tmp_path / "home") as home:

@@ -12,7 +12,7 @@ from pipeline.section import Section, Share
 Percent = Annotated[int, Field(ge=0, le=50)]
 
 
-class Slots(Section):
+class SlotUrls(Section):
     """Two places that serve a model each: root URLs of OpenAI-compatible servers that others keep."""
 
     a: str
@@ -30,7 +30,7 @@ class GatewayTraffic(Section):
     """Port on 127.0.0.1 that callers use; 0: one that is free, named in the log."""
     workers: PositiveInt = 1
     """Processes that share the port."""
-    slots: Slots | None = None
+    slots: SlotUrls | None = None
     """Servers behind it that others keep; null: it starts one for each model that it serves, on this machine."""
     record: Literal["text", "operations"] = "text"
     """Whether prompts and answers are recorded; without text, answers are counted and timed, never graded."""
