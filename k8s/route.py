@@ -70,6 +70,7 @@ class HttpRoute:
         Raises ValueError for a route or slots that are not as this project ships them, OSError when nobody answers.
         """
         route, slots = self._route(), self.slots.read()
+        self.slots.check(slots)
         if not route.epoch:
             return None
         if route.unsettled:
@@ -120,10 +121,12 @@ class HttpRoute:
             route, slots = self._route(), self.slots.read()
             if route.epoch > split.epoch:
                 return
+            if split.canary_weight:  # the way back needs the champion's slot alone
+                self.slots.check(slots)
             if split.champion.digest not in {slot.digest for slot in slots}:  # the first of a deployment
                 self._fill(split, route, slots)
                 slots = self.slots.read()
-            weights = _weights(split, slots)
+            weights = _weights(split, slots, route.weights)
             wanted = (split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
             if (route.rollout, route.epoch, route.champion, route.canary, route.weights) == (*wanted, weights):
                 self._fill(split, route, slots)
@@ -145,8 +148,9 @@ class HttpRoute:
             return Readiness(served_digest="", replicas=0, reason=f"no slot holds {model.digest[:12]}: {_held(slots)}")
         return self.slots.readiness(slot, self._identify)
 
-    def _fill(self, split: Split, route: _Route, slots: tuple[Slot, Slot]) -> None:
+    def _fill(self, split: Split, route: _Route, both: tuple[Slot, Slot]) -> None:
         """Have the slots hold and run the models of a split; one step of it where that takes several."""
+        slots = [slot for slot in both if not slot.missing]
         of = {slot.digest: slot for slot in slots if slot.digest}
         servers = max(1, of[split.champion.digest].wanted if split.champion.digest in of else 1)
         named = [model for model in (split.champion, split.canary, split.warm) if model is not None]
@@ -240,10 +244,11 @@ class HttpRoute:
         return True
 
 
-def _weights(split: Split, slots: tuple[Slot, Slot]) -> dict[str, int]:
-    """Of each slot. Raises ValueError for a model with traffic that no slot holds."""
+def _weights(split: Split, slots: tuple[Slot, Slot], now: dict[str, int]) -> dict[str, int]:
+    """Of each slot. Of two that hold one model, the one with the larger weight now goes on serving it. Raises
+    ValueError for a model with traffic that no slot holds."""
     weights = {slot.name: 0 for slot in slots}
-    of = {slot.digest: slot.name for slot in slots if slot.digest}
+    of = {slot.digest: slot.name for slot in sorted(slots, key=lambda each: now[each.name]) if slot.digest}
     for model, weight in ((split.champion, split.champion_weight), (split.canary, split.canary_weight)):
         if model is None or not weight:
             continue
