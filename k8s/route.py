@@ -159,15 +159,24 @@ class HttpRoute:
                 continue
             if (slot := of.get(model.digest)) is None:
                 free = [each for each in slots if each.digest not in {one.digest for one in named}]
-                free = [each for each in free if not each.digest or not route.weights[each.name]]
+                free = [each for each in free if not each.digest or self._is_idle(each, route)]
                 if free:
                     self._load(min(free, key=lambda each: bool(each.digest)), model, servers)
             elif not slot.wanted:
                 self.slots.scale(slot.name, servers)
         for slot in slots:
-            idle = not route.weights[slot.name] and not route.unsettled
-            if slot.digest and slot.wanted and idle and slot.digest not in {model.digest for model in named}:
+            if (
+                slot.digest
+                and slot.wanted
+                and self._is_idle(slot, route)
+                and slot.digest not in {model.digest for model in named}
+            ):
                 self.slots.scale(slot.name, 0)
+
+    @staticmethod
+    def _is_idle(slot: Slot, route: _Route) -> bool:
+        """Whether the gateways have taken its weight away."""
+        return not route.weights[slot.name] and not route.unsettled
 
     def _load(self, slot: Slot, model: ModelRef, servers: int) -> None:
         if not self.slots.load(slot, ModelRef(uri=self._location(model), digest=model.digest)):

@@ -308,8 +308,13 @@ def local(model: ModelRef) -> ModelRef:
 
 
 def test_a_candidate_is_loaded_into_the_free_slot(slotted: SlottedCluster) -> None:
-    port, wanted = slotted.port(), split(0, epoch=1, other=local(C))
+    port, wanted = slotted.port(), split(0, epoch=2, other=local(C))
+    port.apply(split(5, epoch=1))
+    slotted.obey()
     slotted.scale("slot-a", 3)
+    port.apply(wanted)
+    assert slotted.wanted("slot-b") == 1, "the gateway may still send requests there"
+    slotted.obey()
     port.apply(wanted)
     assert slotted.wanted("slot-b") == 0 and "no slot holds cccccccccccc" in port.ready(C).reason
     port.apply(wanted)
