@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from k8s.client import ApiResource, KubernetesClient, Refused
-from k8s.slots import Identify, Slot, Slots, reached
+from k8s.slots import Identify, Slot, SlotPair, reached
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split, Unsettled
@@ -62,7 +62,7 @@ class HttpRoute:
         """`model_name`: what callers ask for. `identify`: tells what a slot serves by its fingerprint. `location`:
         where the slots load a model from (its export); raises ValueError where it is not there yet."""
         self._client, self._section, self._identify, self._location = client, section, identify, location
-        self.slots = Slots(client, section.namespace, (section.slot_a, section.slot_b), model_name)
+        self.slots = SlotPair(client, section.namespace, (section.slot_a, section.slot_b), model_name)
 
     def read(self) -> Split | Unsettled | None:
         """What the gateways route by; None when no rollout ever asked for anything.

@@ -45,7 +45,7 @@ class Slot(NamedTuple):
     """Which of its objects is not there."""
 
 
-class Slots:
+class SlotPair:
     """The slots of one namespace, by name."""
 
     def __init__(self, client: KubernetesClient, namespace: str, names: tuple[str, str], model_name: str) -> None:
