@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from k8s.client import ApiResource, KubernetesClient, Refused
-from k8s.slots import Identify, Slot, Slots, reached
+from k8s.slots import Identify, Slot, SlotPair, reached
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split, Unsettled
@@ -62,7 +62,7 @@ class HttpRoute:
         """`model_name`: what callers ask for. `identify`: tells what a slot serves by its fingerprint. `location`:
         where the slots load a model from (its export); raises ValueError where it is not there yet."""
         self._client, self._section, self._identify, self._location = client, section, identify, location
-        self.slots = Slots(client, section.namespace, (section.slot_a, section.slot_b), model_name)
+        self.slots = SlotPair(client, section.namespace, (section.slot_a, section.slot_b), model_name)
 
     def read(self) -> Split | Unsettled | None:
         """What the gateways route by; None when no rollout ever asked for anything.
@@ -70,6 +70,7 @@ class HttpRoute:
         Raises ValueError for a route or slots that are not as this project ships them, OSError when nobody answers.
         """
         route, slots = self._route(), self.slots.read()
+        self.slots.check(slots)
         if not route.epoch:
             return None
         if route.unsettled:
@@ -120,10 +121,12 @@ class HttpRoute:
             route, slots = self._route(), self.slots.read()
             if route.epoch > split.epoch:
                 return
+            if split.canary_weight:  # the way back needs the champion's slot alone
+                self.slots.check(slots)
             if split.champion.digest not in {slot.digest for slot in slots}:  # the first of a deployment
                 self._fill(split, route, slots)
                 slots = self.slots.read()
-            weights = _weights(split, slots)
+            weights = _weights(split, slots, route.weights)
             wanted = (split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
             if (route.rollout, route.epoch, route.champion, route.canary, route.weights) == (*wanted, weights):
                 self._fill(split, route, slots)
@@ -145,8 +148,9 @@ class HttpRoute:
             return Readiness(served_digest="", replicas=0, reason=f"no slot holds {model.digest[:12]}: {_held(slots)}")
         return self.slots.readiness(slot, self._identify)
 
-    def _fill(self, split: Split, route: _Route, slots: tuple[Slot, Slot]) -> None:
+    def _fill(self, split: Split, route: _Route, both: tuple[Slot, Slot]) -> None:
         """Have the slots hold and run the models of a split; one step of it where that takes several."""
+        slots = [slot for slot in both if not slot.missing]
         of = {slot.digest: slot for slot in slots if slot.digest}
         servers = max(1, of[split.champion.digest].wanted if split.champion.digest in of else 1)
         named = [model for model in (split.champion, split.canary, split.warm) if model is not None]
@@ -155,15 +159,24 @@ class HttpRoute:
                 continue
             if (slot := of.get(model.digest)) is None:
                 free = [each for each in slots if each.digest not in {one.digest for one in named}]
-                free = [each for each in free if not each.digest or not route.weights[each.name]]
+                free = [each for each in free if not each.digest or self._is_idle(each, route)]
                 if free:
                     self._load(min(free, key=lambda each: bool(each.digest)), model, servers)
             elif not slot.wanted:
                 self.slots.scale(slot.name, servers)
         for slot in slots:
-            idle = not route.weights[slot.name] and not route.unsettled
-            if slot.digest and slot.wanted and idle and slot.digest not in {model.digest for model in named}:
+            if (
+                slot.digest
+                and slot.wanted
+                and self._is_idle(slot, route)
+                and slot.digest not in {model.digest for model in named}
+            ):
                 self.slots.scale(slot.name, 0)
+
+    @staticmethod
+    def _is_idle(slot: Slot, route: _Route) -> bool:
+        """Whether the gateways have taken its weight away."""
+        return not route.weights[slot.name] and not route.unsettled
 
     def _load(self, slot: Slot, model: ModelRef, servers: int) -> None:
         if not self.slots.load(slot, ModelRef(uri=self._location(model), digest=model.digest)):
@@ -240,10 +253,11 @@ class HttpRoute:
         return True
 
 
-def _weights(split: Split, slots: tuple[Slot, Slot]) -> dict[str, int]:
-    """Of each slot. Raises ValueError for a model with traffic that no slot holds."""
+def _weights(split: Split, slots: tuple[Slot, Slot], now: dict[str, int]) -> dict[str, int]:
+    """Of each slot. Of two that hold one model, the one with the larger weight now goes on serving it. Raises
+    ValueError for a model with traffic that no slot holds."""
     weights = {slot.name: 0 for slot in slots}
-    of = {slot.digest: slot.name for slot in slots if slot.digest}
+    of = {slot.digest: slot.name for slot in sorted(slots, key=lambda each: now[each.name]) if slot.digest}
     for model, weight in ((split.champion, split.champion_weight), (split.canary, split.canary_weight)):
         if model is None or not weight:
             continue

@@ -41,9 +41,11 @@ class Slot(NamedTuple):
     """Pods that it has, ready or not."""
     ready: int
     """Pods that are ready; 0 while the Deployment lags behind its own change."""
+    missing: str = ""
+    """Which of its objects is not there."""
 
 
-class Slots:
+class SlotPair:
     """The slots of one namespace, by name."""
 
     def __init__(self, client: KubernetesClient, namespace: str, names: tuple[str, str], model_name: str) -> None:
@@ -51,14 +53,24 @@ class Slots:
         self._client, self._namespace, self.names, self._model_name = client, namespace, names, model_name
 
     def read(self) -> tuple[Slot, Slot]:
-        """Both. Raises ValueError when one is missing or both hold one model, OSError when nobody answers."""
+        """Both, whatever is wrong with them. Raises OSError when nobody answers, ValueError where it is refused."""
         first, second = (self._slot(name) for name in self.names)
+        return first, second
+
+    def check(self, slots: tuple[Slot, Slot]) -> None:
+        """Raise ValueError when one is missing or both hold one model."""
+        first, second = slots
+        for slot in slots:
+            if slot.missing:
+                raise ValueError(
+                    f"There is no {slot.missing} {slot.name} in namespace {self._namespace}. Apply "
+                    "k8s/manifests/bases/serving, or name the slots in rollout.traffic."
+                )
         if first.digest and first.digest == second.digest:
             raise ValueError(
                 f"{first.name} and {second.name} both hold model {first.digest[:12]}, and the arms cannot be told "
                 f"apart. Give ConfigMap {self._namespace}/{second.name} another one."
             )
-        return first, second
 
     def load(self, slot: Slot, model: ModelRef) -> str:
         """Have the slot's next pods load the model from its uri. Returns what that waits for, "" when it is done.
@@ -97,27 +109,23 @@ class Slots:
 
     def _slot(self, name: str) -> Slot:
         config, deployment = self._get(CONFIG_MAP, name), self._get(DEPLOYMENT, name)
-        data: dict[str, str] = config.get("data") or {}
-        status: dict[str, Any] = deployment.get("status") or {}
-        current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+        data: dict[str, str] = (config or {}).get("data") or {}
+        status: dict[str, Any] = (deployment or {}).get("status") or {}
+        generation = deployment["metadata"].get("generation", 0) if deployment else 0
+        lags = status.get("observedGeneration", 0) < generation
         return Slot(
             name=name,
             uri=data.get(URI, ""),
             digest=data.get(DIGEST, ""),
-            version=config["metadata"]["resourceVersion"],
-            wanted=int(deployment["spec"].get("replicas", 1)),
+            version=config["metadata"]["resourceVersion"] if config else "",
+            wanted=int(deployment["spec"].get("replicas", 1)) if deployment else 0,
             pods=int(status.get("replicas", 0)),
-            ready=int(status.get("readyReplicas", 0)) if current else 0,
+            ready=0 if lags else int(status.get("readyReplicas", 0)),
+            missing="deployment" if deployment is None else "configmap" if config is None else "",
         )
 
-    def _get(self, resource: ApiResource, name: str) -> dict[str, Any]:
-        obj = reached(lambda: self._client.get(resource, self._namespace, name))
-        if obj is None:
-            raise ValueError(
-                f"There is no {resource.plural[:-1]} {name} in namespace {self._namespace}. Apply "
-                "k8s/manifests/bases/serving, or name the slots in rollout.traffic."
-            )
-        return obj
+    def _get(self, resource: ApiResource, name: str) -> dict[str, Any] | None:
+        return reached(lambda: self._client.get(resource, self._namespace, name))
 
     def _patch(self, resource: ApiResource, name: str, operations: list[dict[str, Any]], subresource: str = "") -> None:
         reached(lambda: self._client.patch(resource, self._namespace, name, operations, subresource))

@@ -94,7 +94,7 @@ class ProductionQuality:
         traces, newest = self._between(since, request.now)
         of = {trace.trace_id: arms.get(version_of(trace, self._model_name)) for trace in traces}
         seen: dict[Arm, list[Trace]] = {arm: [t for t in traces if of[t.trace_id] == arm] for arm in arms.values()}
-        rows: dict[Arm, list[_Graded]] = {arm: self._graded(seen[arm], request.now) for arm in seen}
+        rows: dict[Arm, list[_RewardedAnswer]] = {arm: self._graded(seen[arm], request.now) for arm in seen}
         until = min((*(_complete(graded, newest) for graded in rows.values()), request.now))
         counts = {arm: _counts([row for row in graded if row.at <= until]) for arm, graded in rows.items()}
         shares = [len(self._admitted(each, request.now)) / len(each) if each else 1.0 for each in seen.values()]
@@ -147,7 +147,7 @@ class ProductionQuality:
         checked, reasons = check(batch, rules)
         return [row for row, reason in zip(checked.to_pylist(), reasons, strict=True) if reason is None]
 
-    def _graded(self, traces: Sequence[Trace], now: float) -> list[_Graded]:
+    def _graded(self, traces: Sequence[Trace], now: float) -> list[_RewardedAnswer]:
         """In the order of time, without those that nothing can grade."""
         rows = self._admitted(traces, now)
         settings = self._rewards.feedback
@@ -156,7 +156,7 @@ class ProductionQuality:
         findings = self._label(held)
         assert len(findings) == len(held), "every answer gets a label or a reason"
         graded = [
-            _Graded(_utc(sample.timestamp).timestamp(), finding.value)
+            _RewardedAnswer(_utc(sample.timestamp).timestamp(), finding.value)
             for sample, finding in zip(held, findings, strict=True)
             if finding.reason != NO_SIGNAL
         ]
@@ -199,7 +199,7 @@ class GradedLooks:
         return seen.model_copy(update={**arms, "graded_until": quality.graded_until})
 
 
-class _Graded(NamedTuple):
+class _RewardedAnswer(NamedTuple):
     """An answer that should have a grade, and its reward once it has one."""
 
     at: float
@@ -212,12 +212,12 @@ class _Unread:
     def update(self, data: bytes, /) -> None: ...
 
 
-def _counts(graded: Sequence[_Graded]) -> UnitCounts:
+def _counts(graded: Sequence[_RewardedAnswer]) -> UnitCounts:
     rewards = [each.reward for each in graded if each.reward is not None]
     return UnitCounts(graded=len(rewards), correct=sum(rewards), ungraded=len(graded) - len(rewards))
 
 
-def _complete(graded: Sequence[_Graded], until: float) -> float:
+def _complete(graded: Sequence[_RewardedAnswer], until: float) -> float:
     """Until when at least 95% of one arm's answers have a grade; `until` where all together have."""
     done = list(accumulate(int(each.reward is not None) for each in graded))
     for count in range(len(graded), 0, -1):

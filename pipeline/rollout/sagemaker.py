@@ -37,7 +37,7 @@ class _Variant(NamedTuple):
     instances: int
 
 
-class _Endpoint(NamedTuple):
+class _VariantPair(NamedTuple):
     """The endpoint and its tags."""
 
     arn: str
@@ -162,7 +162,7 @@ class SagemakerEndpoint:
         wrong = "" if served == model.digest else f"{variant.name} serves {served[:12]}, not {model.digest[:12]}"
         return Readiness(served_digest=served, replicas=variant.instances, reason=wrong)
 
-    def _endpoint(self) -> _Endpoint:
+    def _endpoint(self) -> _VariantPair:
         """Raises ValueError unless it has the two variants of the recipe, each with a model of its own."""
         name, slots = self._section.endpoint, (self._section.slot_a, self._section.slot_b)
         row = _asked(lambda: self._client.describe_endpoint(EndpointName=name))
@@ -176,7 +176,7 @@ class SagemakerEndpoint:
         if len(set(digests)) < len(digests):
             raise ValueError(f"Both variants of {name} hold model {digests[0][:12]}. Give one of them another.")
         tags = _asked(lambda: self._client.list_tags(ResourceArn=row["EndpointArn"]))["Tags"]
-        return _Endpoint(row["EndpointArn"], row["EndpointStatus"], variants, {t["Key"]: t["Value"] for t in tags})
+        return _VariantPair(row["EndpointArn"], row["EndpointStatus"], variants, {t["Key"]: t["Value"] for t in tags})
 
     def _variant(self, row: dict[str, Any], model: str) -> _Variant:
         container = _asked(lambda: self._client.describe_model(ModelName=model)).get("PrimaryContainer", {})

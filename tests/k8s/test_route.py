@@ -201,6 +201,7 @@ FOREIGN: dict[str, tuple[Callable[[SlottedCluster], object], str]] = {
     "no champion": (without("champion"), "has no annotation preference-tuning/champion"),
     "no route": (lambda s: s.server.storage.delete("HTTPRoute", SPACE, "model"), "no HTTPRoute serving/model"),
     "no slot": (lambda s: s.server.storage.delete("ConfigMap", SPACE, "slot-b"), "no configmap slot-b"),
+    "no deployment": (lambda s: s.server.storage.delete("Deployment", SPACE, "slot-b"), "no deployment slot-b"),
     "one model in both": (lambda s: s.hold("slot-b", A), "slot-a and slot-b both hold model aaaaaaaaaaaa"),
 }
 
@@ -216,6 +217,21 @@ def test_a_route_that_is_not_as_shipped_is_refused(slotted: SlottedCluster, case
     with pytest.raises(ValueError, match=words):
         slotted.port().apply(split(25, epoch=2))
     assert slotted.server.count("patch") == patches
+
+
+LOST: dict[str, Callable[[SlottedCluster], object]] = {
+    "no slot": lambda s: s.server.storage.delete("ConfigMap", SPACE, "slot-b"),
+    "no deployment": lambda s: s.server.storage.delete("Deployment", SPACE, "slot-b"),
+    "one model in both": lambda s: s.hold("slot-b", A),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_the_way_back_needs_the_champions_slot_alone(slotted: SlottedCluster, case: str) -> None:
+    slotted.port().apply(split(5, epoch=1))
+    LOST[case](slotted)
+    slotted.port().apply(split(0, epoch=2))
+    assert slotted.weights() == {"slot-a": 100, "slot-b": 0}
 
 
 def test_pools_of_the_inference_extension_are_backends(slotted: SlottedCluster) -> None:
@@ -292,8 +308,13 @@ def local(model: ModelRef) -> ModelRef:
 
 
 def test_a_candidate_is_loaded_into_the_free_slot(slotted: SlottedCluster) -> None:
-    port, wanted = slotted.port(), split(0, epoch=1, other=local(C))
+    port, wanted = slotted.port(), split(0, epoch=2, other=local(C))
+    port.apply(split(5, epoch=1))
+    slotted.obey()
     slotted.scale("slot-a", 3)
+    port.apply(wanted)
+    assert slotted.wanted("slot-b") == 1, "the gateway may still send requests there"
+    slotted.obey()
     port.apply(wanted)
     assert slotted.wanted("slot-b") == 0 and "no slot holds cccccccccccc" in port.ready(C).reason
     port.apply(wanted)
