@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple, assert_never
 
-from pipeline.rollout.advance import awaited, shortfall, wanted_graded
+from pipeline.rollout.advance import awaited, shortfall, wanted_pairs
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.doubt import doubt, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
@@ -125,7 +125,7 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
         return look.harm
     if router.lowered_to is not None:
         return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
-    return _missed(state, look.slot.reason or router.reason, look=look.result)
+    return _missed(state, look.slot.reason or router.reason, look=None if router.differs else look.result)
 
 
 def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
@@ -139,9 +139,9 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
     if router.lowered_to is not None:
         return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
     if router.raised and state.raised >= MAX_RAISED:
-        return RolloutStep(Phase.HELD, router.reason, look=look.result, missed=True, raised=True)
-    if reason := router.reason or look.blind:
-        return _missed(state, reason, look=look.result)._replace(
+        return RolloutStep(Phase.HELD, router.reason, missed=True, raised=True)
+    if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
+        return _missed(state, reason, look=None if router.differs else look.result)._replace(
             unready=look.slot.down, raised=router.raised, behind=look.behind
         )
     if look.result is None:  # nothing new since it was looked at
@@ -203,8 +203,7 @@ def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutSt
 def _shadowed(proposal: Proposal, look: LookResult) -> RolloutStep:
     """Copies are paired with the champion's answers to the same requests; nobody waits for a dwell."""
     policy, evidence = proposal.policy, look.evidence
-    share = policy.shadow_share / (1 + policy.shadow_share)
-    wanted = wanted_graded(evidence, policy, max(1, round(100 * share)))
+    wanted = wanted_pairs(evidence, policy) if policy.gradable else 0
     if evidence.canary.graded < wanted or not evidence.canary.requests:
         reason = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"
         return RolloutStep(Phase.SHADOWING, reason, look=look)
@@ -284,6 +283,8 @@ class _Router(NamedTuple):
 
     reason: str = ""
     """Why that is not in force; "" when it is."""
+    differs: bool = False
+    """Another split is in force, or none."""
     lowered_to: int | None = None
     raised: bool = False
 
@@ -295,19 +296,19 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
     except Exception as error:  # boundary: any router; who cannot be read has not confirmed anything
         return _Router(f"the router cannot be read: {error}")
     if not isinstance(read, Split):
-        return _Router(f"the router is not settled: {read.reason}" if read else "the router has no split")
+        return _Router(f"the router is not settled: {read.reason}" if read else "the router has no split", True)
     if read.rollout != wanted.rollout:
-        return _Router(f"the router has the split of rollout {read.rollout}")
+        return _Router(f"the router has the split of rollout {read.rollout}", True)
     if wanted.canary_weight and read.expires_at is not None and read.expires_at <= now:
-        return _Router("the router's lease ran out: the champion served alone")
+        return _Router("the router's lease ran out: the champion served alone", True)
     if read.routes_like(wanted):
         return _Router()
     reason = f"the router reads {read.canary_weight}%, not {wanted.canary_weight}%"
     if lowered_by_hand(read, state, wanted):
-        return _Router(f"{reason}: somebody took requests from the canary", lowered_to=read.canary_weight)
+        return _Router(f"{reason}: somebody took requests from the canary", differs=True, lowered_to=read.canary_weight)
     if read.canary_weight > wanted.canary_weight and state.phase is not Phase.SHIFTING:
-        return _Router(f"{reason}: somebody gave the canary more", raised=True)
-    return _Router(reason)
+        return _Router(f"{reason}: somebody gave the canary more", differs=True, raised=True)
+    return _Router(reason, differs=True)
 
 
 def _missed(state: RolloutState, reason: str, *, look: LookResult | None = None, most: int = MAX_MISSES) -> RolloutStep:

@@ -122,11 +122,12 @@ def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
             return {**anew, "offered": True, "since": event.at}
         case Phase.SHIFTING if event.missed:
             return {}
-        case Phase.SHIFTING if resumed:  # harm goes on being proven, the share of the traffic is seen anew
-            return {**anew, "offered": True, "evidence": state.evidence.resumed()}
         case Phase.SHIFTING:
+            asked = {**anew, "offered": True, "left_weight": state.canary_weight}
+            if resumed:  # harm goes on being proven, the share of the traffic is seen anew
+                return {**asked, "evidence": state.evidence.resumed()}
             seen = event.look.evidence if event.look else state.evidence
-            return {**anew, "offered": True, "evidence": seen.fresh(), "tally": ""}
+            return {**asked, "evidence": seen.fresh(), "tally": ""}
         case Phase.OBSERVING:
             return {**anew, "settled": event.stage, "since": event.at, "evidence": state.evidence.resumed()}
         case Phase.GATED | Phase.APPROVED:

@@ -109,8 +109,9 @@ def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None
     if lowered_by_hand(read, state, wanted):
         return
     reason = slot_of(router, wanted.canary).reason if wanted.canary and wanted.canary_weight > weight_now else ""
-    if reason:  # asked for without more requests, so that its slot loads it
-        wanted = wanted.model_copy(update={"canary_weight": weight_now, "champion_weight": 100 - weight_now})
+    if reason:  # asked for without more requests, so that its slot loads it; what it waits for is still to be asked for
+        waiting = {"epoch": state.turn - 1, "canary_weight": weight_now, "champion_weight": 100 - weight_now}
+        wanted = wanted.model_copy(update=waiting)
     if read != wanted:
         router.apply(wanted)
     if reason:
@@ -128,7 +129,7 @@ def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted:
     if not isinstance(read, Split) or read.rollout != wanted.rollout or read.canary_weight >= wanted.canary_weight:
         return False
     if state.phase is Phase.SHIFTING:  # what it asked for last may not be in force yet
-        return read.epoch >= state.turn or read.canary_weight < state.settled_weight
+        return read.epoch >= state.turn or read.canary_weight < state.left_weight
     return True
 
 
@@ -180,6 +181,6 @@ def audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | None
         case Phase.SUPERSEDED:
             return "decision", "supersede"
         case Phase.SHIFTING if before is not Phase.HELD:
-            return "decision", f"stage {event.stage}"
+            return "weight", "raise"
         case _:
             return None

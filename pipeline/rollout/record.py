@@ -204,6 +204,8 @@ class RolloutState(Record):
     """Last stage whose weight was read back; -1 before the first."""
     held_weight: int = 0
     """Percent on the canary while it is held."""
+    left_weight: int = 0
+    """Percent on the canary that was in force when its stage was last asked for."""
     offered: bool = False
     """The router was asked for traffic to the canary, or for a copy of it."""
     proposal: Proposal | None = None

@@ -4,9 +4,10 @@ from dataclasses import replace
 import pytest
 
 from pipeline.demo import MODEL_DIR
-from pipeline.rollout.controller import is_intact, tick
+from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import abort, resume
-from pipeline.rollout.policy import ArmMetrics
+from pipeline.rollout.evidence import ArmLook, UnitCounts
+from pipeline.rollout.ports import is_intact
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase
 from pipeline.storage import ModelRef, model_ref
@@ -20,7 +21,7 @@ def test_good_canary_takes_every_weight_and_becomes_champion(world):
     for _ in range(30):  # twice as many as it takes
         world.tick(50.0)
         weights += [world.weight()] if world.weight() != weights[-1] else []
-    assert weights == [0, 5, 25, 100, 0]  # at last the candidate is the champion and there is no canary
+    assert weights == [0, 5, 25, 95, 0]  # at last the candidate is the champion and there is no canary
     split = world.router.read()
     assert (split.champion, split.champion_weight, split.canary) == (model("new"), 100, None)
     result = champion(world.store, NAME)
@@ -64,10 +65,12 @@ def test_a_window_shorter_than_the_gap_counts_for_its_own_length(world):
     "spoil",
     [
         lambda look: None,
-        lambda look: look.model_copy(update={"canary": look.canary.model_copy(update={"correct": float("nan")})}),
+        lambda look: look.model_copy(
+            update={"canary": ArmLook(units={"": UnitCounts(requests=1, correct=float("nan"))})}
+        ),
         lambda look: look.model_copy(update={"window_end": look.window_end + 1}),
         lambda look: look.model_copy(update={"window_start": look.window_start - 1}),
-        lambda look: look.model_copy(update={"canary": ArmMetrics()}),
+        lambda look: look.model_copy(update={"canary": ArmLook(units={"user": UnitCounts()})}),
         lambda look: 1 / 0,
     ],
 )
@@ -95,7 +98,7 @@ def test_too_little_traffic_waits_and_never_advances(world):
 
 
 @pytest.mark.parametrize(
-    "harm", [{"quality": 0.4}, {"error_rate": 0.5}, {"p99": 2.0}], ids=["quality", "errors", "latency"]
+    "harm", [{"quality": 0.4}, {"error_rate": 0.5}, {"seconds": 2.0}], ids=["quality", "errors", "latency"]
 )
 def test_harm_takes_the_canary_to_zero_and_quarantines_it(world, harm):
     world.metrics.canary = harm
@@ -107,10 +110,10 @@ def test_harm_takes_the_canary_to_zero_and_quarantines_it(world, harm):
 
 
 def test_a_drop_that_is_not_proven_holds_at_the_advance_test(world):
-    world.metrics.canary = {"quality": 0.64}
+    world.metrics.canary = {"quality": 0.66}
     world.propose("new")
     state = world.tick_until("held")
-    assert "though not proven" in state.reason
+    assert "not proven to be less" in state.reason
     assert (world.weight(), state.stage) == (5, 0)
 
 
@@ -130,7 +133,7 @@ def test_a_held_rollout_never_raises_its_weight(world):
     for _ in range(30):
         world.tick(200.0)
     assert (world.state.phase, world.weight(), world.state.reason) == (Phase.HELD, 5, reason)
-    assert world.state.evidence.canary.graded == 30 * 75
+    assert world.state.evidence.canary.graded == 30 * 2000
 
 
 def test_router_that_does_not_obey_is_not_observed(world):
@@ -237,7 +240,7 @@ def test_a_slower_clock_does_not_turn_back_what_was_watched(world):
     world.tick_until("observing")
     world.tick(10.0)
     split = world.router.read()
-    world.router.apply(split.model_copy(update={"canary_weight": 0, "champion_weight": 100}))
+    world.router.apply(split.model_copy(update={"canary_weight": 50, "champion_weight": 50}))
     watched = world.state.watched_until
     world.tick(-5.0)
     assert (world.state.misses, world.state.watched_until) == (1, watched)

@@ -4,7 +4,7 @@ from pipeline import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, abort, decide, resume
 from pipeline.rollout.record import Phase, read_events
-from tests.pipeline.rollout.conftest import NAME, World
+from tests.pipeline.rollout.conftest import NAME, POLICY, World
 
 
 def decided(world: World, action: str, rollout: str = "", reason: str = "a reason", by: str = "operator"):
@@ -30,10 +30,14 @@ def test_an_abort_has_moved_the_traffic_when_it_returns(world, phase):
 
 
 def test_after_an_abort_the_next_candidate_is_let_in(world):
-    held(world)
+    world.propose("new")
+    while (world.state.phase, world.state.stage) != (Phase.OBSERVING, 1):
+        world.tick(50.0)
+    world.metrics.spoil = lambda look: None
+    world.tick_until("held")
     waiting = world.propose("next", number=2, data="later")
     assert waiting.waits
-    assert "held: no metrics. Resume or abort it: python -m jobs.rollout status" in waiting.refused
+    assert "held at 25%: no metrics. Resume or abort it: python -m jobs.rollout status" in waiting.refused
     decided(world, "abort")
     assert world.propose("next", number=2, data="later").state.phase is Phase.PROPOSED
 
@@ -65,7 +69,7 @@ def test_a_resume_keeps_the_evidence_and_starts_the_dwell_over(world):
     world.metrics.spoil = lambda look: None
     world.tick_until("held")
     before = world.state.evidence
-    assert before.canary.graded == 75
+    assert before.canary.graded == 2000
     decided(world, "resume")
     assert (world.state.evidence.canary, world.state.evidence.champion) == (before.canary, before.champion)
     assert (world.state.dwell_s, world.state.misses) == (0.0, 0)
@@ -75,9 +79,9 @@ def test_a_resume_keeps_the_evidence_and_starts_the_dwell_over(world):
 
 def test_harm_goes_on_being_proven_across_a_resume(world):
     """A stage of 150 canary requests proves nothing alone; a resume after each must not make it start from nothing."""
-    world.metrics.canary = {"quality": 0.6}
-    world.propose("bad")
-    assert "though not proven" in world.tick_until("held").reason
+    world.metrics.canary, world.metrics.requests = {"quality": 0.6}, 1500
+    world.propose("bad", policy=POLICY.model_copy(update={"min_canary_requests": 50}))
+    assert "not proven to be less" in world.tick_until("held").reason
     while world.tick_until("held", "rolled_back").phase is Phase.HELD and world.now < 5000.0:
         decided(world, "resume")
     assert world.state.phase is Phase.ROLLED_BACK
@@ -148,10 +152,11 @@ def test_who_decided_and_why_is_in_event_and_audit_log(world):
 def test_a_decision_whose_process_died_is_audited_later(world):
     held(world)
     resume(world.store, NAME, "metrics are back", world.now, "operator")
-    assert not list(audit.entries(world.store))
+    assert all(e.kind != "decision" for e in audit.entries(world.store))
     world.tick(1.0)
     world.tick(1.0)
-    assert [(e.kind, e.detail["by"]) for e in audit.entries(world.store)] == [("decision", "operator")]
+    written = [(e.kind, e.detail["by"]) for e in audit.entries(world.store)]
+    assert written.count(("decision", "operator")) == 1
 
 
 def test_an_abort_that_is_not_obeyed_is_taken_on_by_the_next_one(world):

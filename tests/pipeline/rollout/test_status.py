@@ -9,7 +9,7 @@ from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over
 
 def shown(world: World) -> RolloutStatus:
     serving = champion(world.store, NAME) or ChampionState(model=BASE, version=0, promotions=0)
-    return status(NAME, serving, read_events(world.store, NAME), world.router.read())
+    return status(NAME, serving, read_events(world.store, NAME), world.router.read(), world.now)
 
 
 def test_without_a_rollout_it_says_who_serves(world):
@@ -33,11 +33,11 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
     assert (report.phase, report.since, report.stage, len(report.weights)) == (Phase.HELD, held_at, 0, 3)
     assert (report.weight, report.router) == (5, 5)
     assert report.canary is not None and report.champion is not None
-    assert (report.canary.requests, report.canary.errors, report.champion.requests) == (75, 0, 1425)
+    assert (report.canary.requests, report.canary.errors, report.champion.requests) == (2000, 0, 38_000)
     quality = report.canary.quality
     assert quality.low is not None and quality.high is not None
-    assert quality.low < 52 / 75 < quality.high
-    assert (report.dwell_s, report.wanted_dwell_s, report.wanted_graded) == (90.0, 100.0, 50)
+    assert quality.low < 0.7 < quality.high
+    assert (report.dwell_s, report.wanted_dwell_s, report.wanted_graded) == (90.0, 100.0, 1518)
     assert (report.reason, report.looks, report.last_look, report.last_look_at) == (
         "no metrics",
         5,
@@ -53,7 +53,7 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
         ("proposed", "files of both models"),
         ("gated", "first weight, 5%"),
         ("shifting", "router to read 5%"),
-        ("observing", "100 s with metrics and 50 graded"),
+        ("observing", "100 s with metrics and 1808 graded"),
         ("held", "resume or abort"),
     ],
 )
