@@ -76,15 +76,15 @@ def arm_rows(report: RolloutStatus) -> list[ArmRow]:
 def look_points(events: Sequence[RolloutEvent]) -> list[LookPoint]:
     """The looks of the latest rollout, for a plot."""
     points: list[LookPoint] = []
-    policy = None
+    policy, stage = None, 0
     for event in events:
         if event.proposal is not None:
-            points, policy = [], event.proposal.policy
-        if event.look is None or policy is None:
-            continue
-        evidence, weight = event.look.evidence, policy.weight_at(event.stage)
-        arms = (share_estimate(arm.quality, policy) for arm in (evidence.champion, evidence.canary))
-        points.append(LookPoint(event.at, weight, *arms))
+            points, policy, stage = [], event.proposal.policy, 0
+        if event.look is not None and policy is not None:
+            evidence, weight = event.look.evidence, policy.weight_at(stage)  # the look that ends a stage is of it
+            arms = (share_estimate(arm.quality, policy) for arm in (evidence.champion, evidence.canary))
+            points.append(LookPoint(event.at, weight, *arms))
+        stage = event.stage
     return points
 
 
