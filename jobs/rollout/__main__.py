@@ -5,7 +5,7 @@ import sys
 
 import jobs.rollout
 from assets.resources import deployment
-from jobs.rollout import COMMAND, FAILED, approve, decide, history, rollback, status, watch
+from jobs.rollout import COMMAND, FAILED, approve, decide, history, plan, rollback, status, watch
 
 
 def main(arguments: list[str]) -> int:
@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=COMMAND, description=jobs.rollout.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for module in (status, watch, history, approve, decide, rollback):
+    for module in (status, watch, plan, history, approve, decide, rollback):
         module.add_to(commands.add_parser)
     return parser
 

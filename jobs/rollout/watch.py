@@ -62,7 +62,7 @@ def screen(report: RolloutStatus | None, fault: str, width: int, height: int, no
     if fault:
         lines = [f"cannot be read now, this is how it was: {fault}"[:width], *lines]
     shown = lines if len(lines) < height else [*lines[: height - 2], "…"]
-    return HOME + "".join(f"{line}{REST_OF_LINE}\r\n" for line in shown) + BELOW
+    return HOME + "".join(f"{line}{REST_OF_LINE}\n" for line in shown) + BELOW
 
 
 def _watch(settings: Deployment, asked: argparse.Namespace) -> int:

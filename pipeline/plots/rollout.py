@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from pipeline.estimate import Estimate
@@ -25,11 +26,14 @@ def rollout_over_time(points: Sequence[LookPoint], title: str) -> bytes:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         for axes in (above, below):
             axes.spines[["top", "right"]].set_visible(False)
-        for name, colour, arm in (
-            ("champion", BLUE, [point.champion for point in points]),
-            ("canary", ORANGE, [point.canary for point in points]),
-        ):
-            _band(above, times, arm, colour, name)
+        # A stage begins with no evidence: what joins two stages would be nobody's figure.
+        for number, (_, stage) in enumerate(groupby(zip(times, points, strict=True), key=lambda each: each[1].weight)):
+            at, looks = zip(*stage, strict=True)
+            for name, colour, arm in (
+                ("champion", BLUE, [look.champion for look in looks]),
+                ("canary", ORANGE, [look.canary for look in looks]),
+            ):
+                _band(above, at, arm, colour, name if number == 0 else None)
         for before, time, point in zip(points, times[1:], points[1:], strict=False):
             if point.weight != before.weight:
                 above.axvline(time, color=LIGHT_GREY, linewidth=0.8, zorder=0)
@@ -42,7 +46,7 @@ def rollout_over_time(points: Sequence[LookPoint], title: str) -> bytes:
     return figure_png(draw, 8, 4.5)
 
 
-def _band(axes: Any, times: Sequence[float], arm: Sequence[Estimate], colour: str, name: str) -> None:
+def _band(axes: Any, times: Sequence[float], arm: Sequence[Estimate], colour: str, name: str | None) -> None:
     """A line through the values, and their intervals; a look that graded nothing leaves a gap."""
     missing = float("nan")
     values, lows, highs = (

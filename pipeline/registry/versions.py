@@ -134,6 +134,14 @@ def project(tracking_uri: str, state: RolloutState) -> None:
         raise ValueError(f"{candidate.name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
 
 
+def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
+    """Show a plot on the run of a version, in place of the one of that name before."""
+    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
+        file = Path(folder, f"{name}.png")
+        file.write_bytes(png)
+        _client(tracking_uri).log_artifact(run_id, str(file), "plots")
+
+
 def registered(tracking_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
     """The versions of `name` that came out of these iterations, in order."""
     model_versions = _client(tracking_uri).search_model_versions(f"name='{name}'")

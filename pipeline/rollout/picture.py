@@ -5,12 +5,13 @@ Owns the rows, their order and their figures. Refuses to know widths, colours an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from pipeline.estimate import Estimate
-from pipeline.rollout.record import TERMINAL, Phase
-from pipeline.rollout.status import ArmStatus, RolloutStatus
+from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent
+from pipeline.rollout.status import ArmStatus, RolloutStatus, share_estimate
 
 Progress = Literal["done", "now", "held", "undone", "next"]
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -70,6 +71,21 @@ def arm_rows(report: RolloutStatus) -> list[ArmRow]:
         rows.append(ArmRow("slow", _share(champion.slow), _share(canary.slow), f"over {report.slow_over_s:.3g} s"))
     rows.append(ArmRow("graded", _graded(champion), _graded(canary), "of what can be"))
     return rows
+
+
+def look_points(events: Sequence[RolloutEvent]) -> list[LookPoint]:
+    """The looks of the latest rollout, for a plot."""
+    points: list[LookPoint] = []
+    policy, stage = None, 0
+    for event in events:
+        if event.proposal is not None:
+            points, policy, stage = [], event.proposal.policy, 0
+        if event.look is not None and policy is not None:
+            evidence, weight = event.look.evidence, policy.weight_at(stage)  # the look that ends a stage is of it
+            arms = (share_estimate(arm.quality, policy) for arm in (evidence.champion, evidence.canary))
+            points.append(LookPoint(event.at, weight, *arms))
+        stage = event.stage
+    return points
 
 
 def sentences(report: RolloutStatus, now: float) -> list[Line]:

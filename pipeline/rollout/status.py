@@ -132,14 +132,14 @@ def _arm(counts: ArmSums, policy: RolloutPolicy) -> ArmStatus:
         requests=counts.requests,
         users=counts.users if policy.unit == "user" else None,
         graded=counts.graded,
-        quality=_estimate(counts.quality, policy),
+        quality=share_estimate(counts.quality, policy),
         errors=_share(counts.errors),
         slow=_share(counts.slow),
         labelled=_share(counts.coverage),
     )
 
 
-def _estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
+def share_estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
     """A share with its 95% interval, of users who come back; from 0 to 1 while too little is known."""
     if not ratio.trials:
         return Estimate(value=None, low=None, high=None, n=0)

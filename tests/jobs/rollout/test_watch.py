@@ -56,7 +56,7 @@ def test_a_screen_is_drawn_over_the_one_before() -> None:
     text = screen(report(), "", 80, 40, NOW)
     assert text.startswith("\x1b[H")
     assert text.endswith("\x1b[J")
-    assert text.count("\x1b[K\r\n") == text.count("\n")
+    assert text.count("\x1b[K\n") == text.count("\n")
 
 
 def test_a_screen_has_no_more_lines_than_the_terminal() -> None:

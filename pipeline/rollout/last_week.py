@@ -1,0 +1,67 @@
+"""Last week's traffic as a plan and the A/A test want it, out of what the newest iteration governed and labelled.
+
+An answer is right as production's answers are graded: by its reference, else by a judge's 4 or 5. Refuses to see what
+the gates did not admit: requests that failed, and users who gave no consent, are in neither table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from pipeline.rewards.verifiers.outcome import Outcome
+from pipeline.rollout.aa import ServedRequest
+from pipeline.rollout.evidence import UnitCounts
+
+WEEK_S = 7 * 86_400.0
+LABEL_COLUMNS = ("trace_id", "observation_id", "timestamp", "user_id", "outcome", "judge")
+CALL_COLUMNS = ("trace_id", "observation_id", "latency_s")
+GOOD = 0.75
+"""A judge's 4, in [0, 1]."""
+_CHECKED: Mapping[str, float] = {each.value: each.score for each in Outcome if each.score is not None}
+
+
+def last_week(labels: pa.Table, calls: pa.Table) -> list[ServedRequest]:
+    """The requests of the seven days up to the newest. `labels` has LABEL_COLUMNS, `calls` CALL_COLUMNS."""
+    seconds = {(row["trace_id"], row["observation_id"]): row["latency_s"] for row in calls.to_pylist()}
+    rows = labels.to_pylist()
+    newest = max((row["timestamp"].timestamp() for row in rows), default=0.0)
+    return [
+        ServedRequest(
+            unit=row["user_id"],
+            at=row["timestamp"].timestamp(),
+            latency_s=seconds.get((row["trace_id"], row["observation_id"])) or 0.0,
+            grade=_grade(row),
+        )
+        for row in rows
+        if newest - row["timestamp"].timestamp() < WEEK_S
+    ]
+
+
+def units_of(requests: Iterable[ServedRequest]) -> list[UnitCounts]:
+    """What each user did."""
+    units: dict[str, UnitCounts] = {}
+    for each in requests:
+        before = units.get(each.unit, UnitCounts())
+        right = each.grade == "right"
+        units[each.unit] = before.model_copy(
+            update={
+                "requests": before.requests + 1,
+                "graded": before.graded + (right or each.grade == "wrong"),
+                "correct": before.correct + right,
+            }
+        )
+    return list(units.values())
+
+
+def days_of(requests: Sequence[ServedRequest]) -> float:
+    """Days that the requests cover, one at the least."""
+    return max(1.0, (max(each.at for each in requests) - min(each.at for each in requests)) / 86_400)
+
+
+def _grade(row: Mapping[str, Any]) -> Literal["right", "wrong", "none"]:
+    judged: float | None = row["judge"]
+    score = _CHECKED.get(row["outcome"], judged)
+    return "none" if score is None else "right" if score >= GOOD else "wrong"
