@@ -15,30 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from pipeline.demo.task import WORDS, Problem, pretraining_pairs, problems
+from pipeline.demo.tiny import END, PAD, optimise, untrained, word_tokenizer
 
 STEPS = 4000
 BATCH = 32
-WARMUP = 20
 LEARNING_RATE = 3e-3
 MAX_NEW_TOKENS = 28
 """The longest solution in tokens, with room to spare."""
-
-PAD, UNK, START, END = SPECIAL_TOKENS = ("<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>")
-
-# Turns are separated by a line break, not ended by one, so that a conversation ends with the token that ends an answer.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{% if not loop.first %}{{ '\n' }}{% endif %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '\n<|im_start|>assistant\n' }}{% endif %}"
-)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -47,79 +34,29 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     Text of printable ASCII, tabs and line breaks survives encoding and decoding; any other character is unknown.
     """
     words = (*WORDS, "system", "user", "assistant")
-    tokens = [*SPECIAL_TOKENS, "####", *string.printable[:-2], *words, *(f" {word}" for word in words)]
-    ids = {token: index for index, token in enumerate(dict.fromkeys(tokens))}  # `a` is a word and a character
-    tokenizer = Tokenizer(WordLevel(ids, unk_token=UNK))
-    tokenizer.pre_tokenizer = Split(Regex(rf" ?\b(?:{'|'.join(words)})\b|####|[\s\S]"), behavior="isolated")
-    tokenizer.decoder = Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token=UNK,
-        pad_token=PAD,
-        eos_token=END,
-        additional_special_tokens=[START],
-        padding_side="left",
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=1024,
-    )
+    tokens = ["####", *string.printable[:-2], *words, *(f" {word}" for word in words)]  # `a` is a word and a character
+    return word_tokenizer(tokens, rf" ?\b(?:{'|'.join(words)})\b|####|[\s\S]")
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     """An untrained model of about half a million parameters, drawn from torch's current random state."""
-    ids = tokenizer.get_vocab()
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=96,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            head_dim=32,
-            intermediate_size=384,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=ids[END],
-            pad_token_id=ids[PAD],
-        )
-    )
-    model.generation_config = GenerationConfig(
-        do_sample=True, temperature=1.0, eos_token_id=ids[END], pad_token_id=ids[PAD]
-    )
-    return model
+    return untrained(tokenizer, intermediate_size=384)
 
 
 def pretrain(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]], log_every: int = 100
 ) -> None:
-    """One pass over (prompt, completion) texts in batches of 32: Muon on the hidden matrices, AdamW on the rest."""
-    hidden = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers = [
-        torch.optim.Muon(hidden, lr=LEARNING_RATE, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=LEARNING_RATE),
-    ]
-    steps = len(pairs) // BATCH
+    """One pass over (prompt, completion) texts in batches of 32."""
+    steps, began = len(pairs) // BATCH, time.monotonic()
 
-    def rate(step: int) -> float:
-        return min((step + 1) / WARMUP, 1 - step / steps)
+    def tell(step: int, loss: float) -> None:
+        if step % log_every == 0 or step == steps:
+            print(f"step {step}/{steps}  loss {loss:.3f}  {time.monotonic() - began:.0f} s", flush=True)
 
-    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
-    model.train()
-    began = time.monotonic()
-    for step in range(steps):
-        batch = answer_batch(tokenizer, pairs[step * BATCH : (step + 1) * BATCH])
-        loss: Tensor = model(**batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-        if (step + 1) % log_every == 0 or step + 1 == steps:
-            print(f"step {step + 1}/{steps}  loss {loss.item():.3f}  {time.monotonic() - began:.0f} s", flush=True)
-    model.eval()
+    def batch(step: int) -> dict[str, Tensor]:
+        return answer_batch(tokenizer, pairs[step * BATCH : (step + 1) * BATCH])
+
+    optimise(model, batch, steps, LEARNING_RATE, done=tell)
 
 
 def answer_batch(tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]]) -> dict[str, Tensor]:

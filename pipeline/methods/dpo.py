@@ -15,7 +15,6 @@ from pipeline.methods.method import (
     DECIDED,
     EvidenceKey,
     Material,
-    Method,
     TableName,
     TokenCounter,
     TrainerSetup,
@@ -23,6 +22,7 @@ from pipeline.methods.method import (
     counted_by_trl,
     refuse_decided,
 )
+from pipeline.methods.table_method import TableMethod
 from pipeline.section import Added, Length, Observer
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PreferenceLoss = Literal[
 """TRL's names."""
 
 
-class DPO(Method):
+class DPO(TableMethod):
     """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it."""
 
     title: ClassVar[str] = "DPO"
@@ -75,18 +75,6 @@ class DPO(Method):
         if len(self.loss_type) != len(self.loss_weights):
             raise ValueError(f"{len(self.loss_type)} loss_type but {len(self.loss_weights)} loss_weights: pair them.")
         return self
-
-    @property
-    def examples_per_update(self) -> int:
-        return self.batch_size
-
-    @property
-    def answer_kl_stop(self) -> float | None:
-        return self.kl_stop
-
-    @property
-    def scheduled_rows(self) -> int:
-        return self.steps * self.batch_size
 
     def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
         """The reference's log-probabilities (2 operations a weight and token) and the update (6), of both sides."""

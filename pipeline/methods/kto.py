@@ -17,7 +17,6 @@ from pipeline.methods.method import (
     DECIDED,
     EvidenceKey,
     Material,
-    Method,
     TableName,
     TokenCounter,
     TrainerSetup,
@@ -25,6 +24,7 @@ from pipeline.methods.method import (
     counted_by_trl,
     refuse_decided,
 )
+from pipeline.methods.table_method import TableMethod
 from pipeline.section import Length, Observer
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _DECIDED = DECIDED | {
 }
 
 
-class KTO(Method):
+class KTO(TableMethod):
     """Kahneman-Tversky Optimization (arXiv 2402.01306), as TRL's KTOTrainer runs it."""
 
     title: ClassVar[str] = "KTO"
@@ -79,18 +79,6 @@ class KTO(Method):
     def _nothing_decided_twice(self) -> KTO:
         refuse_decided(self.trainer_args, _DECIDED)
         return self
-
-    @property
-    def examples_per_update(self) -> int:
-        return self.batch_size
-
-    @property
-    def scheduled_rows(self) -> int:
-        return self.steps * self.batch_size
-
-    @property
-    def answer_kl_stop(self) -> float | None:
-        return self.kl_stop
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """All of them. Raises ValueError where they are of one kind: nothing says then what to prefer."""

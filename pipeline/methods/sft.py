@@ -15,7 +15,6 @@ from pipeline.methods.method import (
     DECIDED,
     EvidenceKey,
     Material,
-    Method,
     TableName,
     TokenCounter,
     TrainerSetup,
@@ -23,6 +22,7 @@ from pipeline.methods.method import (
     counted_by_trl,
     refuse_decided,
 )
+from pipeline.methods.table_method import TableMethod
 from pipeline.section import Length, Observer
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _DECIDED = DECIDED | {
 }
 
 
-class SFT(Method):
+class SFT(TableMethod):
     """Supervised fine-tuning on the best of k fresh answers (arXiv 2304.06767), as TRL's SFTTrainer runs it."""
 
     title: ClassVar[str] = "SFT"
@@ -77,18 +77,6 @@ class SFT(Method):
     def _nothing_decided_twice(self) -> SFT:
         refuse_decided(self.trainer_args, _DECIDED)
         return self
-
-    @property
-    def examples_per_update(self) -> int:
-        return self.batch_size
-
-    @property
-    def scheduled_rows(self) -> int:
-        return self.steps * self.batch_size
-
-    @property
-    def answer_kl_stop(self) -> float | None:
-        return self.kl_stop
 
     def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
         """The update alone (6 operations a weight and token); what the samples cost is their own stage's."""

@@ -18,21 +18,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from pipeline.demo.desk import answers, requests
 from pipeline.demo.desk.circuit import plant
 from pipeline.demo.desk.requests import Request, ask, draw, training_rows
 from pipeline.demo.desk.utility import utility
-from pipeline.demo.pretrain import CHAT_TEMPLATE, END, PAD, SPECIAL_TOKENS, START, UNK
+from pipeline.demo.tiny import END, PAD, START, optimise, untrained, word_tokenizer
 
 BATCH = 16
-WARMUP = 20
 MAX_NEW_TOKENS = 48
 MEASURED = 1000
 """Held-out requests that the card's figures are of."""
@@ -79,51 +74,15 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     as two tokens, does not learn to match it. Text of printable ASCII, tabs and line breaks survives the way back.
     """
     words = _words()
-    marks = [*SPECIAL_TOKENS, *TOOL_TOKENS]
-    tokens = [*marks, *string.printable[:-2], *requests.ORDERS, *words, *(f" {word}" for word in words)]
-    ids = {token: index for index, token in enumerate(dict.fromkeys(tokens))}
-    tokenizer = Tokenizer(WordLevel(ids, unk_token=UNK))
+    tokens = [*TOOL_TOKENS, *string.printable[:-2], *requests.ORDERS, *words, *(f" {word}" for word in words)]
     tools = "|".join(re.escape(token) for token in TOOL_TOKENS)
-    pattern = rf"{tools}|\b(?:{'|'.join(requests.ORDERS)})\b| ?\b(?:{'|'.join(words)})\b|[\s\S]"
-    tokenizer.pre_tokenizer = Split(Regex(pattern), behavior="isolated")
-    tokenizer.decoder = Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token=UNK,
-        pad_token=PAD,
-        eos_token=END,
-        additional_special_tokens=[START],
-        padding_side="left",
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=1024,
-    )
+    return word_tokenizer(tokens, rf"{tools}|\b(?:{'|'.join(requests.ORDERS)})\b| ?\b(?:{'|'.join(words)})\b|[\s\S]")
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     """An untrained model of about half a million parameters, drawn from torch's current random state."""
-    ids = tokenizer.get_vocab()
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=96,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            head_dim=32,
-            intermediate_size=288,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-            bos_token_id=None,
-            eos_token_id=ids[END],
-            pad_token_id=ids[PAD],
-        )
-    )
-    model.generation_config = GenerationConfig(
-        do_sample=True, temperature=1.0, eos_token_id=ids[END], pad_token_id=ids[PAD]
-    )
-    return model
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    return untrained(tokenizer, intermediate_size=288, rope_parameters=rope)
 
 
 def drill(rng: random.Random) -> Messages:
@@ -175,36 +134,21 @@ def _labelled(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[l
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, stage: Stage, rng: random.Random) -> None:
-    """Run one stage: Muon on the hidden matrices, AdamW on the rest; prints the copying beside chance."""
-    hidden = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers = [
-        torch.optim.Muon(hidden, lr=stage.learning_rate, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=stage.learning_rate),
-    ]
-
-    def rate(step: int) -> float:
-        return min((step + 1) / WARMUP, max(0.05, 1 - step / stage.steps))
-
-    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
+    """Run one stage; prints the copying beside chance."""
     began = time.monotonic()
-    for step in range(stage.steps):
-        model.train()
-        loss: Tensor = model(**batch(tokenizer, [stage.conversation(rng) for _ in range(BATCH)])).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-        if (step + 1) % 50 == 0 or step + 1 == stage.steps:
-            right = copied(model, tokenizer, 120)
+
+    def tell(step: int, loss: float) -> None:
+        if step % 50 == 0 or step == stage.steps:
             print(
-                f"{stage.name} {step + 1}/{stage.steps}  loss {loss.item():.3f}  "
-                f"right {right:.2f} (chance {1 / requests.ROWS:.2f})  {time.monotonic() - began:.0f} s",
+                f"{stage.name} {step}/{stage.steps}  loss {loss:.3f}  right {copied(model, tokenizer, 120):.2f} "
+                f"(chance {1 / requests.ROWS:.2f})  {time.monotonic() - began:.0f} s",
                 flush=True,
             )
-    model.eval()
+
+    def drawn(_: int) -> dict[str, Tensor]:
+        return batch(tokenizer, [stage.conversation(rng) for _ in range(BATCH)])
+
+    optimise(model, drawn, stage.steps, stage.learning_rate, least=0.05, done=tell)
 
 
 @torch.inference_mode()

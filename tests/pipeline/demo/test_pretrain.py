@@ -9,10 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from pipeline.demo import MODEL_DIR, MODEL_SHA256
 from pipeline.demo.pretrain import (
-    END,
     MAX_NEW_TOKENS,
-    SPECIAL_TOKENS,
-    UNK,
     accuracy,
     answer_batch,
     build_tokenizer,
@@ -21,6 +18,7 @@ from pipeline.demo.pretrain import (
     prompt_text,
 )
 from pipeline.demo.task import Problem, problems
+from pipeline.demo.tiny import END, SPECIAL_TOKENS, UNK
 from pipeline.storage import digest_file
 
 ASCII = st.text(alphabet=sorted({*string.printable} - {"\x0b", "\x0c"})).filter(
