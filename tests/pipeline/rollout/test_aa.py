@@ -59,6 +59,13 @@ def test_grades_that_some_users_never_get_are_not_a_difference_of_arms():
     assert sum(row.shares for row in aa(rows, POLICY, HOUR, salts=15).weights) == 0
 
 
+def test_a_doubt_counts_as_an_alarm(monkeypatch):
+    monkeypatch.setattr("pipeline.rollout.aa.doubt", lambda evidence, weight, policy: "users" * (weight == 25))
+    seen = aa(week(400, 3000, np.random.default_rng(5)), POLICY, HOUR, salts=3)
+    assert [(row.shares, row.any) for row in seen.weights if row.weight == 25] == [(3, 3)]
+    assert not seen.passed
+
+
 def test_passes_up_to_alpha():
     row = Alarms(weight=5, salts=200, any=10)
     assert AACheck(alpha=0.05, looks=1, weights=(row,)).passed
