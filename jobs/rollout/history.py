@@ -42,7 +42,7 @@ class PastRollout(Record):
     passages: tuple[Passage, ...]
 
 
-class _Step(NamedTuple):
+class _Transition(NamedTuple):
     before: Phase
     stage: int
     event: RolloutEvent
@@ -59,13 +59,13 @@ def past_rollouts(
     events: Sequence[RolloutEvent], entries: Mapping[tuple[str, int], int], looks: bool
 ) -> list[PastRollout]:
     """The log by rollout. `entries`: number of the audit entry of each rollout and epoch. `looks`: all of them."""
-    steps: dict[str, list[_Step]] = {}
+    steps: dict[str, list[_Transition]] = {}
     proposals: dict[str, Proposal] = {}
     before, stage = Phase.IDLE, 0
     for event in events:
         if event.proposal is not None:
             proposals[event.rollout] = event.proposal
-        steps.setdefault(event.rollout, []).append(_Step(before, stage, event))
+        steps.setdefault(event.rollout, []).append(_Transition(before, stage, event))
         before, stage = event.phase, event.stage
     return [_past(proposals[rollout], taken, entries, looks) for rollout, taken in steps.items()]
 
@@ -88,7 +88,7 @@ def lines(past: Sequence[PastRollout]) -> Iterator[str]:
 
 
 def _past(
-    proposal: Proposal, taken: Sequence[_Step], entries: Mapping[tuple[str, int], int], looks: bool
+    proposal: Proposal, taken: Sequence[_Transition], entries: Mapping[tuple[str, int], int], looks: bool
 ) -> PastRollout:
     version, rollout = proposal.version, proposal.rollout
     passages = tuple(
@@ -116,7 +116,7 @@ def _past(
     )
 
 
-def _moved(step: _Step) -> bool:
+def _moved(step: _Transition) -> bool:
     return (step.event.phase, step.event.stage) != (step.before, step.stage) or step.event.proposal is not None
 
 

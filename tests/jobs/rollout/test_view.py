@@ -12,7 +12,7 @@ COMMAND = re.compile(r"(dagster job launch|python -m jobs)")
 LONG = "the share of requests contradicts the weight, " * 6
 
 
-def test_the_picture_shows_stages_both_arms_and_what_it_waits_for() -> None:
+def test_the_picture_shows_stages_arms_and_what_it_waits_for() -> None:
     text = "\n".join(view(report(), NOW, 120))
     assert "desk: OBSERVING" in text
     assert "✔   5% ████████████████  ▶  25% ███████████░░░░░  " in text
@@ -71,7 +71,7 @@ def test_without_users_grades_or_latencies_it_says_so() -> None:
     assert re.search(r"right +- +-", text)
 
 
-def test_without_a_rollout_it_says_who_serves_and_what_starts_one() -> None:
+def test_without_a_rollout_it_says_who_serves_and_what_next() -> None:
     text = "\n".join(view(bare(), NOW, 80))
     assert "the base model (77aa77aa77aa), all requests" in text
     assert "dagster job launch -j preference_tuning" in text

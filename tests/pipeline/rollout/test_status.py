@@ -44,7 +44,7 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
         "no metrics",
         world.now,
     )
-    assert report.decisions == ("resume", "abort")
+    assert report.decisions == ("resume", "abort", "rollback")
 
 
 @pytest.mark.parametrize(
