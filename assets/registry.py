@@ -11,6 +11,7 @@ from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable
 from evals.gate import GateVerdict
 from pipeline import layout
+from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import on_hold, propose
@@ -64,7 +65,7 @@ def canary(
         judged(gate_verdict),
         policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration)),
         time.time(),
-        proposed_by=context.run.tags.get("user", ""),
+        proposed_by=proposer(context.run.tags, account()),
         fingerprints=fingerprints(recipe, iteration.champion, model_version.model, log),
     )
     if proposed.waits:  # the iteration stays open

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+import pyarrow.parquet as pq
+
 from assets.records import LABELS
 from assets.resources import Deployment
 from assets.traffic import is_routed, live_traffic, traffic_split
@@ -11,11 +13,14 @@ from pipeline.demo.desk.judge_process import judge_at
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
+from pipeline.recipe.traces import DemoSource
 from pipeline.registry.versions import project
+from pipeline.rollout.aa import AACheck, ServedRequest, aa
 from pipeline.rollout.drive import Pace, drive
 from pipeline.rollout.fingerprint import fingerprint_of_files
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
+from pipeline.rollout.last_week import CALL_COLUMNS, LABEL_COLUMNS, LOOKS, WEEK_S, last_week
 from pipeline.rollout.notices import tell
 from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
@@ -26,6 +31,7 @@ from pipeline.serving.sample import over
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
+from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
 
 UNWATCHED = Unwatched()
@@ -42,8 +48,45 @@ def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, 
             project(uri, state)
 
     return RolloutPorts(
-        store, name, traffic_split(deployment), follow, metrics, notify=lambda now: tell(store, name, url, now)
+        store,
+        name,
+        traffic_split(deployment),
+        follow,
+        metrics,
+        notify=lambda now: tell(store, name, url, now),
+        aa=lambda: _aa_alarm(deployment),
     )
+
+
+def read_last_week(deployment: Deployment) -> list[ServedRequest]:
+    """Last week's requests. Raises ValueError before the first iteration, and where its labels are not there any
+    more."""
+    store, iteration = deployment.store(), deployment.latest()
+    labels = LABELS.read(store, iteration.id)
+    calls = read(store, deployment.lake(), iteration.dataset, list(CALL_COLUMNS))
+    return last_week(pq.read_table(labels.dataset.uri, columns=list(LABEL_COLUMNS)), calls)
+
+
+def _aa_alarm(deployment: Deployment) -> str:
+    """Why two equal arms of last week's users would not look equal by the rollout's own rules; "" where they would.
+
+    Of a router that splits by request there is nothing to find, and simulated users are nobody's last week.
+    """
+    store, recipe = deployment.store(), deployment.recipe()
+    state = read_state(store, recipe.base_model.name)
+    if isinstance(recipe.traces.source, DemoSource) or state.proposal is None or state.proposal.policy.unit != "user":
+        return ""
+    policy, id = state.proposal.policy, state.proposal.version.iteration
+    try:
+        requests = read_last_week(deployment)
+        check = store.once(
+            layout.rollout(recipe.base_model.name, "aa", f"{id}.json"),
+            AACheck,
+            lambda: aa(requests, policy, WEEK_S / LOOKS),
+        )
+    except ValueError:  # there is no week to look at: nothing is found against it
+        return ""
+    return "" if check.passed else "the A/A test of last week's users alarms: " + "; ".join(check.lines())
 
 
 def read_status(deployment: Deployment) -> RolloutStatus:

@@ -68,9 +68,9 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             client = connect(deployment.kubeconfig())
             return HttpRoute(client, traffic, name, SlotIdentity(deployment), location)
         case SagemakerTraffic():
-            from pipeline.rollout.sagemaker import SagemakerSplit
+            from pipeline.rollout.sagemaker import SagemakerEndpoint
 
-            return SagemakerSplit(deployment.store(), traffic, name)
+            return SagemakerEndpoint(deployment.store(), traffic, name)
         case _:
             assert_never(traffic)
 

@@ -13,7 +13,10 @@ from assets.rollout import follow_rollout, read_status
 from assets.rollout_observation import rollout_observation
 from jobs.rollout.decide import exit_code, outcome_lines, take
 from jobs.rollout.launchpad import launchpad_decision
-from pipeline.rollout.record import Action
+from pipeline.plots.rollout import rollout_over_time
+from pipeline.registry.versions import log_plot
+from pipeline.rollout.picture import look_points
+from pipeline.rollout.record import Action, read_events
 
 # Steps are forked from a server that has loaded the definitions already: about a second less for each step.
 # `jobs.steps` makes each end with that server, which ends with the run's worker.
@@ -38,6 +41,10 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
         context.log_event(rollout_observation(read_status(deployment), now))
 
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
+    if state.proposal is not None and state.looks:
+        points = look_points(read_events(deployment.store(), state.proposal.version.name))
+        plot = rollout_over_time(points, f"Rollout {state.rollout}")
+        log_plot(deployment.tracking_uri(), state.proposal.version.run_id, "rollout", plot)
     weight = f", canary at {state.canary_weight}%" if state.active else ""
     context.log.info(f"rollout {state.rollout or '(none)'}: {state.phase}{weight} {state.reason}".rstrip())
 

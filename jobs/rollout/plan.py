@@ -3,32 +3,23 @@
 import argparse
 from collections.abc import Sequence
 
-import pyarrow.parquet as pq
-
-from assets.records import LABELS
 from assets.resources import Deployment
+from assets.rollout import read_last_week
 from jobs.rollout import DONE, REFUSED, AddCommand
 from pipeline.rollout.aa import SALTS, ServedRequest, aa
-from pipeline.rollout.last_week import CALL_COLUMNS, LABEL_COLUMNS, WEEK_S, days_of, last_week, units_of
+from pipeline.rollout.last_week import LOOKS, WEEK_S, days_of, units_of
 from pipeline.rollout.plan import plan, traffic_of
 from pipeline.rollout.policy import RolloutPolicy, policy_of
-from pipeline.traces.materialize import read
 
 
 def add_to(add: AddCommand) -> None:
     add("plan", help="days of each stage, by last week's traffic").set_defaults(run=_plan)
     command = add("aa", help="how often the rules alarm on two equal arms of last week's users (takes minutes)")
     command.add_argument("--salts", type=int, default=SALTS, help="splits that are tried (default: %(default)s)")
-    command.add_argument("--looks", type=int, default=168, help="looks that a week is cut into (default: %(default)s)")
+    command.add_argument(
+        "--looks", type=int, default=LOOKS, help="looks that a week is cut into (default: %(default)s)"
+    )
     command.set_defaults(run=_aa)
-
-
-def read_last_week(settings: Deployment) -> list[ServedRequest]:
-    """Raises ValueError before the first iteration, and where its labels are not there any more."""
-    store, iteration = settings.store(), settings.latest()
-    labels = LABELS.read(store, iteration.id)
-    calls = read(store, settings.lake(), iteration.dataset, list(CALL_COLUMNS))
-    return last_week(pq.read_table(labels.dataset.uri, columns=list(LABEL_COLUMNS)), calls)
 
 
 def _policy(settings: Deployment, requests: Sequence[ServedRequest]) -> RolloutPolicy:

@@ -43,7 +43,7 @@ class HttpRouteTraffic(Section):
 
     kind: Literal["http_route"] = "http_route"
     """Which kind of router this is."""
-    namespace: str = "serving"
+    namespace: str = "preference-tuning-serving"
     """Where the route is."""
     route: str = "model"
     """Its name."""
@@ -158,6 +158,16 @@ class Rollout(Section):
             raise ValueError(
                 f"rollout.traffic is {self.traffic.kind}, whose slots load models from a place that is not named. Set "
                 "export_to, such as s3://bucket/models."
+            )
+        if self.traffic.kind != "gateway" and self.shadow_share:
+            raise ValueError(
+                f"rollout.traffic is {self.traffic.kind}, which copies no requests. Set shadow_share: 0, or serve "
+                "through the gateway."
+            )
+        if self.traffic.kind == "gateway" and self.metrics.kind != "gateway":
+            raise ValueError(
+                "rollout.traffic is the gateway, which splits by user, and a metrics server counts requests. Set "
+                "metrics: {kind: gateway}."
             )
         if self.metrics.kind == "gateway" and self.traffic.kind != "gateway":
             raise ValueError(

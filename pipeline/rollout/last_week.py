@@ -16,6 +16,8 @@ from pipeline.rollout.aa import ServedRequest
 from pipeline.rollout.evidence import UnitCounts
 
 WEEK_S = 7 * 86_400.0
+LOOKS = 168
+"""That a week is cut into: one an hour."""
 LABEL_COLUMNS = ("trace_id", "observation_id", "timestamp", "user_id", "outcome", "judge")
 CALL_COLUMNS = ("trace_id", "observation_id", "latency_s")
 GOOD = 0.75

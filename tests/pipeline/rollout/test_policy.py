@@ -4,7 +4,11 @@ from pipeline.recipe import Rollout
 from pipeline.rollout.policy import policy_of
 
 NAN = float("nan")
-ROUTE = {"traffic": {"kind": "http_route"}, "metrics": {"kind": "prometheus", "url": "http://prometheus:9090"}}
+ROUTE = {
+    "export_to": "s3://models/served",
+    "traffic": {"kind": "http_route"},
+    "metrics": {"kind": "prometheus", "url": "http://prometheus:9090"},
+}
 
 
 @pytest.mark.parametrize(
