@@ -13,16 +13,19 @@ from assets.cluster import abandon_gang
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.preference_tuning import canary_rollout, executor, preference_tuning
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.notices import due
 
 
 @dg.sensor(job=canary_rollout, minimum_interval_seconds=60)
 def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment):
-    """Asks for a look at the active rollout; at a held one too, for it may do harm while a person decides.
+    """Asks for a look at the active rollout, at a held one too, for it may do harm while a person decides; and for a
+    last one where people were not told yet how it ended.
 
     How long it dwelt is in its record, not here.
     """
-    state = read_state(deployment.store(), deployment.recipe().base_model.name)
-    if not state.active:
+    store, name = deployment.store(), deployment.recipe().base_model.name
+    state = read_state(store, name)
+    if not state.active and not (deployment.notify_url() and due(store, name)):
         return dg.SkipReason(f"No rollout to look after: {state.phase}.")
     unfinished = dg.RunsFilter(job_name="canary_rollout", statuses=UNFINISHED)
     if context.instance.get_runs_count(unfinished):

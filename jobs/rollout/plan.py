@@ -16,9 +16,7 @@ def add_to(add: AddCommand) -> None:
     add("plan", help="days of each stage, by last week's traffic").set_defaults(run=_plan)
     command = add("aa", help="how often the rules alarm on two equal arms of last week's users (takes minutes)")
     command.add_argument("--salts", type=int, default=SALTS, help="splits that are tried (default: %(default)s)")
-    command.add_argument(
-        "--looks", type=int, default=LOOKS, help="looks that a week is cut into (default: %(default)s)"
-    )
+    command.add_argument("--looks", type=int, default=LOOKS, help="looks in a week (default: %(default)s)")
     command.set_defaults(run=_aa)
 
 
