@@ -447,7 +447,7 @@ def test_a_held_weight_that_is_lowered_further_is_obeyed(world):
         lowered(world, weight)
         for _ in range(3):
             world.tick(50.0)
-        assert (world.state.phase, world.weight()) == (Phase.HELD, weight)
+        assert (world.state.phase, world.weight(), world.state.canary_weight) == (Phase.HELD, weight, weight)
 
 
 def test_a_weight_lowered_within_a_tick_is_obeyed(world):
