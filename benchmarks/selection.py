@@ -2,7 +2,9 @@
 
 Simulated labelled sets go through pairing, measurement and the rule as real ones do; one property of a world changes
 at a time. Then the estimators are held against the truth that only a simulation knows: how often the interval of the
-label noise covers it, and that of the expected zero-variance share. The last line is JSON.
+label noise covers it, and that of the expected zero-variance share. Where no answer has a reference
+(selection_signals.py), a choice is right that is worth as much as the best one, within its standard error. The last
+line is JSON.
 """
 
 import argparse
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from benchmarks import selection_signals as signals
 from benchmarks.selection_data import Simulated, World, simulate, true_noise
 from pipeline.estimate import Estimate, share
 from pipeline.recipe import Accelerator, Selection, Training
@@ -134,6 +137,33 @@ def coverage(runs: int, seed: int, sizes: Sequence[int] = (300, 1500)) -> dict[s
     return {name: _against_truth(estimates) for name, estimates in found.items()}
 
 
+def without_references(runs: int, seed: int) -> dict[str, Any]:
+    """Tables of the regions where no answer can be checked; the share of right choices in each, and over all."""
+    shares: dict[str, float] = {}
+    everything: list[bool] = []
+    for each in signals.SWEEPS:
+        print(f"### No references: {each.title}", "| value | chosen | utility: sft | kto | none | right |", sep="\n\n")
+        print("| --- | --- | --- | --- | --- | --- |")
+        here: list[bool] = []
+        for value in each.values:
+            world = each.world._replace(**{each.field: value})
+            done = [signals.outcome(world, seed + number) for number in range(runs)]
+            right = signals.right(done)
+            here += right
+            chosen = ", ".join(f"{name} {n}/{runs}" for name, n in Counter(one.chosen for one in done).most_common())
+            worth = [_mean_worth(done, name) for name in signals.CHOICES]
+            print(f"| {value} | {chosen} | {' | '.join(worth)} | {fmean(right):.0%} |", flush=True)
+        print()
+        shares[each.title] = round(fmean(here), 3)
+        everything += here
+    return {"right_share": round(fmean(everything), 3), "choices": len(everything), "by_region": shares}
+
+
+def _mean_worth(done: Sequence[signals.Outcome], name: signals.Choice) -> str:
+    values = [one.utilities[name] for one in done if name in one.utilities]
+    return f"{fmean(values):.3f}" if values else "-"
+
+
 def _against_truth(found: Sequence[tuple[Estimate, float]]) -> dict[str, float]:
     """Share of the intervals that hold the truth, share that lie below it, mean error of the values."""
     known = [
@@ -162,7 +192,9 @@ def main() -> None:
         world = "all else as usual" if each.field == "verifiable" else world
         lines, flips[f"{each.field}, {world}"] = sweep(each, chosen.runs, chosen.seed)
         print(f"### {each.title[0].upper()}{each.title[1:]}, {world}", *lines, "", sep="\n", flush=True)
-    print(json.dumps({"taken": flips, "against_truth": coverage(chosen.runs, chosen.seed)}))
+    unchecked = without_references(chosen.runs, chosen.seed)
+    truth = coverage(chosen.runs, chosen.seed)
+    print(json.dumps({"taken": flips, "against_truth": truth, "without_references": unchecked}))
 
 
 if __name__ == "__main__":

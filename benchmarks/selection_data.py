@@ -60,15 +60,19 @@ def simulate(world: World, seed: int) -> Simulated:
             feedback = 0.5 + (0.5 if says else -0.5) * world.separation if heard < world.rated else None
             correct = None if reference is None or lost < world.unlabelled else float(is_good)
             reward = correct if reference else feedback
-            rows.append(
-                LabelledRow(
-                    trace_id=trace, observation_id="", user_id=trace, tenant_id=None, consent=True,
-                    prompt=f"prompt {prompt}", completion=completion, reference=reference,
-                    verifier=reference and "exact", final_reward=reward,
-                    profile="verified" if reference else "rated", correct=correct, feedback=feedback, judge=None,
-                )
-            )  # fmt: skip
+            row = labelled(trace, f"prompt {prompt}", completion, reward, "verified" if reference else "rated")
+            verifier = "exact" if reference else None
+            rows.append(row._replace(reference=reference, verifier=verifier, correct=correct, feedback=feedback))
     return Simulated(rows, good, chances)
+
+
+def labelled(trace: str, prompt: str, completion: str, reward: float | None, profile: str) -> LabelledRow:
+    """A row of a user of its own, of which nobody has said anything but its reward."""
+    return LabelledRow(
+        trace_id=trace, observation_id="", user_id=trace, tenant_id=None, consent=True, prompt=prompt,
+        completion=completion, reference=None, verifier=None, final_reward=reward, profile=profile, correct=None,
+        feedback=None, judge=None,
+    )  # fmt: skip
 
 
 def true_noise(pairs: Sequence[Pair], good: dict[str, bool]) -> float:

@@ -13,6 +13,8 @@ from pipeline.training.result import HealthFinding
 
 BRAKES = ("answer_kl", "second_score")
 """Rules of the sentinel (pipeline/training/sentinel.py)."""
+SAME_DISTANCE = "kl"
+"""Its limit on KL a token: of the same answers as `answer_kl`, so beside a brake it is no other reason to stop."""
 
 
 class HeldOutScores:
@@ -53,8 +55,8 @@ class HeldOutScores:
 def early_stop(findings: Sequence[HealthFinding], best: int | None) -> tuple[HealthFinding, ...]:
     """The findings of a row, those of brakes as notes where nothing else stops and the checkpoint of step `best`
     stands for the training; None: there is none to keep."""
-    stops = [finding for finding in findings if finding.verdict == "STOP"]
-    if best is None or not all(finding.rule in BRAKES for finding in stops):
+    stops = {finding.rule for finding in findings if finding.verdict == "STOP"}
+    if best is None or not stops.intersection(BRAKES) or stops - {*BRAKES, SAME_DISTANCE}:
         return tuple(findings)
     return tuple(
         finding.model_copy(

@@ -53,7 +53,12 @@ def test_a_brake_with_nothing_to_keep_stops() -> None:
     assert not braked([finding("answer_kl")])
 
 
-@pytest.mark.parametrize("rule", ["not_finite", "kl", "unwatched"])
+def test_kl_a_token_is_the_distance_that_a_brake_measures() -> None:
+    assert {note.verdict for note in early_stop([finding("kl"), finding("answer_kl")], 16)} == {"PASS"}
+    assert early_stop([finding("kl")], 16) == (finding("kl"),), "alone it is the sentinel's own limit"
+
+
+@pytest.mark.parametrize("rule", ["not_finite", "accuracy_collapse", "unwatched"])
 def test_a_brake_beside_another_stop_stops(rule: str) -> None:
     both = (finding("second_score"), finding(rule))
     assert early_stop(both, 16) == both and not braked(both)
