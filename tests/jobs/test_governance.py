@@ -21,7 +21,6 @@ from pipeline.rewards.findings import JournalLine, journal, known
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.reconcile import wanted_split
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
-from pipeline.rollout.router import LocalRouter
 from pipeline.storage import ModelRef
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import materialize
@@ -32,6 +31,7 @@ from pipeline.traces.sources.protocol import Address
 from tests.contexts import stage_context
 from tests.loop import EMBEDDED, instance
 from tests.pipeline.erasure.conftest import ANN, World, _made, world
+from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.traces.conftest import observation, write
 
 __all__ = ["_made", "world"]  # the small world of the erasure's own tests

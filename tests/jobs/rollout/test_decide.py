@@ -9,8 +9,10 @@ import pytest
 
 from assets.resources import Deployment
 from jobs.rollout.__main__ import main
+from pipeline.gateway.split import GatewaySplit
 from pipeline.rollout.record import Phase
-from tests.jobs.rollout.decided import NAME, decided, state, weight
+from pipeline.rollout.router import Split
+from tests.jobs.rollout.decided import decided, state, weight
 
 
 def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) -> None:
@@ -79,11 +81,14 @@ def test_another_rollout_is_refused_with_the_active_one(settings: Deployment, he
     assert weight(settings) == 5
 
 
-def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys) -> None:
-    settings.store().path("rollout", NAME, "router.json").write_text("{")
+def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys, monkeypatch) -> None:
+    def broken(self: GatewaySplit, split: Split | None = None) -> Split:
+        raise OSError("the gateway hangs")
+
+    monkeypatch.setattr(GatewaySplit, "read", broken)
     assert main(["abort", "--reason", "r"]) == 2
     out = capsys.readouterr().out
-    assert "router.json is not a readable Split" in out
+    assert "the gateway hangs" in out
     assert "the router does not read that yet" in out
     assert state(settings).phase is Phase.ROLLING_BACK
 

@@ -29,7 +29,7 @@ def test_a_plan_has_the_days_of_each_stage(settings: Deployment, week: None, cap
     out = capsys.readouterr().out
     assert "8,000 requests of 400 users in 6.9 days" in out
     assert "100% graded" in out
-    for weight in ("5%", "25%", "95%"):
+    for weight in ("5%", "25%", "80%"):
         assert weight in out
     assert "in all" in out
 

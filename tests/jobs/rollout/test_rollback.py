@@ -11,11 +11,13 @@ import pytest
 from assets.resources import Deployment
 from jobs.rollout.__main__ import main
 from jobs.rollout.rollback import router_to_zero
+from pipeline.gateway.split import GatewaySplit
 from pipeline.rollout.record import Phase, read_events
-from pipeline.rollout.router import LocalRouter, Readiness, Split, Unsettled
+from pipeline.rollout.router import Readiness, Split, Unsettled
 from pipeline.storage import ModelRef, Store
 from tests.jobs.rollout.decided import NAME, decided, look, state, weight
 from tests.pipeline.rollout.conftest import split_at
+from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.rollout.webhook import webhook
 
 
@@ -60,7 +62,7 @@ def test_now_needs_no_instance_of_dagster(settings: Deployment, held: str, tmp_p
 
 
 def test_a_router_that_does_not_obey_is_said(settings: Deployment, held: str, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(LocalRouter, "apply", lambda self, split: None)
+    monkeypatch.setattr(GatewaySplit, "apply", lambda self, split: None)
     assert main(["rollback", "--now", "--reason", "r"]) == 2
     assert "the router does not read that yet" in capsys.readouterr().out
     assert state(settings).phase is Phase.ROLLING_BACK

@@ -19,8 +19,9 @@ from pipeline.rollout.policy import RolloutPolicy, policy_of
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.propose import ProposalResult, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
-from pipeline.rollout.router import LocalRouter, Split
+from pipeline.rollout.router import Split
 from pipeline.storage import DatasetRef, ModelRef, Store
+from tests.pipeline.rollout.local_router import LocalRouter
 
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base-digest")

@@ -1,153 +1,26 @@
 """The rollout as a Hypothesis state machine: everybody who acts on it, and what must hold whatever they do.
 
-Invariants are checked where traffic really moves: in the router, against what production's metrics really said and the
-time that really passed.
+Invariants are checked by the witness at the router (machine_world.py) and on the record after each step.
 """
 
-import shutil
-import tempfile
 from itertools import pairwise
-from pathlib import Path
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
 from pipeline import audit
 from pipeline.rollout.blocks import ErasureBlock, block
-from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.fold import fold, in_rollout
-from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.propose import champion
 from pipeline.rollout.reconcile import reconcile
 from pipeline.rollout.record import TERMINAL, ApprovalRecord, Phase, read_events
-from pipeline.rollout.router import Split
-from tests.pipeline.rollout.conftest import NAME, POLICY, FusedStore, World
-from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash, FaultyRouter
-
-SHORT = POLICY.model_copy(update={"max_look_s": 30.0, "dwell_s": (60.0, 90.0, 60.0)})
-WEIGHTS = tuple(SHORT.weight_at(stage) for stage in range(3))
-DAY = 86_400.0
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-DEAD = {"error_rate": 1.0, "graded": 0.0}
-KINDS = {"good": {}, "better": {"quality": 0.75}, "bad": {"quality": 0.2}, "dead": DEAD}
+from tests.pipeline.rollout.conftest import NAME
+from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash
+from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, WEIGHTS, WitnessedRollout
 
 
-class RolloutMachine(RuleBasedStateMachine):
-    @initialize()
-    def build(self):
-        self.folder = tempfile.mkdtemp(dir=MEMORY)
-        self.store = FusedStore(self.folder)
-        self.left, self.blow = 0, None
-        self.store.fuse = self.fuse
-        self.world = World(self.store)
-        self.world.router = self.router = FaultyRouter(self.store, NAME, self.fuse, self.witness)
-        self.world.metrics.really = self.routed
-        self.passed = 0.0
-        """Seconds that really passed; the clock may jump."""
-        self.bundles: dict[str, str] = {}
-        self.proposals = self.registered = self.jumps = 0
-        self.doomed: set[str] = set()
-        self.in_force_since, self.jumps_before = 0.0, 0
-        self.wish: tuple[str, int] | None = None
-        """Rollout whose weight a person lowered, and the record's epoch then."""
-        self.checked = -1
-
-    def teardown(self):
-        if hasattr(self, "folder"):
-            shutil.rmtree(self.folder)
-
-    def fuse(self):
-        """Every side effect passes here, before and after; the n-th passage calls `blow`."""
-        self.left -= 1
-        if self.left == 0 and self.blow is not None:
-            blow, self.blow = self.blow, None
-            blow()
-
-    def project(self, state):
-        self.fuse()
-        self.world.registry(state)
-        self.fuse()
-
-    def routed(self, split: Split) -> Split:
-        """What production does: as the router routes, whatever it reads."""
-        real = self.router.really
-        weight = real.canary_weight if real is not None and real.rollout == split.rollout else 0
-        return split.model_copy(update={"canary_weight": weight, "champion_weight": 100 - weight})
-
-    def ports(self):
-        return RolloutPorts(
-            self.store, NAME, self.router, self.project, self.world.metrics, intact=lambda _: True,
-            notify=self.world.notify,
-        )  # fmt: skip
-
-    def waits(self, seconds):
-        self.world.now += seconds
-        self.passed += seconds
-
-    def tick(self, late_s=0.0):
-        tick(self.ports(), self.world.now - late_s)
-
-    def weight(self):
-        real = self.router.really
-        return real.canary_weight if real is not None and real.rollout == self.world.state.rollout else 0
-
-    def healthy(self):
-        self.router.fault, self.router.slot, self.router.asked = "", "", None
-        self.world.metrics.spoil = SPOILERS["good"]
-
-    def witness(self, before: Split | None, after: Split):
-        """Called with what the router really does, right after it obeyed."""
-        events = [e for e in read_events(self.store, NAME) if e.rollout == after.rollout]
-        by_hand = {e.weight for e in events if e.weight is not None}
-        assert after.canary_weight in {0, *WEIGHTS} | by_hand
-        same = before is not None and before.rollout == after.rollout
-        was = before.canary_weight if same else 0
-        since, jumps = self.in_force_since, self.jumps - self.jumps_before
-        if after.canary_weight != was:
-            self.in_force_since, self.jumps_before = self.passed, self.jumps
-        if after.canary_weight:
-            assert after.expires_at is not None, "a canary without a lease"
-        if after.canary_weight <= was:
-            return
-        assert after.rollout not in self.doomed, "a weight rose after the rollback was decided"
-        assert all(e.phase is not Phase.ROLLING_BACK for e in events)
-        assert events[-1].phase in (Phase.SHIFTING, Phase.OBSERVING), "it rose by itself"
-        assert self.router.slot == "" or self.router.fault == "late", "a weight on a slot that is not ready"
-        proposal = events[0].proposal
-        assert proposal is not None
-        if proposal.policy.needs_approval:
-            approvals = [e.approval for e in events if e.approval is not None]
-            assert [a.model_digest for a in approvals] == [proposal.version.model.digest]
-        if proposal.policy.shadow_share:
-            assert any(e.phase is Phase.SHADOWING and e.look is not None for e in events)
-        if self.wish is not None and self.wish[0] == after.rollout:
-            assert any(e.action == "resume" and e.epoch > self.wish[1] for e in events), "a person's wish was undone"
-        stage = WEIGHTS.index(after.canary_weight)
-        decided = [e for e in events if e.phase is Phase.SHIFTING and e.stage == stage and e.look is not None]
-        resumed = [e for e in events if e.phase is Phase.SHIFTING and e.action == "resume" and e.stage == stage]
-        if stage == 0 or (resumed and resumed[-1].epoch > decided[-1].epoch):
-            return
-        self.rose_on_evidence(events, decided[-1], stage, self.passed - since + jumps * SHORT.max_look_s)
-
-    def rose_on_evidence(self, events, decided, stage, really_s):
-        began = [e for e in events if e.phase is Phase.OBSERVING and e.epoch < decided.epoch and e.look is None]
-        began = [e for e in began if not e.missed and e.stage == stage - 1][-1]
-        looks = [e.look for e in events if began.epoch < e.epoch <= decided.epoch and e.look is not None]
-        counted = [
-            e.look for e in events if began.epoch < e.epoch <= decided.epoch and e.look is not None and not e.missed
-        ]
-        given = {
-            (look.window_start, look.window_end)
-            for split, look in self.world.metrics.given
-            if split.canary_weight == WEIGHTS[stage - 1]
-        }
-        assert all((look.window_start, look.window_end) in given for look in looks), "evidence of another weight"
-        assert looks[-1].window_end == decided.at, "the deciding look was not fresh"
-        covered = sum(min(look.window_end - look.window_start, SHORT.max_look_s) for look in counted)
-        assert covered >= SHORT.dwell_s[stage - 1]
-        assert really_s >= SHORT.dwell_s[stage - 1] - SLOW_S, "a clock bought the dwell"
-
+class RolloutMachine(WitnessedRollout):
     @rule(
         kind=st.sampled_from(["good", "good", "better", "bad"]),
         verdict=st.sampled_from(["PASS", "PASS", "PASS", "FAIL"]),

@@ -51,7 +51,7 @@ def test_rules_that_alarm_too_often_are_seen():
     assert not by_user.model_copy(update={"alpha": 0.001}).passed
 
 
-def test_grades_that_some_users_never_get_are_not_a_difference_of_arms():
+def test_users_that_are_never_graded_are_no_difference():
     rows = [
         each._replace(grade="missing") if int(each.unit[1:]) % 7 == 0 else each
         for each in week(400, 6000, np.random.default_rng(4))

@@ -38,7 +38,7 @@ def test_a_recipes_own_number_is_the_sample():
     assert wanted_graded(LiveEvidence(basis=MEASURED), SET, 25) == 50
 
 
-def test_sample_is_planned_for_the_worst_before_anything_is_graded():
+def test_sample_is_for_the_worst_before_anything_is_graded():
     assert wanted_graded(LiveEvidence(), POLICY, 5) == sample_size(0.5, 0.03, 5)
 
 
@@ -123,7 +123,7 @@ def test_nothing_graded_in_an_arm_is_a_shortfall(name):
     assert shortfall(LiveEvidence(**arms), SILENT) == ""
 
 
-def test_errors_over_the_limit_are_a_shortfall_before_they_are_harm():
+def test_errors_over_the_limit_fall_short_before_they_harm():
     more = evidence(arm(28_842, errors=288), arm(1518, errors=45))
     assert "errors went from 0.0100 to 0.0296, over 2 times" in shortfall(more, SILENT)
     assert shortfall(evidence(arm(28_842, errors=288), arm(1518, errors=35)), SILENT) == ""

@@ -102,7 +102,7 @@ def test_one_user_with_half_of_the_traffic_is_no_wrong_split():
     assert not doubt(evidence(sums([UnitTally(requests=10)] * 95), sums([UnitTally(requests=1000)] * 5)), 5, POLICY)
 
 
-def test_where_the_request_is_the_unit_the_share_is_one_of_requests():
+def test_share_is_of_requests_where_they_are_the_unit():
     assert "1000 of 10000 requests" in doubt(evidence(arm(9000, users=1), arm(1000, users=1)), 5, BY_REQUEST)
     assert not doubt(evidence(arm(9510, users=1), arm(490, users=1)), 5, BY_REQUEST)
 
@@ -116,7 +116,7 @@ def test_a_hashed_split_is_rarely_doubted_at_any_look(weight):
     assert holds <= 3
 
 
-def test_at_0_and_100_percent_one_user_elsewhere_is_a_wrong_split():
+def test_at_0_and_100_percent_one_user_elsewhere_is_wrong():
     assert doubt(share(1, 1000), 100, POLICY)
     assert not doubt(share(0, 1000), 100, POLICY)
     assert doubt(share(1000, 1), 0, POLICY)
@@ -152,7 +152,7 @@ def test_grades_that_the_canary_gets_less_often_hold():
     assert not doubt(covered((1843, 57), (95, 5)), 5, POLICY)
 
 
-def test_grades_that_no_canary_answer_lacks_yet_are_no_difference():
+def test_grades_that_no_answer_lacks_are_no_difference():
     """Of 250 answers all are graded, where 3% are not: one time in 2,000, and a canary gets 48 looks."""
     assert not doubt(covered((4850, 150), (250, 0)), 5, POLICY)
 

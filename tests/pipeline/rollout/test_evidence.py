@@ -62,7 +62,7 @@ def test_requests_are_silent_until_one_is_answered():
     assert stage([dead, look(canary=arm_look("b", 5, 4.0, errors=3.0))]).silent == 0
 
 
-def test_threshold_is_frozen_once_and_slow_requests_count_from_then():
+def test_threshold_is_frozen_once_and_slow_counts_from_then():
     busy = look(champion=arm_look("a", 100, 10.0), canary=arm_look("b", slow=5.0))
     before = stage([busy])
     assert before.slow_over_s is None
@@ -117,11 +117,11 @@ def test_sample_is_based_on_the_champions_first_hundred_grades():
     assert stage([first, worse]).basis == basis
 
 
-def test_a_champion_that_is_always_right_has_a_sample_all_the_same():
+def test_a_champion_that_is_always_right_has_a_sample_too():
     assert stage([look(champion=arm_look("a", 100, 1.0))]).basis == Basis(quality=101 / 102)
 
 
-def test_clustering_is_measured_once_when_independent_answers_were_enough():
+def test_clustering_is_measured_once_answers_were_enough():
     apart = {**units("c", 35, requests=10, graded=10, correct=10), **units("d", 15, requests=10, graded=10)}
     alike = units("e", 300, requests=100, graded=100, correct=70)
     halves = look(ArmLook(units=alike), ArmLook(units=apart))
@@ -133,7 +133,7 @@ def test_clustering_is_measured_once_when_independent_answers_were_enough():
     assert stage([halves] * 6).basis == fixed.basis
 
 
-def test_a_resumed_stage_keeps_its_evidence_and_settles_its_shares():
+def test_a_resumed_stage_keeps_evidence_and_settles_shares():
     held = stage([look(arm_look("u", 3), arm_look("u", 2))])
     resumed = held.resumed()
     assert resumed.settled == (held.champion, held.canary)

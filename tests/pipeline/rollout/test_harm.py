@@ -194,7 +194,7 @@ DROP = (1425, 0.7), (75, 0.55)
         max_size=40,
     )
 )
-def test_a_canary_that_does_what_the_champion_does_is_not_harmful(drawn):
+def test_a_canary_that_equals_the_champion_does_no_harm(drawn):
     rows = []
     for requests, graded, correct, errors in drawn:
         graded, errors = min(graded, requests), min(errors, requests)

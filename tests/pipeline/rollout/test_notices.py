@@ -15,9 +15,9 @@ from pipeline.rollout import notices as module
 from pipeline.rollout.decision import abort, resume
 from pipeline.rollout.notices import due, tell
 from pipeline.rollout.record import Phase
-from pipeline.rollout.router import LocalRouter
 from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
+from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.rollout.webhook import Webhook, webhook
 
 SECRET_PROMPT = "my landlord is called"

@@ -38,7 +38,7 @@ def test_users_who_come_back_cost_answers_and_power():
     assert stages(alike, BY_REQUEST)[0].graded == 1518
 
 
-def test_a_stage_that_takes_too_long_gets_a_larger_weight_or_a_shadow():
+def test_a_stage_too_long_gets_a_larger_weight_or_a_shadow():
     five, twenty_five, last = (" ".join(stage.hints) for stage in stages(QUIET))
     assert "longer than 30 days" in five and "25% takes 248.5 days" not in five
     assert "a shadow of all requests takes" in five and "never" not in five
@@ -47,7 +47,7 @@ def test_a_stage_that_takes_too_long_gets_a_larger_weight_or_a_shadow():
     assert not any("longer" in hint for stage in stages(QUIET, max_stage_s=math.inf) for hint in stage.hints)
 
 
-def test_fewer_than_20_users_are_named_with_the_weight_that_has_them():
+def test_fewer_than_20_users_name_the_weight_that_has_them():
     five, twenty_five, last = stages(QUIET)
     assert "10 users in the smaller arm: harm of quality takes 20, so take 10% or more" in five.hints[0]
     assert "users in the smaller arm" not in " ".join(twenty_five.hints)

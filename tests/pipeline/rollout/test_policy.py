@@ -45,7 +45,8 @@ def test_a_gateway_that_records_no_text_cannot_be_graded():
     assert policy_of(Rollout()).gradable
     assert not policy_of(Rollout(), gradable=False).gradable
     assert not policy_of(Rollout.model_validate(silent)).gradable
-    assert policy_of(Rollout.model_validate({**silent, "metrics": ROUTE["metrics"]})).gradable
+    with pytest.raises(ValueError, match="splits by user"):
+        Rollout.model_validate({**silent, "metrics": ROUTE["metrics"]})
 
 
 def test_the_sample_is_automatic_unless_a_recipe_sets_it():

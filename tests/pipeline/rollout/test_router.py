@@ -1,8 +1,9 @@
 import pytest
 
-from pipeline.rollout.router import LocalRouter, Split, route
+from pipeline.rollout.router import Split, route
 from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, split_at
+from tests.pipeline.rollout.local_router import LocalRouter
 
 
 def test_router_reads_back_what_was_applied_and_no_stale_epoch(tmp_path):

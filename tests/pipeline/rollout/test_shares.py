@@ -32,7 +32,7 @@ def test_variance_is_the_jackknifes_where_it_is_larger(drawn):
     assert variance(seen, "user") == pytest.approx(leaving_out, rel=1e-6)
 
 
-def test_variance_of_equal_users_is_the_residuals_times_c_over_c_minus_1():
+def test_variance_of_equal_users_is_c_over_c_minus_1():
     hits, trials = np.array([0.0, 10.0, 3.0, 1.0]), np.full(4, 10.0)
     residuals = ((hits - 3.5) ** 2).sum()
     assert variance(ratio(hits, trials), "user") == pytest.approx(4 / 3 * residuals / 40**2)

@@ -1,0 +1,288 @@
+"""What a tick sees, obeys and tells: weights moved by hand, clocks, tallies, late grades, copies that fall short."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pipeline import audit
+from pipeline.rollout.controller import tick
+from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
+from pipeline.rollout.evidence import LookRequest
+from pipeline.rollout.fold import in_rollout
+from pipeline.rollout.propose import propose
+from pipeline.rollout.record import (
+    ApprovalRecord,
+    JudgedCandidate,
+    Phase,
+)
+from pipeline.rollout.router import Readiness
+from pipeline.rollout.tallies import read_tally
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
+
+ASKS = POLICY.model_copy(update={"needs_approval": True})
+WARM = POLICY.model_copy(update={"keep_warm_s": 5000.0})
+
+
+def decided(world: World, action: str, by: str = "operator", approval: ApprovalRecord | None = None) -> DecisionResult:
+    decision = RolloutDecision(action=action, reason="a reason", by=by, approval=approval)
+    return decide(world.ports(), decision, world.now)
+
+
+def approval_of(world: World, by: str = "operator", **change: str) -> ApprovalRecord:
+    proposal = world.state.proposal
+    assert proposal is not None
+    approval = ApprovalRecord(
+        rollout=proposal.rollout, model_digest=proposal.version.model.digest, bundle_digest="bundle", by=by
+    )
+    return approval.model_copy(update=change)
+
+
+def waiting(world: World, proposed_by: str = "launcher") -> None:
+    iteration = iteration_over(BASE)
+    judged = JudgedCandidate("PASS", "new", "bundle")
+    propose(world.store, iteration, version_of("new", 1, iteration), judged, ASKS, world.now, proposed_by)
+    for _ in range(5):
+        world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.GATED, 0)
+
+
+def slot(world: World, **change: object) -> None:
+    world.router.ready = lambda m: Readiness(served_digest=m.digest, replicas=1).model_copy(update=change)
+
+
+def test_nothing_is_learned_from_a_running_or_quarantined_canary(world):
+    world.metrics.canary = {"quality": 0.2}
+    assert set(in_rollout(world.store, NAME)) == set()
+    world.propose("bad")
+    assert set(in_rollout(world.store, NAME)) == {"bad"}
+    world.tick_until("rolled_back")
+    world.metrics.canary = {}
+    world.propose("good", number=2)
+    assert set(in_rollout(world.store, NAME)) == {"bad", "good"}
+    world.tick_until("promoted")
+    assert set(in_rollout(world.store, NAME)) == {"bad"}
+
+
+def test_a_weight_that_is_raised_again_and_again_is_held(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    for _ in range(4):
+        split = world.router.read()
+        world.router.apply(split.model_copy(update={"canary_weight": 60, "champion_weight": 40}))
+        world.tick(50.0)
+        assert world.weight() == 5, "it is put back each time"
+        world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.HELD, 5)
+
+
+def test_a_manual_weight_is_on_the_audit_log(world):
+    world.propose("new")
+    world.tick_until("observing")
+    split = world.router.read()
+    world.router.apply(split.model_copy(update={"canary_weight": 2, "champion_weight": 98}))
+    world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.HELD, 2)
+    entry = [e for e in audit.entries(world.store) if e.kind == "weight"][-1]
+    assert (entry.detail["weight"], entry.detail["action"]) == (2, "hold")
+    decided(world, "resume")
+    assert world.weight() == 5
+
+
+def test_a_router_that_routes_otherwise_is_held(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.metrics.really = lambda split: split.model_copy(update={"canary_weight": 50, "champion_weight": 50})
+    world.tick(50.0)
+    assert (world.state.phase, "requests at 5%" in world.state.reason) == (Phase.HELD, True)
+
+
+def test_a_clock_that_is_behind_is_a_miss_and_says_so(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    world.tick(50.0)
+    counted = world.state.evidence
+    world.tick(-86_400.0)
+    assert (world.state.misses, "clock" in world.state.reason, world.state.evidence) == (1, True, counted)
+    world.tick(86_450.0)
+    assert "lease" in world.state.reason, "by the wrong clock it was over at once"
+    world.tick(50.0)
+    assert (world.state.misses, world.state.evidence.canary.requests) == (0, 2 * counted.canary.requests)
+    windows = [(look.window_start, look.window_end) for _, look in world.metrics.given]
+    assert all(one[1] <= other[0] for one, other in pairwise(windows)), "no window is counted twice"
+
+
+def test_a_tally_is_kept_by_look_and_removed_at_the_end(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (300.0, 0.0, 0.0)}))
+    world.tick_until("observing")
+    for _ in range(3):
+        world.tick(50.0)
+    folder = world.store.path("rollout", NAME, "tallies")
+    assert [p.stem for p in folder.glob("*.json")] == [world.state.tally]
+    tally = read_tally(world.store, NAME, world.state.tally)
+    assert tally is not None and tally.canary[""].requests == 3 * 2000
+    world.tick_until("promoted")
+    assert list(folder.glob("*.json")) == []
+
+
+@pytest.mark.parametrize("how", ["gone", "changed"])
+def test_a_tally_that_is_lost_starts_the_evidence_over(world, how):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (300.0, 0.0, 0.0)}))
+    world.tick_until("observing")
+    world.tick(50.0)
+    path = world.store.path("rollout", NAME, "tallies", f"{world.state.tally}.json")
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace("2000", "9999"))
+    world.tick(50.0)
+    assert world.state.evidence.canary.requests == 2000
+    assert "tally is gone" in world.state.reason
+
+
+def test_people_are_told_by_each_tick(world):
+    world.propose("new")
+    world.tick(50.0)
+    assert world.told == [world.now]
+
+
+def test_equal_arms_that_would_not_look_equal_are_asked_about(world):
+    world.propose("new")
+    ports = replace(world.ports(), aa=lambda: "an A/A test alarms")
+    for _ in range(3):
+        tick(ports, world.now)
+    assert (world.state.phase, world.state.reason, world.weight()) == (Phase.HELD, "an A/A test alarms", 0)
+    decided(world, "resume")
+    tick(ports, world.now)
+    assert world.state.phase is Phase.SHIFTING
+
+
+def shifting_to(world: World, stage: int) -> None:
+    while (world.state.phase, world.state.stage) != (Phase.SHIFTING, stage):
+        world.tick(50.0)
+
+
+def test_harm_while_the_weight_is_not_confirmed_is_seen(world):
+    world.propose("new")
+    shifting_to(world, 1)
+    world.metrics.canary = {"quality": 0.1}
+
+    def unreachable():
+        raise OSError("connection refused")
+
+    world.router.read = unreachable
+    world.tick(50.0)
+    del world.router.read
+    assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
+
+
+def lowered(world: World, weight: int) -> None:
+    split = world.router.read()
+    world.router.apply(split.model_copy(update={"canary_weight": weight, "champion_weight": 100 - weight}))
+
+
+@pytest.mark.parametrize("weight", [0, 3, 5])
+def test_a_weight_lowered_while_it_rises_is_obeyed(world, weight):
+    world.propose("new")
+    shifting_to(world, 1)
+    lowered(world, weight)
+    world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.HELD, weight)
+
+
+def test_a_held_weight_that_is_lowered_further_is_obeyed(world):
+    world.propose("new")
+    world.tick_until("observing")
+    decided(world, "pause")
+    for weight in (3, 0):
+        lowered(world, weight)
+        for _ in range(3):
+            world.tick(50.0)
+        assert (world.state.phase, world.weight(), world.state.canary_weight) == (Phase.HELD, weight, weight)
+
+
+def test_a_weight_lowered_within_a_tick_is_obeyed(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    read = world.router.read
+
+    def then_lowered():
+        split = read()
+        del world.router.read
+        lowered(world, 0)
+        return split
+
+    world.router.read = then_lowered
+    world.tick(50.0)
+    assert world.weight() == 0
+    world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.HELD, 0)
+
+
+def test_nothing_is_promoted_from_a_slot_that_cannot_be_asked(world):
+    def unreachable(wanted):
+        raise OSError("no route to host")
+
+    world.propose("new")
+    while (world.state.phase, world.state.stage) != (Phase.OBSERVING, 2):
+        world.tick(50.0)
+    world.router.ready = unreachable
+    for _ in range(5):
+        world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 95)
+    slot(world)
+    world.tick_until("promoted")
+
+
+def test_a_weight_that_cannot_be_read_back_is_taken_back_unread(world):
+    world.propose("new")
+    shifting_to(world, 1)
+
+    def unreachable():
+        raise OSError("connection refused")
+
+    world.router.read = unreachable
+    world.tick_until("held")
+    del world.router.read
+    assert world.weight() == 5
+
+
+def test_grades_that_are_late_stop_the_dwell(world):
+    world.propose("new")
+    world.tick_until("observing")
+    began = world.now
+    world.metrics.spoil = lambda look: look.model_copy(update={"graded_until": min(look.graded_until, began + 20)})
+    for _ in range(8):
+        world.tick(50.0)
+    assert (world.state.phase, world.state.dwell_s) == (Phase.OBSERVING, 20.0)
+    world.metrics.spoil = lambda look: look
+    world.tick(50.0)
+    assert world.state.phase is Phase.SHIFTING
+
+
+def test_grades_are_asked_for_from_where_the_window_starts(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    world.tick(86_400.0)
+    asked: list[LookRequest] = []
+    look = world.metrics.look
+    world.metrics.look = lambda split, request: asked.append(request) or look(split, request)
+    world.tick(-86_400.0)
+    world.tick(60.0)
+    assert asked[-1].graded_since is not None
+    assert asked[-1].graded_since <= asked[-1].since <= world.now
+
+
+def test_copies_that_fall_short_are_held_before_any_user(world):
+    world.metrics.canary = {"quality": 0.67}
+    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.1}))
+    assert "not proven to be less" in world.tick_until("held").reason
+    assert world.weight() == 0
+
+
+def test_few_copies_are_waited_for(world):
+    world.metrics.requests = 100
+    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.1}))
+    for _ in range(10):
+        world.tick(50.0)
+    assert world.state.phase is Phase.SHADOWING
