@@ -7,7 +7,7 @@ simulated users do, over HTTP, and where no gateway runs the run starts one, wit
 import socket
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple, assert_never
 
 from assets.resources import Deployment
@@ -18,7 +18,7 @@ from pipeline.gateway.lock import running_address
 from pipeline.gateway.metrics import SpanMetrics
 from pipeline.gateway.process import running_gateway
 from pipeline.gateway.settings import GatewaySettings
-from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots
+from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_names
 from pipeline.gateway.split import GatewaySplit
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
@@ -55,7 +55,8 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             store = deployment.store()
 
             def slot_of(digest: str) -> ServedSlot | None:
-                return (read_slots(store, name) or SlotTable(slots=())).slot_of(digest)
+                table = _listed(traffic, name) if traffic.slots else read_slots(store, name) or SlotTable(slots=())
+                return table.slot_of(digest)
 
             return GatewaySplit(store, name, slot_of, SlotIdentity(deployment))
         case HttpRouteTraffic():
@@ -73,6 +74,16 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             return SagemakerEndpoint(deployment.store(), traffic, name)
         case _:
             assert_never(traffic)
+
+
+def _listed(traffic: GatewayTraffic, model_name: str) -> SlotTable:
+    """The slots that others keep, as far as they answer. Raises ValueError where both serve one model."""
+    assert traffic.slots is not None, "the recipe names them"
+    names: dict[str, list[str]] = {}
+    for url in (traffic.slots.a, traffic.slots.b):
+        with suppress(OSError):
+            names[url] = served_names(Endpoint(url))
+    return slots_of_names(model_name, names)
 
 
 def is_routed(deployment: Deployment) -> bool:

@@ -8,6 +8,7 @@ both can be chatted with. Refuses to decide anything: `canary_rollout` does.
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from types import FrameType
 
 from assets.resources import deployment
@@ -15,7 +16,6 @@ from assets.traffic import gateway_settings, wanted_models
 from pipeline.gateway.keeper import SlotKeeper
 from pipeline.gateway.process import running_gateway
 from pipeline.recipe.rollout import GatewayTraffic
-from pipeline.storage import ModelRef
 
 POLL_S = 1.0
 """Between two looks at which models are wanted."""
@@ -31,18 +31,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     limit, name = recipe.evaluation.max_completion_tokens, recipe.base_model.name
     try:
-        with (
-            SlotKeeper(settings.store(), name, limit, _print) as keeper,
-            running_gateway(gateway_settings(settings), _print) as gateway,
-        ):
-            serving: list[ModelRef] = []
+        with ExitStack() as stack:
+            keeper = stack.enter_context(SlotKeeper(settings.store(), name, limit, _print))
+            serving = wanted_models(settings, time.time())
+            keeper.serve(serving)
+            gateway = stack.enter_context(running_gateway(gateway_settings(settings), _print))
+            _print(f"Chat with it: {gateway.url}/  Clients use {gateway.url}/v1  End it with Ctrl-C.")
             while True:
+                time.sleep(POLL_S)
                 if (wanted := wanted_models(settings, time.time())) != serving or keeper.ended:
                     keeper.serve(wanted)
-                    if not serving:
-                        _print(f"Chat with it: {gateway.url}/  Clients use {gateway.url}/v1  End it with Ctrl-C.")
                     serving = wanted
-                time.sleep(POLL_S)
     except KeyboardInterrupt:
         return 0
     except (RuntimeError, ValueError, OSError) as error:
