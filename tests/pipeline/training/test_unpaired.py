@@ -125,11 +125,13 @@ def test_a_policy_far_from_its_base_is_stopped(tmp_path: Path, fork_server: Fork
     path = folder(store, plan) / "plan.json"
     assert fork_server.attempt(path).code == 0, fork_server.said()
     result = result_of(path)
-    assert result.health.verdict == "STOP"
     stopped = next(finding for finding in result.health.findings if finding.rule == "answer_kl")
     assert stopped.step < 12 and "kl_stop is 0.5" in stopped.reason
     kl = {row["step"]: row["held_out/answer_kl"] for row in result.metrics if "held_out/answer_kl" in row}
     assert kl[stopped.step] > 0.5 and kl[result.checkpoint.step] <= 0.5, "what stands is within the limit"
+    right = {row["step"]: row["held_out/accuracy"] for row in result.metrics if "held_out/accuracy" in row}
+    better = max(value for step, value in right.items() if 0 < step < stopped.step) > right[0]
+    assert (result.health.verdict == "STOP") == (not better), "a checkpoint that beat the start is a candidate"
 
 
 @pytest.mark.parametrize(
