@@ -62,9 +62,8 @@ def test_it_answers_until_it_is_ended_and_leaves_nothing(tmp_path: Path, signum:
 
 
 def test_servers_that_others_keep_are_not_served(tmp_path: Path) -> None:
-    slots = "rollout.traffic.slots={a: 'http://127.0.0.1:9/v1', b: 'http://127.0.0.1:8/v1'}"
-    overrides = slots.replace(" ", "")
-    process = started(tmp_path / "data", overrides)
+    slots = [f"rollout.traffic.slots.{slot}=http://127.0.0.1:{port}/v1" for slot, port in (("a", 9), ("b", 8))]
+    process = started(tmp_path / "data", *slots)
     assert process.wait(60) == 1
     assert process.stdout is not None
     assert "names servers that others keep" in process.stdout.read()
