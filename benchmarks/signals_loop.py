@@ -72,6 +72,7 @@ SMALL_LOOP = [
     "training.sft.steps=16",
     "evaluation.suites.0.items=80",
     "evaluation.guard_margin=0.1",
+    "evaluation.max_standard_error=0.1",
 ]
 
 
