@@ -211,8 +211,8 @@ def measured(name: str, model: ModelRef, seed: Seed, known: Cells) -> dict[str, 
 
 
 def _worth(model: ModelRef, seed: Seed) -> dict[str, Any]:
-    found = worth(model, seed.seed, seed.size.items)
-    return {"utility": found.mean, "error": found.error, "vouchers": found.voucher}
+    figures = worth(model, seed.seed, seed.size.items)
+    return {"utility": figures.mean, "error": figures.error, "vouchers": figures.voucher}
 
 
 def short(method: MethodName | str, size: "Size") -> tuple[str, ...]:
