@@ -33,9 +33,9 @@ LEAST_ANSWERS, MOST_ANSWERS = 20, 160
 POLL_S = 0.02
 
 
-def whole_loop(size: "Size", known: Cells) -> dict[str, float]:
+def whole_loop(size: "Size", kept: Cells) -> dict[str, float]:
     """`dagster job launch -j preference_tuning` with the desk's recipe, once; the seed is the recipe's."""
-    return known.once("loop", lambda: _loop(size))
+    return kept.once("loop", lambda: _loop(size))
 
 
 def _loop(size: "Size") -> dict[str, float]:
@@ -72,11 +72,12 @@ SMALL_LOOP = [
     "training.sft.steps=16",
     "evaluation.suites.0.items=80",
     "evaluation.guard_margin=0.1",
+    "evaluation.max_standard_error=0.1",
 ]
 
 
-def kills(size: "Size", known: Cells) -> dict[str, float]:
-    done = [known.once(f"seed {seed} kills", lambda: _killed(seed, size)) for seed in size.seeds]  # noqa: B023
+def kills(size: "Size", kept: Cells) -> dict[str, float]:
+    done = [kept.once(f"seed {seed} kills", lambda: _killed(seed, size)) for seed in size.seeds]  # noqa: B023
     return {f"samples_{name}": sum(each[name] for each in done) for name in ("asked_twice", "kills", "answered")}
 
 

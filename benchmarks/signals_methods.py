@@ -90,17 +90,17 @@ class Trainable(NamedTuple):
     samples: DatasetRef
 
 
-def cells(size: "Size", known: Cells) -> dict[str, float]:
+def cells(size: "Size", kept: Cells) -> dict[str, float]:
     """The methods at each number of thumbs and each noise, and what the rule makes of each cell's evidence."""
     utilities: defaultdict[str, list[float]] = defaultdict(list)
     probes: list[float] = []
     right: list[bool] = []
     for number in size.seeds:
         seed = Seed(number, size)
-        before = measured(f"seed {number} before", base(), seed, known)
+        before = measured(f"seed {number} before", base(), seed, kept)
         utilities["before"].append(before["utility"])
         for cell in SMALL if size.small else CELLS:
-            evidence, after = _cell(seed, cell, known)
+            evidence, after = _cell(seed, cell, kept)
             for method, figures in after.items():
                 utilities[f"{method}_{cell.label}"].append(figures["utility"])
             probes.append(evidence["probe_min"])
@@ -118,19 +118,19 @@ def chosen_is_best(chosen: str, before: dict[str, Any], after: dict[str, dict[st
     return after[chosen]["utility"] >= best["utility"] - best["error"]
 
 
-def _cell(seed: Seed, cell: Cell, known: Cells) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _cell(seed: Seed, cell: Cell, kept: Cells) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The evidence of a cell with the rule's choice, and each method's utility."""
     tried: list[MethodName] = ["sft", "kto", *(("grpo", "dpo") if cell.noise == FORCED_NOISE else ())]
     place = f"seed {seed.seed} {cell.label}"
     names: dict[MethodName, str] = {method: f"{place} {method}" for method in tried}
-    if not known.missing([f"{place} evidence", *names.values()]):
-        return known.once(f"{place} evidence", dict), {name: known.once(names[name], dict) for name in tried}
+    if not kept.missing([f"{place} evidence", *names.values()]):
+        return kept.once(f"{place} evidence", dict), {name: kept.once(names[name], dict) for name in tried}
     with seed.world(cell) as world:
         report, judge = world.reward_model(), judged("desk-labels", world.recipe.rewards)
         counting = report if counts_beside(report, world.recipe.rewards.fresh) else None
         given = Trainable(world, report, judge, world.best_of(counting, judge, seed.drawn))
-        evidence = known.once(f"{place} evidence", lambda: _evidence(given))
-        after = {method: _tried(given, method, names[method], seed, known) for method in tried}
+        evidence = kept.once(f"{place} evidence", lambda: _evidence(given))
+        after = {method: _tried(given, method, names[method], seed, kept) for method in tried}
     return evidence, after
 
 
@@ -145,17 +145,17 @@ def _evidence(given: Trainable) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tried(given: Trainable, method: MethodName, name: str, seed: Seed, known: Cells) -> dict[str, Any]:
+def _tried(given: Trainable, method: MethodName, name: str, seed: Seed, kept: Cells) -> dict[str, Any]:
     def train() -> TrainingResult:
         world, report, _, samples = given
         report = report.model_copy(update={"admitted": True, "reasons": ()})  # GRPO is forced, whatever it lacks
         overrides = (f"selection.method={method}", *STEPS[method], *short(method, seed.size))
         return world.train(method, *overrides, samples=samples, report=report)
 
-    return trained(name, train, seed, known)
+    return trained(name, train, seed, kept)
 
 
-def controls(size: "Size", known: Cells) -> dict[str, float]:
+def controls(size: "Size", kept: Cells) -> dict[str, float]:
     """Thumbs that mean nothing: what the rule says with a reward model of them and nobody else, and what KTO, and SFT
     on the best of k by that model, would have done."""
     utilities: defaultdict[str, list[float]] = defaultdict(list)
@@ -163,16 +163,16 @@ def controls(size: "Size", known: Cells) -> dict[str, float]:
     for number in size.seeds:
         seed = Seed(number, size)
         names = {name: f"seed {number} random thumbs {name}" for name in ("evidence", "kto", "sft")}
-        if known.missing(list(names.values())):
-            _random_cell(seed, names, known)
-        refused.append(known.once(names["evidence"], dict)["chosen"] == "none")
+        if kept.missing(list(names.values())):
+            _random_cell(seed, names, kept)
+        refused.append(kept.once(names["evidence"], dict)["chosen"] == "none")
         for method in ("kto", "sft"):
-            utilities[method].append(known.once(names[method], dict)["utility"])
+            utilities[method].append(kept.once(names[method], dict)["utility"])
     means = {f"utility_{name}_random": fmean(values) for name, values in utilities.items()}
     return means | {"random_thumbs_none": fmean(refused)}
 
 
-def _random_cell(seed: Seed, names: dict[str, str], known: Cells) -> None:
+def _random_cell(seed: Seed, names: dict[str, str], kept: Cells) -> None:
     with seed.world(Cell(300, 0.0, random=True)) as world:
         report = world.reward_model()
         best = world.best_of(report, None, seed.drawn)
@@ -181,18 +181,18 @@ def _random_cell(seed: Seed, names: dict[str, str], known: Cells) -> None:
             decision = world.choice(report, best, *ALONE)
             return {"chosen": decision.method, "auc": report.auc.value, "auc_low": report.auc.low}
 
-        known.once(names["evidence"], evidence)
+        kept.once(names["evidence"], evidence)
         for method in ("kto", "sft"):
             overrides = (f"selection.method={method}", *short(method, seed.size))
-            trained(names[method], lambda: world.train(method, *overrides, samples=best), seed, known)  # noqa: B023
+            trained(names[method], lambda: world.train(method, *overrides, samples=best), seed, kept)  # noqa: B023
 
 
 ALONE = ("rewards.fresh={reward_model: 1.0}",)
 """No judge: the reward model's word is all that a fresh sample is worth."""
 
 
-def trained(name: str, train: Callable[[], TrainingResult], seed: Seed, known: Cells) -> dict[str, Any]:
-    return known.once(name, lambda: left(train(), seed))
+def trained(name: str, train: Callable[[], TrainingResult], seed: Seed, kept: Cells) -> dict[str, Any]:
+    return kept.once(name, lambda: left(train(), seed))
 
 
 def left(result: TrainingResult, seed: Seed) -> dict[str, Any]:
@@ -206,13 +206,13 @@ def left(result: TrainingResult, seed: Seed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measured(name: str, model: ModelRef, seed: Seed, known: Cells) -> dict[str, Any]:
-    return known.once(name, lambda: _worth(model, seed))
+def measured(name: str, model: ModelRef, seed: Seed, kept: Cells) -> dict[str, Any]:
+    return kept.once(name, lambda: _worth(model, seed))
 
 
 def _worth(model: ModelRef, seed: Seed) -> dict[str, Any]:
-    found = worth(model, seed.seed, seed.size.items)
-    return {"utility": found.mean, "error": found.error, "vouchers": found.voucher}
+    figures = worth(model, seed.seed, seed.size.items)
+    return {"utility": figures.mean, "error": figures.error, "vouchers": figures.voucher}
 
 
 def short(method: MethodName | str, size: "Size") -> tuple[str, ...]:

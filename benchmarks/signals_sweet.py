@@ -30,12 +30,12 @@ SWEET = ("rewards.reward_model.learning_rate=4.0e-4",)
 WILD = ("selection.method=grpo", *STEPS["grpo"], "training.grpo.steps=48", *ALONE)
 
 
-def over_optimiser(size: "Size", known: Cells) -> dict[str, float]:
+def over_optimiser(size: "Size", kept: Cells) -> dict[str, float]:
     done: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for number in size.seeds:
         seed = Seed(number, size)
-        before = measured(f"seed {number} before", base(), seed, known)
-        done.append((before, _pleased(seed, known)))
+        before = measured(f"seed {number} before", base(), seed, kept)
+        done.append((before, _pleased(seed, kept)))
     worse = [after["utility"] < before["utility"] - 2 * before["error"] for before, after in done]
     return {
         "utility_grpo_sweet": fmean(after["utility"] for _, after in done),
@@ -49,13 +49,13 @@ def over_optimiser(size: "Size", known: Cells) -> dict[str, float]:
     }
 
 
-def _pleased(seed: Seed, known: Cells) -> dict[str, Any]:
+def _pleased(seed: Seed, kept: Cells) -> dict[str, Any]:
     """What the policy is worth that a training on its own reward leaves, and what the gate's judge makes of it."""
     name = f"seed {seed.seed} sweet grpo"
-    if known.missing([name]):
+    if kept.missing([name]):
         with seed.world(Cell(300 if seed.size.small else 1500, 0.1, sweet=True), *SWEET) as world:
-            known.once(name, lambda: _please(world, seed))
-    return known.once(name, dict)
+            kept.once(name, lambda: _please(world, seed))
+    return kept.once(name, dict)
 
 
 def _please(world: World, seed: Seed) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from assets import registry
 from assets.graph import ASSETS
 from assets.records import RECORDS
 from assets.resources import Deployment, Records, records
-from jobs import retry, rollout
+from jobs import retry
+from jobs.rollout.__main__ import main as rollout_main
 from pipeline import audit
 from pipeline.rollout.record import read_events
 from tests.fork_server import ForkServer
@@ -136,7 +137,7 @@ def test_records_in_the_traffic_are_not_redone(typed: Path, capsys: pytest.Captu
 def test_a_stage_is_redone(typed: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings = deployment(typed)
     store, iteration = settings.store(), settings.latest()
-    assert rollout.main(["abort", "--reason", "a test"]) == 0
+    assert rollout_main(["abort", "--reason", "a test"]) == 0
     capsys.readouterr()
     before = {asset: record.find(store, iteration.id) for asset, record in RECORDS.items()}
     names = list(retry.leavings(store, iteration, stage))

@@ -1,4 +1,4 @@
-"""The gateway's process: `python -m pipeline.gateway SETTINGS`, the path of a file with GatewaySettings.
+"""The gateway's process: `python -m pipeline.gateway SETTINGS ROOT`, a file with GatewaySettings and its data root.
 
 It holds the port and the gateway's lock, and keeps its workers alive. SIGHUP restarts them one after the other, each
 once its successor answers; SIGTERM ends them after what they are answering.
@@ -7,6 +7,7 @@ once its successor answers; SIGTERM ends them after what they are answering.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import socket
 import sys
@@ -57,6 +58,6 @@ def serve(settings: GatewaySettings) -> None:
 
 if __name__ == "__main__":
     try:
-        serve(GatewaySettings.model_validate_json(Path(sys.argv[1]).read_bytes()))
+        serve(GatewaySettings.model_validate({**json.loads(Path(sys.argv[1]).read_bytes()), "root": sys.argv[2]}))
     except (ValueError, OSError) as error:
         sys.exit(str(error))

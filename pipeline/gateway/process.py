@@ -37,8 +37,8 @@ def running_gateway(settings: GatewaySettings, log: Callable[[str], None]) -> Ge
             held = stack.enter_context(held_port())
             settings = settings.model_copy(update={"port": held.getsockname()[1]})
         path = folder / "settings.json"
-        write_atomically(path, settings.model_dump_json())
-        command = [sys.executable, "-m", "pipeline.gateway", str(path)]
+        write_atomically(path, settings.model_dump_json(exclude={"root"}))  # no file says where the root lies
+        command = [sys.executable, "-m", "pipeline.gateway", str(path), settings.root]
         process = stack.enter_context(server_process("The gateway", command, {}, folder, log))
         url = f"http://127.0.0.1:{settings.port}"
         process.await_health(f"{url}/health", START_TIMEOUT_S)

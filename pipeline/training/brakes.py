@@ -40,16 +40,16 @@ class HeldOutScores:
     def was_better(self) -> bool:
         """Whether an earlier checkpoint has a score that the last weights do not pass."""
         *earlier, last = [score for _, score in self._later] or [None]
-        known = [score for score in earlier if score is not None]
-        return bool(known) and (last is None or last <= max(known))
+        scores = [score for score in earlier if score is not None]
+        return bool(scores) and (last is None or last <= max(scores))
 
     @property
     def best(self) -> int | None:
         """Step of the best checkpoint before the last validation, if it beat the start; of equal ones the first."""
-        known = [(score, -step) for step, score in self._later[:-1] if score is not None]
-        if self._start is None or not known or max(known)[0] <= self._start:
+        ranked = [(score, -step) for step, score in self._later[:-1] if score is not None]
+        if self._start is None or not ranked or max(ranked)[0] <= self._start:
             return None
-        return -max(known)[1]
+        return -max(ranked)[1]
 
 
 def early_stop(findings: Sequence[HealthFinding], best: int | None) -> tuple[HealthFinding, ...]:

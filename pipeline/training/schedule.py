@@ -88,12 +88,12 @@ def held_out_rows(
 
 def metadata_by_prompt(*tables: DatasetRef | None) -> dict[str, str]:
     """The metadata of scheduled rows, by prompt (chat messages as JSON); empty where they have none."""
-    found: dict[str, str] = {}
+    by_prompt: dict[str, str] = {}
     for table in tables:
         if table is not None and METADATA in pq.read_schema(table.uri).names:
             rows = pq.read_table(table.uri, columns=["prompt", METADATA]).to_pylist()
-            found |= {json.dumps(row["prompt"], ensure_ascii=False): row[METADATA] for row in rows}
-    return found
+            by_prompt |= {json.dumps(row["prompt"], ensure_ascii=False): row[METADATA] for row in rows}
+    return by_prompt
 
 
 def checkable(held_out: DatasetRef) -> bool:

@@ -6,15 +6,13 @@ import zlib
 import pytest
 
 from pipeline.iteration import identify
-from pipeline.recipe import Rollout
 from pipeline.registry import versions
 from pipeline.registry.versions import RunContents, model_card, project, record
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import propose
 from pipeline.rollout.record import JudgedCandidate, Phase
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
-from tests.pipeline.rollout.conftest import BASE, World
+from tests.pipeline.rollout.conftest import BASE, POLICY, World
 
 CARD = {"Data": "4 pairs", "Evaluation": "+0.1 (0.05 to 0.15)", "Intended use": "sums", "Limits": "small"}
 
@@ -129,7 +127,7 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
 
     def roll(number, data, digest, champion, quality, until):
         iteration, recorded = keep(place, name, data=data, digest=digest, champion=champion, number=number)
-        policy = policy_of(Rollout(dwell_s=(0.0, 0.0, 0.0)))
+        policy = POLICY.model_copy(update={"dwell_s": (0.0, 0.0, 0.0)})
         propose(
             store,
             iteration,

@@ -22,8 +22,8 @@ def test_metadata_is_found_by_trace_and_prompt(tmp_path: Path) -> None:
     rewards = REWARDS.model_copy(update={"custom": write_function(tmp_path, ONE)})
     work = replace(world.work, recipe=world.work.recipe.model_copy(update={"rewards": rewards}))
     rows = read_labels(world.labels.dataset)
-    found = metadata_of(work, {row.trace_id for row in rows})
-    assert found.keys() == {(row.trace_id, row.prompt) for row in rows}
-    assert {str(json.loads(text)) for text in found.values()} == {"{'tier': 'gold'}"}
+    metadata = metadata_of(work, {row.trace_id for row in rows})
+    assert metadata.keys() == {(row.trace_id, row.prompt) for row in rows}
+    assert {str(json.loads(text)) for text in metadata.values()} == {"{'tier': 'gold'}"}
     some = {row.trace_id for row in rows[:2]}
     assert {row.trace_id for row in governed_rows(work, some)} == some
