@@ -36,7 +36,7 @@ class Evaluation(Section):
     temperature: PositiveFloat = 1.0
     """Sampling temperature of both models. At 1 they answer as users get their answers."""
     max_completion_tokens: PositiveInt = 512
-    """Length limit of an answer, also of replayed rollout traffic. An answer that reaches it is truncated."""
+    """Length limit of an answer, also of the embedded slots'. An answer that reaches it is truncated."""
     seed: int = 11
     """Seed of the draw of the items, of the sampling of both models and of the bootstrap."""
     improve: Literal["all", "any", "cost"] = "all"

@@ -1,4 +1,4 @@
-"""Sampling as the demo's traffic and the replayed rollout call it: prompts in, completions out.
+"""Sampling as the demo's traffic and the fingerprints of models call it: prompts in, completions out.
 
 Owns the plain call over the port of inference.py. Refuses to keep an answer: who asks again is answered again.
 """
