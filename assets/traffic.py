@@ -170,25 +170,25 @@ class SlotIdentity:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._known: dict[str, tuple[float, str]] = {}
+        self._known: dict[str, tuple[float, list[str], str]] = {}
 
     def __call__(self, url: str) -> str:
         """Its digest. Raises ValueError for a server of no model that is wanted, OSError for one that is away."""
-        at, digest = self._known.get(url, (0.0, ""))
-        if time.monotonic() - at > KNOWN_S:
-            digest = self._asked(url)
-            self._known[url] = time.monotonic(), digest
+        name = self._deployment.recipe().base_model.name
+        names = served_names(Endpoint(url))  # asked each time: a server that is away is known to be
+        at, known, digest = self._known.get(url, (0.0, names, ""))
+        if time.monotonic() - at > KNOWN_S or known != names:
+            digest = self._identified(url, name, names)
+            self._known[url] = time.monotonic(), names, digest
         return digest
 
-    def _asked(self, url: str) -> str:
-        name = self._deployment.recipe().base_model.name
+    def _identified(self, url: str, name: str, names: list[str]) -> str:
         state = read_state(self._deployment.store(), name)
         models = {model.digest: () for model in wanted_models(self._deployment, time.time())}
         if state.proposal is not None:
             prints = state.proposal.fingerprints
             models |= {state.proposal.champion.digest: prints.champion}
             models |= {state.proposal.version.model.digest: prints.candidate}
-        names = served_names(Endpoint(url))
         given = [digest for digest in models for each in names if digest.startswith(digest_head(each, name) or "-")]
         if not given:
             raise ValueError(f"{url} serves {', '.join(names) or 'nothing'}: none of it is a model that is wanted.")

@@ -250,8 +250,9 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         if now - since > policy.max_look_s:
             note = "; ".join([*([note] if note else []), f"clock: {now - since:.0f} s since the last look"])
     step = None
-    if found := harm(evidence, policy, state.unready + 1 if slot.down else 0):
-        step = RolloutStep(Phase.ROLLING_BACK, found.reason, look=result, quarantine=found.quarantine)
+    if proof := harm(evidence, policy, state.unready + 1 if slot.down else 0):
+        blamed = proof.quarantine and not (proof.kind == "errors" and slot.down)  # its server died within the look
+        step = RolloutStep(Phase.ROLLING_BACK, proof.reason, look=result, quarantine=blamed)
     return _Look(result, blind, step, slot, note=note)
 
 

@@ -202,6 +202,17 @@ def test_a_slot_that_nobody_answers_from_is_left_without_blame(world):
     assert (world.state.phase, world.weight(), world.state.quarantine) == (Phase.ROLLING_BACK, 0, False)
 
 
+@pytest.mark.parametrize(("replicas", "blamed"), [(0, False), (1, True)])
+def test_errors_of_a_server_that_died_are_no_blame(world, replicas, blamed):
+    world.propose("new")
+    world.tick_until("observing")
+    slot(world, served_digest="new" if replicas else "", replicas=replicas)
+    world.metrics.canary = {"error_rate": 0.4}
+    world.tick(10.0)
+    assert "errors went from" in world.state.reason
+    assert (world.state.phase, world.state.quarantine) == (Phase.ROLLING_BACK, blamed)
+
+
 def test_a_slot_that_cannot_be_asked_is_not_taken_to_be_down(world):
     def unreachable(wanted):
         raise OSError("no route to host")
