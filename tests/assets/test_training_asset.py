@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets import registry
 from assets.card import IterationRecords
 from assets.graph import ASSETS
 from assets.on_record import on_record
@@ -26,7 +27,7 @@ from pipeline.registry import versions
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import HumanAgreement
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.record import ModelVersion
+from pipeline.rollout.record import Fingerprints, ModelVersion
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.records import DayReport, GovernedTraces
 from pipeline.training.plan import TrainingPlan
@@ -208,7 +209,8 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
 
 
 @pytest.mark.slow
-def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay) -> None:
+def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "fingerprints", lambda *asked: Fingerprints())  # its files are no model's
     settings = lay(HOLD)
     shown = run(settings, "policy_checkpoint")
     (check,) = shown.get_asset_check_evaluations()
