@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -57,10 +58,13 @@ class SlotKeeper:
         for digest in [digest for digest, kept in self._kept.items() if kept.slot.ended]:
             self._log(f"slot {digest[:12]}: its server has ended, and is started again")
             self._end(digest)
+        starting = [model for digest, model in wanted.items() if digest not in self._kept]
         try:
-            for digest, model in wanted.items():
-                if digest not in self._kept:
-                    self._kept[digest] = self._started(model)
+            with ThreadPoolExecutor(max_workers=max(1, len(starting))) as pool:  # each takes its time to load
+                begun = {model.digest: pool.submit(self._started, model) for model in starting}
+            self._kept |= {digest: start.result() for digest, start in begun.items() if start.exception() is None}
+            for start in begun.values():
+                start.result()
         finally:
             write_slots(self._store, self._model_name, [self._served(each) for each in wanted if each in self._kept])
         if over := [digest for digest in self._kept if digest not in wanted]:
