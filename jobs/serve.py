@@ -1,4 +1,5 @@
-"""`make serve`: the embedded gateway on 127.0.0.1 until Ctrl-C or SIGTERM, with a slot for each model that is wanted.
+"""`make serve`: the gateway on 127.0.0.1 until Ctrl-C or SIGTERM, with a slot for each model that is wanted, unless the
+recipe names slots that others keep.
 
 A rollout that is opened meanwhile finds it running and moves its weights; the candidate gets a slot as soon as it is
 proposed, and the champion before it keeps its own for as long as the recipe keeps it warm. On the gateway's own page
@@ -25,21 +26,25 @@ def main() -> int:
     settings = deployment()
     recipe = settings.recipe()
     traffic = recipe.rollout.traffic
-    if not isinstance(traffic, GatewayTraffic) or traffic.slots is not None:
-        print(f"rollout.traffic of {settings.recipe_path} names servers that others keep: there is nothing to serve.")
+    if not isinstance(traffic, GatewayTraffic):
+        print(
+            f"rollout.traffic of {settings.recipe_path} is {traffic.kind}, which others keep: nothing is served here."
+        )
         return 1
     signal.signal(signal.SIGTERM, _end)
     limit, name = recipe.evaluation.max_completion_tokens, recipe.base_model.name
     try:
         with ExitStack() as stack:
-            keeper = stack.enter_context(SlotKeeper(settings.store(), name, limit, _print))
-            serving = wanted_models(settings, time.time())
-            keeper.serve(serving)
+            keeper, serving = None, wanted_models(settings, time.time())
+            if traffic.slots is None:
+                keeper = stack.enter_context(SlotKeeper(settings.store(), name, limit, _print))
+                keeper.serve(serving)
             gateway = stack.enter_context(running_gateway(gateway_settings(settings), _print))
             _print(f"Chat with it: {gateway.url}/  Clients use {gateway.url}/v1  End it with Ctrl-C.")
             while True:
                 time.sleep(POLL_S)
-                if (wanted := wanted_models(settings, time.time())) != serving or keeper.ended:
+                wanted = wanted_models(settings, time.time())
+                if keeper is not None and (wanted != serving or keeper.ended):
                     keeper.serve(wanted)
                     serving = wanted
     except KeyboardInterrupt:

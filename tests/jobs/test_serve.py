@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from jobs import serve
 from pipeline.processes import session_members
 from tests.loop import EMBEDDED, SHORT
 
@@ -61,9 +62,27 @@ def test_it_answers_until_it_is_ended_and_leaves_nothing(tmp_path: Path, signum:
         httpx2.get(f"{url}/health")
 
 
-def test_servers_that_others_keep_are_not_served(tmp_path: Path) -> None:
+def test_slots_that_others_keep_get_the_gateway_alone(tmp_path: Path) -> None:
     slots = [f"rollout.traffic.slots.{slot}=http://127.0.0.1:{port}/v1" for slot, port in (("a", 9), ("b", 8))]
     process = started(tmp_path / "data", *slots)
-    assert process.wait(60) == 1
-    assert process.stdout is not None
-    assert "names servers that others keep" in process.stdout.read()
+    try:
+        body = {"model": "any", "messages": [{"role": "user", "content": "3 + 4?"}]}
+        reply = httpx2.post(f"{address(process)}/v1/chat/completions", json=body, timeout=60)
+        assert reply.status_code == 503, "nobody listens there"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_another_router_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    route = "kind: http_route\n  export_to: s3://models/served\n  metrics: {kind: prometheus, url: 'http://prometheus:9090'}"
+    recipe = tmp_path / "embedded.yaml"
+    recipe.write_text(EMBEDDED.read_text().replace("kind: gateway", route))
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(recipe))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={tmp_path / 'data'}")
+    assert serve.main() == 1
+    assert "http_route, which others keep" in capsys.readouterr().out
