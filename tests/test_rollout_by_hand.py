@@ -63,7 +63,7 @@ def slot_server(settings: Deployment, digest: str) -> int:
     raise AssertionError("no process serves it")
 
 
-def test_a_canary_whose_server_is_killed_goes_and_no_user_notices(tmp_path: Path) -> None:
+def test_a_canary_whose_server_is_killed_goes_unnoticed(tmp_path: Path) -> None:
     settings = deployment(tmp_path / "data", LONG)
     open_rollout(settings, tmp_path, time.time())
     with followed(settings) as ended:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.serving import AnyServing, TransformersServing
 from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
-from pipeline.section import Added, Section, Share
+from pipeline.section import Section, Share
+
+
+def _absent(value: object) -> bool:
+    """Left out of the section as JSON: the digest of a recipe without it is what it was before there was the field."""
+    return value is None
 
 
 class AnswerPrice(Section):
@@ -54,7 +59,7 @@ class Evaluation(Section):
     gates_per_year: PositiveInt = 20
     """Candidates that a year may bring to the gate. The ledger (evals/ledger.py) adds up the levels of their tests;
     beyond `luck_per_year` the verdict is INCONCLUSIVE until the oldest is a year ago."""
-    futility: Annotated[bool, Added] = True
+    futility: bool = Field(default=True, exclude_if=bool)
     """Stop asking the candidate, with FAIL, once the whole evaluation has become unlikely (under 10%) to show the
     improvement. false: every answer is asked."""
     guard_margin: Share = 0.03
@@ -64,11 +69,11 @@ class Evaluation(Section):
     max_standard_error: PositiveFloat = 0.03
     """A wider standard error of the paired difference of a target cannot carry a verdict: INCONCLUSIVE."""
 
-    price: Annotated[AnswerPrice | None, Added] = None
+    price: AnswerPrice | None = Field(default=None, exclude_if=_absent)
     """Reports say what an answer of each model costs at this price; null: they do not."""
-    max_usd_per_answer: Annotated[PositiveFloat | None, Added] = None
+    max_usd_per_answer: PositiveFloat | None = Field(default=None, exclude_if=_absent)
     """Mean cost of the candidate's answers that may not be exceeded, on every target and guard; null: any cost."""
-    judge: Annotated[Judge | None, Added] = None
+    judge: Judge | None = Field(default=None, exclude_if=lambda judge: judge is None)
     """Who judges the judged suites, at the endpoint of JUDGE_URL; null: the model of `rewards.judge`. Another one than
     labels: what a policy was trained to please cannot say that it has become better."""
 

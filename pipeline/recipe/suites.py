@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from pipeline.locations import Uri
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.section import Added, Operational, Section, Share
+from pipeline.section import Operational, Section, Share
 
 Role = Literal["target", "guard", "report", "confirm"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
@@ -27,7 +27,7 @@ class SuiteSection(Section):
     """target: the candidate must be better here. guard: it must not be worse than `margin`. report: it is measured,
     and decides nothing. confirm: it is asked only of a candidate that would pass, to show the same improvement again
     (`confirms`)."""
-    confirms: Annotated[Name | None, Added] = None
+    confirms: Name | None = Field(default=None, exclude_if=lambda name: name is None)
     """Of a suite of role confirm: the target that it confirms. While no gate has asked its items, both are tested at
     the square root of the gate's level, which costs a target less than one test at that level."""
     margin: Share = 0.03
@@ -66,7 +66,7 @@ class ArithmeticSuite(SuiteSection):
     """Unique among the suites."""
     items: PositiveInt = 500
     """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
-    seed: Annotated[int | None, Added] = None
+    seed: int | None = Field(default=None, exclude_if=lambda seed: seed is None)
     """Seed of the draw of the questions; null: `evaluation.seed`."""
 
 
@@ -80,7 +80,7 @@ class DeskSuite(SuiteSection):
     """Unique among the suites."""
     items: PositiveInt = 400
     """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
-    seed: Annotated[int | None, Added] = None
+    seed: int | None = Field(default=None, exclude_if=lambda seed: seed is None)
     """Seed of the draw of the questions; null: `evaluation.seed`."""
 
 

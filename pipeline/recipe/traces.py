@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from pipeline.section import Added, Operational, Section, Share
+from pipeline.section import Operational, Section, Share
 
 
 class DeskUsers(Section):
@@ -32,9 +32,10 @@ class DemoSource(Section):
     """Requests that are served on each of these days."""
     seed: int = 7
     """Seed of the users, of their requests and of the sampling of the champion's answers."""
-    world: Annotated[Literal["arithmetic", "desk"], Added] = "arithmetic"
+    # Left out of the recipe's JSON where they change nothing: a recipe without them keeps its digest.
+    world: Literal["arithmetic", "desk"] = Field(default="arithmetic", exclude_if=lambda world: world == "arithmetic")
     """What is asked: word problems with an answer that can be checked, or a support desk whose users leave thumbs."""
-    desk: Annotated[DeskUsers | None, Added] = None
+    desk: DeskUsers | None = Field(default=None, exclude_if=lambda desk: desk is None)
     """How the desk's users behave; null: as its defaults say. Of no other world."""
 
     @model_validator(mode="after")

@@ -19,7 +19,6 @@ from pipeline.demo.export import TrafficClaim
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.traces import DemoSource, DeskUsers
 from pipeline.rewards.rag import contexts_of
-from pipeline.section import settings
 from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.storage import ModelRef
 from tests.answers import answer
@@ -150,7 +149,7 @@ def test_a_recipe_chooses_the_desk(tmp_path: Path) -> None:
 def test_the_desk_users_belong_to_the_desk() -> None:
     with pytest.raises(ValueError, match="set world: desk"):
         DemoSource(desk=DeskUsers())
-    assert set(settings(DemoSource())) == {"kind", "days", "traces_per_day", "seed"}
+    assert set(DemoSource().model_dump()) == {"kind", "days", "traces_per_day", "seed"}
     assert DemoSource(world="desk").desk_users == DeskUsers()
 
 
