@@ -88,6 +88,7 @@ def awaited(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> str:
     for what, seen, wanted in (
         ("graded canary answers", evidence.canary.graded, wanted_graded(evidence, policy, weight)),
         ("canary requests", evidence.canary.requests, wanted_requests(evidence, policy, weight)),
+        ("graded champion answers", evidence.champion.graded, MIN_GRADED if policy.gradable else 0),
     ):
         if seen < wanted:
             return f"{seen:.0f} of {wanted} {what}"

@@ -61,6 +61,13 @@ def test_what_is_awaited_is_graded_answers():
     assert awaited(evidence(arm(19_000), arm(1600, graded=1518), basis=MEASURED), POLICY, 5) == ""
 
 
+def test_a_champion_with_few_grades_is_waited_for():
+    few, enough = arm(40, graded=28), arm(40, graded=30)
+    many = arm(1600, graded=1518)
+    assert awaited(evidence(few, many, basis=MEASURED), POLICY, 5) == "28 of 30 graded champion answers"
+    assert awaited(evidence(enough, many, basis=MEASURED), POLICY, 5) == ""
+
+
 def test_where_nothing_can_be_graded_requests_are_awaited():
     calm = evidence(arm(19_000, graded=0), arm(600, graded=0))
     assert wanted_graded(calm, SILENT, 5) == 0
