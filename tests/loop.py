@@ -40,6 +40,7 @@ SHORT = (
     "rollout.requests_per_look=240",
     "rollout.look_every_s=0.5",
     "rollout.min_canary_requests=40",
+    "rollout.max_quality_drop=0.5",
     "rollout.max_p99_latency_ratio=50",
 )
 """Overrides of the embedded recipe: every stage for real, in half a minute."""
