@@ -327,7 +327,7 @@ class RolloutMachine(WitnessedRollout):
         assert state == self.world.state
         if state.active and state.proposal is not None:
             assert state.proposal.version.model.digest in in_rollout(self.store, NAME)
-        assert state.quarantined.keys() <= in_rollout(self.store, NAME)
+        assert state.quarantined.keys() <= in_rollout(self.store, NAME).keys()
         if result is not None:
             assert self.bundles[result.model.digest] == "bundle"
             assert 1 <= result.version <= self.registered
