@@ -37,7 +37,9 @@ from pipeline.traces.records import GovernedTraces
 UNWATCHED = Unwatched()
 
 
-def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, registry: bool = True) -> RolloutPorts:
+def rollout_ports(
+    deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, registry: bool = True, log: Log = print
+) -> RolloutPorts:
     """The rollout and its world, as the recipe names it. `registry`: whether MLflow's aliases follow at once; else at
     the next tick."""
     store, name, url = deployment.store(), deployment.recipe().base_model.name, deployment.notify_url()
@@ -54,7 +56,7 @@ def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, 
         follow,
         metrics,
         notify=lambda now: tell(store, name, url, now),
-        aa=lambda: _aa_alarm(deployment),
+        aa=lambda: _aa_alarm(deployment, log),
     )
 
 
@@ -67,7 +69,7 @@ def read_last_week(deployment: Deployment) -> list[ServedRequest]:
     return last_week(pq.read_table(labels.dataset.uri, columns=list(LABEL_COLUMNS)), calls)
 
 
-def _aa_alarm(deployment: Deployment) -> str:
+def _aa_alarm(deployment: Deployment, log: Log) -> str:
     """Why two equal arms of last week's users would not look equal by the rollout's own rules; "" where they would.
 
     Of a router that splits by request there is nothing to find, and simulated users are nobody's last week.
@@ -84,7 +86,8 @@ def _aa_alarm(deployment: Deployment) -> str:
             AACheck,
             lambda: aa(requests, policy, WEEK_S / LOOKS),
         )
-    except ValueError:  # there is no week to look at: nothing is found against it
+    except ValueError as reason:  # there is no week to look at: nothing alarms
+        log(f"No A/A test before this rollout: {reason}")
         return ""
     return "" if check.passed else "the A/A test of last week's users alarms: " + "; ".join(check.lines())
 
@@ -128,12 +131,12 @@ def follow_rollout(
     """
     store, name, given = deployment.store(), deployment.recipe().base_model.name, deployment.endpoints().judge
     if not read_state(store, name).active:
-        return drive(rollout_ports(deployment), Pace(0.0), log)
+        return drive(rollout_ports(deployment, log=log), Pace(0.0), log)
     recipe = _judged_by(deployment, log)
     with (
         judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER), log) as judge,
         answer_grader(recipe, judge, log) as grade,
-        live_traffic(deployment, grade, log) as traffic,
+        live_traffic(deployment, recipe, grade, log) as traffic,
     ):
 
         def wait(seconds: float) -> None:
@@ -141,7 +144,7 @@ def follow_rollout(
             traffic.wait(seconds)
 
         pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, wait)
-        state = drive(rollout_ports(deployment, traffic.metrics), pace, log)
+        state = drive(rollout_ports(deployment, traffic.metrics, log=log), pace, log)
         looked()
         return state
 

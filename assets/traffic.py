@@ -20,21 +20,23 @@ from pipeline.gateway.process import running_gateway
 from pipeline.gateway.settings import GatewaySettings
 from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_names
 from pipeline.gateway.split import GatewaySplit
+from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
 from pipeline.rollout.fingerprint import identify_slot
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.grading import AnswerGrader
+from pipeline.rollout.grading import AnswerGrader, grading_digest
 from pipeline.rollout.ports import LiveMetricsPort
 from pipeline.rollout.router import TrafficSplit
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
 from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
+from pipeline.traces.erased import erased_users
 from pipeline.traces.sources.protocol import Address
 
-KNOWN_S = 30.0
+REMEMBERED_S = 30.0
 """How long a slot is taken to serve what its fingerprint said."""
 
 
@@ -95,12 +97,15 @@ def is_routed(deployment: Deployment) -> bool:
 
 
 @contextmanager
-def live_traffic(deployment: Deployment, grade: AnswerGrader, log: Log) -> Generator[LiveTraffic]:
-    """The traffic while the block runs. Raises RuntimeError when a server of the embedded world does not start."""
+def live_traffic(deployment: Deployment, judged_by: Recipe, grade: AnswerGrader, log: Log) -> Generator[LiveTraffic]:
+    """The traffic while the block runs. Raises RuntimeError when a server of the embedded world does not start.
+
+    `judged_by`: the recipe whose rewards grade the answers; where and how they are read is the deployment's of now.
+    """
     recipe, store = deployment.recipe(), deployment.store()
     rollout, name, source = recipe.rollout, recipe.base_model.name, recipe.traces.source
     if not isinstance(rollout.traffic, GatewayTraffic):
-        yield LiveTraffic(_metrics(deployment, grade, log), time.sleep)
+        yield LiveTraffic(_metrics(deployment, judged_by, grade, log), time.sleep)
         return
     with ExitStack() as stack:
         if isinstance(source, DemoSource) and not is_routed(deployment):
@@ -108,7 +113,7 @@ def live_traffic(deployment: Deployment, grade: AnswerGrader, log: Log) -> Gener
             keeper.serve(wanted_models(deployment, time.time()))
             stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
         wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
-        yield LiveTraffic(_metrics(deployment, grade, log), wait)
+        yield LiveTraffic(_metrics(deployment, judged_by, grade, log), wait)
 
 
 def gateway_settings(deployment: Deployment) -> GatewaySettings:
@@ -151,35 +156,37 @@ def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
     return list({model.digest: model for model in wanted}.values())
 
 
-def _metrics(deployment: Deployment, grade: AnswerGrader, log: Log) -> LiveMetricsPort:
-    recipe = deployment.recipe()
+def _metrics(deployment: Deployment, judged_by: Recipe, grade: AnswerGrader, log: Log) -> LiveMetricsPort:
+    recipe, store = deployment.recipe(), deployment.store()
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics.kind == "gateway":
-        return SpanMetrics(deployment.store(), name, grade, log=log)
+        return SpanMetrics(store, name, grade, recipe.traces, label_digest=grading_digest(judged_by), log=log)
     from pipeline.rollout.production import GradedLooks, ProductionQuality
     from pipeline.rollout.prometheus import PrometheusLooks
 
     address = Address(recipe.traces.source, deployment.source_uri())
-    quality = ProductionQuality(address, recipe.traces, recipe.rewards, name)
-    return GradedLooks(PrometheusLooks(metrics, name), quality)
+    quality = ProductionQuality(
+        address, recipe.traces, judged_by.rewards, name, lambda: erased_users(store).since_by_mark
+    )
+    return GradedLooks(PrometheusLooks(metrics, name), quality, log)
 
 
 class SlotIdentity:
     """Which model the server at a root URL really serves: by its fingerprint, where the proposal has those of both
-    models, else by the name that it gives. Remembered for KNOWN_S."""
+    models, else by the name that it gives. Remembered for REMEMBERED_S."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._known: dict[str, tuple[float, list[str], str]] = {}
+        self._remembered: dict[str, tuple[float, list[str], str]] = {}
 
     def __call__(self, url: str) -> str:
         """Its digest. Raises ValueError for a server of no model that is wanted, OSError for one that is away."""
         name = self._deployment.recipe().base_model.name
         names = served_names(Endpoint(url))  # asked each time: a server that is away is known to be
-        at, known, digest = self._known.get(url, (0.0, names, ""))
-        if time.monotonic() - at > KNOWN_S or known != names:
+        at, names_then, digest = self._remembered.get(url, (0.0, names, ""))
+        if time.monotonic() - at > REMEMBERED_S or names_then != names:
             digest = self._identified(url, name, names)
-            self._known[url] = time.monotonic(), names, digest
+            self._remembered[url] = time.monotonic(), names, digest
         return digest
 
     def _identified(self, url: str, name: str, names: list[str]) -> str:

@@ -70,8 +70,8 @@ def _asked(
     for problem in problems(number, "train", -(-count // GROUP)):
         content = problem.prompt + export.personal_sentence(rng)
         for _ in range(GROUP):
-            known = {"expected_answer": problem.answer} if rng.random() < ANSWER_KNOWN else {}
-            yield [{"role": "user", "content": content}], known
+            reference = {"expected_answer": problem.answer} if rng.random() < ANSWER_KNOWN else {}
+            yield [{"role": "user", "content": content}], reference
 
 
 def _by(

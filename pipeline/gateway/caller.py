@@ -26,7 +26,7 @@ class Caller:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.trusted = trusted
         self._receive, self._send = receive, send
-        self.gone = False
+        self.disconnected = False
         """Whether the caller hung up."""
         self._watching: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[Any] | None = None
@@ -78,9 +78,9 @@ class Caller:
             headers["Authorization"] = key.decode("latin-1")
         return headers
 
-    def unless_gone(self, after_s: float = WATCH_AFTER_S) -> UnlessGone:
+    def unless_disconnected(self, after_s: float = WATCH_AFTER_S) -> UnlessDisconnected:
         """Cuts a block short when the caller hangs up, which is looked at after `after_s`."""
-        return UnlessGone(self, after_s)
+        return UnlessDisconnected(self, after_s)
 
     def watch(self, waiting: asyncio.Task[Any] | None) -> None:
         """From now on note it when the caller hangs up, and cancel what is `waiting` then."""
@@ -88,7 +88,7 @@ class Caller:
         async def hung_up() -> None:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
-            self.gone = True
+            self.disconnected = True
             if self._waiting is not None:
                 self._waiting.cancel()
 
@@ -138,7 +138,7 @@ class Caller:
             self._watching.cancel()
 
 
-class UnlessGone:
+class UnlessDisconnected:
     """A block that ends when the caller hangs up."""
 
     def __init__(self, caller: Caller, after_s: float) -> None:
@@ -151,7 +151,7 @@ class UnlessGone:
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> bool:
         self._timer.cancel()
         self._caller.watch(None)
-        cut = kind is asyncio.CancelledError and self._caller.gone
+        cut = kind is asyncio.CancelledError and self._caller.disconnected
         if cut and self._task is not None:
             self._task.uncancel()
         return cut

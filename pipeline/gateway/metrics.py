@@ -11,18 +11,21 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipeline import layout
 from pipeline.gateway.counters import read_counts
+from pipeline.gateway.readable import readable
 from pipeline.gateway.recorder import FLUSH_S
 from pipeline.gateway.span_files import RecordedRequest, recorded
+from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts
 from pipeline.rollout.grading import GRADES, PENDING, AnswerGrader, ServedAnswer
 from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Arm, Split
 from pipeline.storage import Store
 from pipeline.traces.batch import REFERENCE_KEY
+from pipeline.traces.erased import erased_users
 
 WATERMARK_S = 2 * FLUSH_S
 """What was written so long ago is in the files."""
@@ -30,7 +33,6 @@ GRADED_SHARE = 0.95
 """Of what can be graded, by either arm: until when this much is, grades are complete."""
 EDGES_S = (*(round(1e-3 * 1.02**step, 9) for step in range(760)), math.inf)
 """Of the histogram of latencies: 1 ms to 56 minutes, each 2% above the one before."""
-YES = ("true", "1", "yes")
 
 
 class RecordingGap(NamedTuple):
@@ -38,11 +40,6 @@ class RecordingGap(NamedTuple):
 
     served: int
     recorded: int
-
-
-def consents(metadata: Mapping[str, Any]) -> bool:
-    """Only an explicit yes of the user lets an answer be read to be graded."""
-    return str(metadata.get("user_consent")).lower() in YES
 
 
 class SpanMetrics:
@@ -53,14 +50,16 @@ class SpanMetrics:
         store: Store,
         model_name: str,
         grade: AnswerGrader,
+        traces: Traces,
         unit: Unit = "user",
-        may_read: Callable[[Mapping[str, Any]], bool] = consents,
+        label_digest: str = "",
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`may_read`: whether an answer whose request had this metadata may be read."""
+        """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes.
+        `label_digest`: of all that decides a grade."""
         self._store, self._model_name, self._grade = store, model_name, grade
+        self._traces, self._label_digest, self._log = traces, label_digest, log
         self._unit: Unit = unit
-        self._may_read, self._log = may_read, log
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """What both arms did under a split; None without a canary. The window is empty before anything can have been
@@ -79,7 +78,10 @@ class SpanMetrics:
         for row in rows:
             if row.at > request.since:
                 arms[row.marks["rollout.arm"]].count(row, request.slow_over_s)
-        graded_until = self._graded([row for row in rows if row.at > graded_since], arms, until)
+        answered = [row for row in rows if row.at > graded_since and _is_answered(row)]
+        may_read = readable(answered, self._traces, erased_users(self._store).since_by_mark, request.now)
+        allowed = [row for row, allowed in zip(answered, may_read, strict=True) if allowed]
+        graded_until = self._graded(allowed, arms, until)
         if gap := self.gap().served - self.gap().recorded:
             self._log(f"gateway: {gap} answers were served and are not in the spans")
         return LiveMetrics(
@@ -88,6 +90,8 @@ class SpanMetrics:
             window_start=request.since,
             window_end=until,
             graded_until=graded_until,
+            label_digest=self._label_digest,
+            readable=(_share_of(allowed, answered, "champion"), _share_of(allowed, answered, "canary")),
         )
 
     def gap(self) -> RecordingGap:
@@ -100,30 +104,14 @@ class SpanMetrics:
 
     def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float) -> float:
         """Count the grades of answers; returns until when those of both arms are complete."""
-        gradable: list[RecordedRequest] = []
-        answers: list[ServedAnswer] = []
-        for row in rows:
-            answer = None if row.failed or "rollout.switched" in row.marks else self._answer(row)
-            if answer is not None:
-                gradable.append(row)
-                answers.append(answer)
-        outcomes = list(self._grade(answers)) if answers else []
-        assert len(outcomes) == len(answers), "the grader grades every answer"
-        known = (*GRADES, PENDING)
-        graded = [(row, outcome) for row, outcome in zip(gradable, outcomes, strict=True) if outcome in known]
+        outcomes = list(self._grade([_answer(row) for row in rows])) if rows else []
+        assert len(outcomes) == len(rows), "the grader grades every answer"
+        graded = [(row, each) for row, each in zip(rows, outcomes, strict=True) if each in (*GRADES, PENDING)]
         complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
         for row, outcome in graded:
             if row.at <= complete:
                 arms[_arm(row)].graded(row, outcome)
         return complete
-
-    def _answer(self, row: RecordedRequest) -> ServedAnswer | None:
-        """The answer of a request, None where nobody may read it or its text was not recorded."""
-        if "gen_ai.output.messages" not in row.marks or "rollout.aborted" in row.marks or not self._may_read(row.marks):
-            return None
-        messages, text = row.texts()
-        reasons = row.marks.get("gen_ai.response.finish_reasons") or [""]
-        return ServedAnswer(messages, text, reasons[0] == "stop", str(row.marks.get(REFERENCE_KEY) or ""))
 
 
 class _Arm:
@@ -154,6 +142,25 @@ class _Arm:
     def _of(self, row: RecordedRequest) -> dict[str, int]:
         unit = "" if self._unit == "request" else row.marks["rollout.unit"]
         return self._counts.setdefault(unit, dict.fromkeys(UnitCounts.model_fields, 0))
+
+
+def _is_answered(row: RecordedRequest) -> bool:
+    """Whether an answer was recorded that its arm alone gave, in a conversation that it has to itself."""
+    marks = row.marks
+    whole = "gen_ai.output.messages" in marks and "rollout.aborted" not in marks
+    return whole and "rollout.switched" not in marks and not row.failed
+
+
+def _answer(row: RecordedRequest) -> ServedAnswer:
+    messages, text = row.texts()
+    reasons = row.marks.get("gen_ai.response.finish_reasons") or [""]
+    return ServedAnswer(messages, text, reasons[0] == "stop", str(row.marks.get(REFERENCE_KEY) or ""))
+
+
+def _share_of(allowed: Sequence[RecordedRequest], answered: Sequence[RecordedRequest], arm: Arm) -> float:
+    """1 where the arm gave no answer."""
+    total = sum(_arm(row) == arm for row in answered)
+    return sum(_arm(row) == arm for row in allowed) / total if total else 1.0
 
 
 def _arm(row: RecordedRequest) -> Arm:

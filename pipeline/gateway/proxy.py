@@ -127,7 +127,7 @@ class Proxy:
         self._counters.places[place] += 1
         opened: Opened | None = None
         try:
-            with caller.unless_gone():
+            with caller.unless_disconnected():
                 headers = caller.forwarded(served.trace_id)
                 opened = await self.upstream.ask(slot, served.asked, headers, served.asked.stream)
             if opened is None:
@@ -164,7 +164,7 @@ class Proxy:
         await caller.begin(opened.content_type, served, name)
         await caller.piece(opened.body)
         try:
-            with caller.unless_gone(0):
+            with caller.unless_disconnected(0):
                 async for piece in opened.events:
                     pieces.append(piece)
                     await caller.piece(piece)
@@ -173,7 +173,7 @@ class Proxy:
             await caller.error_event(message)
         await caller.end()
         served.tries.append(
-            _try(slot, name, begun, pieces, error=error, message=message, aborted=caller.gone and not error)
+            _try(slot, name, begun, pieces, error=error, message=message, aborted=caller.disconnected and not error)
         )
 
     def _mirror(self, served: Served, split: Split, canary: ServedSlot) -> None:

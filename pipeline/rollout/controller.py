@@ -266,13 +266,16 @@ def _counted(
         if kept is None:
             note, before = "the stage's tally is gone: its evidence starts over", before.fresh()
         tally = kept or tally
+    if before.label_digest not in ("", metrics.label_digest):
+        note = "what decides a grade changed: the stage's evidence starts over"
+        before, tally = before.fresh(), StageTally()
     tally = tally.plus(metrics, before.slow_over_s)
     return (
         LookResult(
             window_start=metrics.window_start,
             window_end=metrics.window_end,
             judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy),
+            evidence=summed(tally, before, proposal.policy).graded_by(metrics),
             tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
         ),
         note,

@@ -100,16 +100,17 @@ def _coverage(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
 
 
 def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...]:
-    """What this stage cannot see so far, each with what would help."""
+    """What this stage cannot see so far, each with what would help. Before the first request: what it never will."""
     spots: list[str] = []
+    seen = evidence.champion.requests + evidence.canary.requests > 0
     if not policy.gradable:
         spots.append("quality: nothing here can be graded. Give references, a judge, or collect feedback")
-    elif policy.unit == "user" and (users := min(evidence.champion.users, evidence.canary.users)) < MIN_USERS:
+    elif seen and policy.unit == "user" and (users := min(evidence.champion.users, evidence.canary.users)) < MIN_USERS:
         spots.append(
             f"quality: {users:.0f} users in the smaller arm, {MIN_USERS} needed to prove harm. Give the stage a larger "
             "weight"
         )
-    if evidence.slow_over_s is None:
+    if seen and evidence.slow_over_s is None:
         spots.append(
             f"latency: the champion's p99 takes {MIN_TIMED} of its requests, and a histogram that reaches it. Wait for "
             "them, or add a higher bucket"

@@ -70,6 +70,10 @@ class LiveMetrics(Record):
     """Until when requests, errors and latencies are complete."""
     graded_until: float
     """Until when at least 95% of what can be graded in either arm is: the dwell counts to the earlier of the two."""
+    label_digest: str = ""
+    """Of all that decides a grade: grades under another one are not comparable."""
+    readable: tuple[float, float] | None = None
+    """Share of champion's and canary's answers that may be read to be graded: grades hold for their users alone."""
 
 
 class LookRequest(Record):
@@ -88,15 +92,9 @@ class LookRequest(Record):
     from `since`."""
 
 
-class UnitTally(Record):
-    """What one unit did in one arm during a stage."""
+class UnitTally(UnitCounts):
+    """What one unit did in one arm during a stage. `slow` counts requests of `timed` alone."""
 
-    requests: float = 0
-    graded: float = 0
-    correct: float = 0
-    errors: float = 0
-    slow: float = 0
-    ungraded: float = 0
     timed: float = 0
     """Requests that were compared with the frozen threshold."""
 
@@ -212,6 +210,10 @@ class LiveEvidence(Record):
     """Champion and canary when a person resumed the stage: what their shares of the traffic and of the grades were by
     then is settled."""
     settled_both: float = 0
+    label_digest: str = ""
+    """Of what decided the grades."""
+    readable: tuple[float, float] | None = None
+    """As the newest look has it."""
 
     def quality_variance(self, unit: Unit) -> float:
         """Of the difference of both arms' quality; infinite when unknown. Never below that of one pair in doubt."""
@@ -223,6 +225,10 @@ class LiveEvidence(Record):
     def fresh(self) -> LiveEvidence:
         """Where the next stage starts from, with a tally of its own: nothing but the threshold."""
         return LiveEvidence(slow_over_s=self.slow_over_s)
+
+    def graded_by(self, look: LiveMetrics) -> LiveEvidence:
+        """With what its newest look says of the grades."""
+        return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
 
     def resumed(self) -> LiveEvidence:
         """Where a stage that was held goes on: harm goes on being proven, shares of the traffic are seen anew."""

@@ -14,8 +14,10 @@ from typing import NamedTuple
 from pipeline.recipe import Recipe
 from pipeline.rewards.judge import Budget, Endpoint, Judgement, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge.answers import JudgeReason
-from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.verifiers import VERSION, grader_of
+from pipeline.section import Operational, settings
 from pipeline.serving.inference import Messages
+from pipeline.storage import digest_json
 
 GOOD = (4 - 1) / 4
 """A judge's 4, in [0, 1]."""
@@ -39,29 +41,36 @@ AnswerGrader = Callable[[Sequence[ServedAnswer]], Sequence[str]]
 PENDING, UNGRADED = "", "ungraded"
 
 
+def grading_digest(recipe: Recipe) -> str:
+    """Of all that decides what `answer_grader` says."""
+    judge = recipe.gate_judge
+    parts = [settings(recipe.rewards.verifier, Operational), VERSION]
+    return digest_json([*parts, None if judge is None else settings(judge, Operational)])
+
+
 @contextmanager
 def answer_grader(
     recipe: Recipe, judge: Endpoint | None, log: Callable[[str], None] = print
 ) -> Generator[AnswerGrader]:
     """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens."""
-    settings = recipe.gate_judge
+    judging = recipe.gate_judge
     with closing(grader_of(recipe.rewards.verifier)) as check:
 
         def verified(answers: Sequence[ServedAnswer]) -> list[str]:
             return [grade.outcome for grade in check([(each.text, each.reference) for each in answers])]
 
-        if settings is None or judge is None:
+        if judging is None or judge is None:
             yield lambda answers: _by_kind(answers, verified, _ungraded)
             return
-        prices = settings.usd_per_million_prompt_tokens, settings.usd_per_million_completion_tokens
-        with open_judge(judge, settings, Budget(settings.max_tokens, settings.max_usd, *prices), log) as session:
+        prices = judging.usd_per_million_prompt_tokens, judging.usd_per_million_completion_tokens
+        with open_judge(judge, judging, Budget(judging.max_tokens, judging.max_usd, *prices), log) as session:
             yield lambda answers: _by_kind(answers, verified, lambda rest: _judged(session, rest))
 
 
 def _by_kind(answers: Sequence[ServedAnswer], verified: AnswerGrader, unreferenced: AnswerGrader) -> list[str]:
-    known = iter(verified([each for each in answers if each.reference]))
+    checked = iter(verified([each for each in answers if each.reference]))
     others = iter(unreferenced([each for each in answers if not each.reference]))
-    return [next(known) if each.reference else next(others) for each in answers]
+    return [next(checked) if each.reference else next(others) for each in answers]
 
 
 def _ungraded(answers: Sequence[ServedAnswer]) -> list[str]:

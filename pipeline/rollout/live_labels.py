@@ -20,6 +20,8 @@ from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import UNKNOWN, RewardSample
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.grading import grader_of
+from pipeline.section import Operational
+from pipeline.section import settings as own_settings
 from pipeline.storage import digest_json
 
 NO_SIGNAL = "no_signal"
@@ -31,7 +33,7 @@ Label = Callable[[Sequence[RewardSample]], Sequence[Finding]]
 
 def label_digest_of(settings: Rewards) -> str:
     """Of all that decides a grade: the recipe's rewards and the verifiers."""
-    return digest_json([settings.model_dump(mode="json"), VERSION])
+    return digest_json([own_settings(settings, Operational), VERSION])
 
 
 def composed(settings: Rewards) -> Label:

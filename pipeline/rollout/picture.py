@@ -70,6 +70,9 @@ def arm_rows(report: RolloutStatus) -> list[ArmRow]:
     if report.slow_over_s is not None:
         rows.append(ArmRow("slow", _share(champion.slow), _share(canary.slow), f"over {report.slow_over_s:.3g} s"))
     rows.append(ArmRow("graded", _graded(champion), _graded(canary), "of what can be"))
+    if report.readable is not None:
+        of_champion, of_canary = (f"{share:.0%}" for share in report.readable)
+        rows.append(ArmRow("readable", of_champion, of_canary, "answers whose users agreed, at the last look"))
     return rows
 
 
@@ -117,6 +120,7 @@ def sentences(report: RolloutStatus, now: float) -> list[Line]:
         lines.append(Line("dwell", f"{spell(report.dwell_s)} of {spell(report.wanted_dwell_s)} with metrics"))
         graded = 0.0 if report.canary is None else report.canary.graded
         lines.append(Line("answers", f"{graded:,.0f} of {report.wanted_graded:,} graded ones of the canary"))
+    lines += [Line("cannot see", spot) for spot in report.cannot_see]
     lines.append(Line("waits for", report.waits_for))
     return lines
 

@@ -10,7 +10,7 @@ can be graded in either arm is. The unit is the request.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from math import nextafter
@@ -38,10 +38,6 @@ PLACES = ("version", "trace_version", "release")
 """Keys of a trace's metadata beside its model that may name who answered (Langfuse's fields); `tags` is a list."""
 
 
-class LabelsChanged(ValueError):
-    """Grades of this stage and of the next look would not mean the same."""
-
-
 class QualityLook(Record):
     """Grades of both arms between two moments."""
 
@@ -50,7 +46,7 @@ class QualityLook(Record):
     graded_until: float
     """Until when at least 95% of what can be graded in either arm is."""
     label_digest: str
-    """Of all that decides a grade: another one starts the stage over."""
+    """Of all that decides a grade."""
     unknown_version: int
     """Traces that name no model of the split, or two."""
     admitted: tuple[float, float]
@@ -66,27 +62,22 @@ class ProductionQuality:
         traces: Traces,
         rewards: Rewards,
         model_name: str,
-        erased: Mapping[str, datetime | None] | None = None,
+        erased: Callable[[], Mapping[str, datetime | None]] = dict,
         label: Label | None = None,
     ) -> None:
-        """`erased`: users to forget, by mark. `label`: grades in place of the recipe's composed reward."""
+        """`erased`: users to forget, by mark, asked at each look. `label`: grades in place of the recipe's composed
+        reward."""
         self._address, self._traces, self._rewards, self._model_name = address, traces, rewards, model_name
-        self._erased, self._label = erased or {}, label or composed(rewards)
+        self._erased, self._label = erased, label or composed(rewards)
         self._digest = label_digest_of(rewards)
 
-    def look(self, split: Split, request: LookRequest, pinned: str = "") -> QualityLook | None:
+    def look(self, split: Split, request: LookRequest) -> QualityLook | None:
         """Grades of answers after `graded_since` (or `since`); None without a canary.
 
-        `pinned`: the label digest that the stage began with. Raises LabelsChanged when it is another by now, and
-        ValueError or OSError when the source cannot be read.
+        Raises ValueError or OSError when the source cannot be read.
         """
         if split.canary is None:
             return None
-        if pinned and pinned != self._digest:
-            raise LabelsChanged(
-                f"What decides a label changed from {pinned[:HEAD]} to {self._digest[:HEAD]}, so grades before and "
-                "after cannot be compared. The stage starts over."
-            )
         since = request.since if request.graded_since is None else request.graded_since
         arms: dict[str, Arm] = {split.champion.digest[:HEAD]: "champion", split.canary.digest[:HEAD]: "canary"}
         if len(arms) < 2:
@@ -136,14 +127,14 @@ class ProductionQuality:
             if (row := attributes.get(trace.trace_id)) is not None:
                 trace.user_id, trace.session_id = row.user_id or trace.user_id, row.session_id or trace.session_id
                 trace.metadata = msgspec.json.encode({**_object(trace.metadata), **_object(row.metadata)}).decode()
-            known = {score.id: score for score in (*trace.feedback, *scores.get(trace.trace_id, ()))}
-            trace.feedback = [s for s in known.values() if s.observation_id in (None, trace.observation_id)]
+            by_id = {score.id: score for score in (*trace.feedback, *scores.get(trace.trace_id, ()))}
+            trace.feedback = [s for s in by_id.values() if s.observation_id in (None, trace.observation_id)]
         return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), newest
 
     def _admitted(self, traces: Sequence[Trace], now: float) -> list[dict[str, Any]]:
         """The rows that the gates let pass, as the governed table has them."""
         batch, _ = BatchBuilder(self._traces, "production").batch(traces)
-        rules = GateRules(self._traces, _moment(now), self._erased)
+        rules = GateRules(self._traces, _moment(now), self._erased())
         checked, reasons = check(batch, rules)
         return [row for row, reason in zip(checked.to_pylist(), reasons, strict=True) if reason is None]
 
@@ -182,21 +173,31 @@ class OperationsPort(Protocol):
 class GradedLooks:
     """LiveMetricsPort of a metrics server's operations with grades from production's traces, by request."""
 
-    def __init__(self, operations: OperationsPort, quality: ProductionQuality, pinned: str = "") -> None:
-        """`pinned`: the label digest that the stage began with; "" where none is held to."""
-        self._operations, self._quality, self._pinned = operations, quality, pinned
+    def __init__(
+        self, operations: OperationsPort, quality: ProductionQuality, log: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._operations, self._quality, self._log = operations, quality, log
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
-        """None where either is. Raises what they do; LabelsChanged ends the stage's evidence."""
+        """None where either is. Raises what they do."""
         seen = self._operations.look(split, request)
         if seen is None:
             return None
         # Grades end where the operations do: what came after is the next look's.
-        quality = self._quality.look(split, request.model_copy(update={"now": seen.window_end}), self._pinned)
+        quality = self._quality.look(split, request.model_copy(update={"now": seen.window_end}))
         if quality is None:
             return None
         arms = {"champion": _merged(seen.champion, quality.champion), "canary": _merged(seen.canary, quality.canary)}
-        return seen.model_copy(update={**arms, "graded_until": quality.graded_until})
+        if quality.unknown_version:
+            self._log(f"quality: {quality.unknown_version} traces name neither of the two models")
+        return seen.model_copy(
+            update={
+                **arms,
+                "graded_until": quality.graded_until,
+                "label_digest": quality.label_digest,
+                "readable": quality.admitted,
+            }
+        )
 
 
 class _RewardedAnswer(NamedTuple):

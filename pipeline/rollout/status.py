@@ -12,6 +12,7 @@ from typing import assert_never
 from pipeline.estimate import Z95, Estimate
 from pipeline.rollout.advance import wanted_graded
 from pipeline.rollout.decision import decisions
+from pipeline.rollout.doubt import blind_spots
 from pipeline.rollout.evidence import ArmSums
 from pipeline.rollout.fold import fold
 from pipeline.rollout.policy import RolloutPolicy
@@ -83,6 +84,10 @@ class RolloutStatus(Record):
     champion: ArmStatus | None = None
     """What the canary is compared with; at the last stage, the holdback."""
     waits_for: str = ""
+    cannot_see: tuple[str, ...] = ()
+    """What the stage cannot see so far, each with what would help."""
+    readable: tuple[float, float] | None = None
+    """Share of champion's and canary's answers that may be read to be graded, at the newest look."""
     decisions: tuple[Action, ...] = ()
 
 
@@ -122,6 +127,8 @@ def status(
             "canary": _arm(state.evidence.canary, policy),
             "champion": _arm(state.evidence.champion, policy),
             "waits_for": _waits_for(state),
+            "cannot_see": blind_spots(state.evidence, policy) if state.active else (),
+            "readable": state.evidence.readable,
             "decisions": decisions(state, now),
         }
     )

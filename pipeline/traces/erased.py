@@ -29,6 +29,11 @@ class ErasedUser(Record):
 class ErasedUsers(Record):
     users: tuple[ErasedUser, ...] = ()
 
+    @property
+    def since_by_mark(self) -> dict[str, datetime | None]:
+        """As the gates take it."""
+        return {user.mark: user.since for user in self.users}
+
 
 def user_hash(user_id: str) -> str:
     """What stands for a forgotten user: enough to know the user again, as the source or as the table writes it."""

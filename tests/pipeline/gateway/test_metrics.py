@@ -7,12 +7,15 @@ import pytest
 
 from pipeline.gateway.metrics import SpanMetrics
 from pipeline.gateway.spans import unit_hash
+from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.router import route
+from pipeline.traces.erased import ErasedUser, add, user_hash
 from tests.pipeline.gateway.slot_server import response
 from tests.pipeline.gateway.world import NAME, ROLLOUT, awaited, user_of
 
 METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
+TRACES = Traces(source=DemoSource())
 LATER = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
 
 
@@ -24,7 +27,7 @@ def look(gateway, since, grade=exact, split=None, **changes):
     """A look at what was served since, once all of it is written."""
     awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
     time.sleep(0.15)
-    metrics = SpanMetrics(gateway.store, NAME, grade, **changes.pop("port", {}))
+    metrics = SpanMetrics(gateway.store, NAME, grade, **{"traces": TRACES, **changes.pop("port", {})})
     request = LookRequest(**{"number": 1, "since": since, "now": time.time(), "slow_over_s": None, **changes})
     return metrics.look(split or gateway.state().split, request)
 
@@ -73,6 +76,24 @@ def test_look_leaves_out_what_is_no_evidence(gateway):
     assert not seen.champion.units
 
 
+def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
+    split, since, user = gateway.split(50), time.time(), user_of("canary")
+    other = next(name for n in range(99) if route(split, name := f"forgotten-{n}") == "canary")
+    traces = Traces(source=DemoSource(), consent_key="agrees", confidential_key="secret", region_key="law")
+    says = {"agrees": " YES ", "expected_answer": METADATA["expected_answer"]}
+    for more in ({}, {"agrees": "no"}, {"secret": "true"}, {"law": "EU"}, {"law": "us", "secret": "false"}):
+        gateway.post(user=user, metadata={**says, **more})
+    gateway.post(user=user, metadata=METADATA)  # a yes under another key
+    gateway.post(user=other, metadata=says)
+    port = {"traces": traces, "label_digest": "a digest"}
+    seen = look(gateway, since, port=port)
+    assert sum(unit.graded for unit in seen.canary.units.values()) == 3
+    assert (seen.readable, seen.label_digest) == ((1.0, 3 / 7), "a digest")
+    add(gateway.store, ErasedUser(mark=user_hash(other), since=None, proof="p"))
+    later = look(gateway, since, port=port)
+    assert sum(unit.graded for unit in later.canary.units.values()) == 2
+
+
 def test_each_request_is_in_one_look(gateway):
     gateway.split(50)
     first = since = time.time()
@@ -81,7 +102,7 @@ def test_each_request_is_in_one_look(gateway):
         for _ in range(6):
             gateway.post(user="u")
             posted += 1
-        metrics = SpanMetrics(gateway.store, NAME, exact)
+        metrics = SpanMetrics(gateway.store, NAME, exact, TRACES)
         now = LookRequest(number=1, since=since, now=time.time(), slow_over_s=None)
         seen = metrics.look(gateway.state().split, now)
         total += sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values())
@@ -196,7 +217,7 @@ def test_a_gap_in_the_records_is_said(gateway, tmp_path):
     (tmp_path / "away").rename(folder)
     gateway.post(user="u")
     time.sleep(0.3)
-    metrics = SpanMetrics(gateway.store, NAME, exact, log=notes.append)
+    metrics = SpanMetrics(gateway.store, NAME, exact, TRACES, log=notes.append)
     metrics.look(gateway.state().split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
     assert metrics.gap().served - metrics.gap().recorded == 1
     assert notes == ["gateway: 1 answers were served and are not in the spans"]

@@ -7,48 +7,14 @@ import pytest
 
 from pipeline import audit
 from pipeline.rollout.controller import tick
-from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.fold import in_rollout
-from pipeline.rollout.propose import propose
 from pipeline.rollout.record import (
-    ApprovalRecord,
-    JudgedCandidate,
     Phase,
 )
-from pipeline.rollout.router import Readiness
 from pipeline.rollout.tallies import read_tally
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
-
-ASKS = POLICY.model_copy(update={"needs_approval": True})
-WARM = POLICY.model_copy(update={"keep_warm_s": 5000.0})
-
-
-def decided(world: World, action: str, by: str = "operator", approval: ApprovalRecord | None = None) -> DecisionResult:
-    decision = RolloutDecision(action=action, reason="a reason", by=by, approval=approval)
-    return decide(world.ports(), decision, world.now)
-
-
-def approval_of(world: World, by: str = "operator", **change: str) -> ApprovalRecord:
-    proposal = world.state.proposal
-    assert proposal is not None
-    approval = ApprovalRecord(
-        rollout=proposal.rollout, model_digest=proposal.version.model.digest, bundle_digest="bundle", by=by
-    )
-    return approval.model_copy(update=change)
-
-
-def waiting(world: World, proposed_by: str = "launcher") -> None:
-    iteration = iteration_over(BASE)
-    judged = JudgedCandidate("PASS", "new", "bundle")
-    propose(world.store, iteration, version_of("new", 1, iteration), judged, ASKS, world.now, proposed_by)
-    for _ in range(5):
-        world.tick(50.0)
-    assert (world.state.phase, world.weight()) == (Phase.GATED, 0)
-
-
-def slot(world: World, **change: object) -> None:
-    world.router.ready = lambda m: Readiness(served_digest=m.digest, replicas=1).model_copy(update=change)
+from tests.pipeline.rollout.acts import decided, slot
+from tests.pipeline.rollout.conftest import NAME, POLICY, World
 
 
 def test_nothing_is_learned_from_a_running_or_quarantined_canary(world):
@@ -138,6 +104,23 @@ def test_a_tally_that_is_lost_starts_the_evidence_over(world, how):
     world.tick(50.0)
     assert world.state.evidence.canary.requests == 2000
     assert "tally is gone" in world.state.reason
+
+
+def test_grades_by_another_rule_start_the_evidence_over(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (300.0, 0.0, 0.0)}))
+    world.tick_until("observing")
+    world.metrics.spoil = lambda look: look.model_copy(update={"label_digest": "a", "readable": (0.9, 0.8)})
+    world.tick(50.0)
+    world.tick(50.0)
+    before = world.state.evidence
+    assert (before.label_digest, before.readable) == ("a", (0.9, 0.8))
+    world.metrics.spoil = lambda look: look.model_copy(update={"label_digest": "b"})
+    world.tick(50.0)
+    after = world.state.evidence
+    assert (before.canary.requests, after.canary.requests, after.label_digest) == (4000, 2000, "b")
+    assert "what decides a grade changed" in world.state.reason
+    world.tick(50.0)
+    assert world.state.evidence.canary.requests == 4000, "only the change does"
 
 
 def test_people_are_told_by_each_tick(world):

@@ -1,0 +1,37 @@
+"""What people and slots do to a rollout of the tests' world."""
+
+from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
+from pipeline.rollout.propose import propose
+from pipeline.rollout.record import ApprovalRecord, JudgedCandidate, Phase
+from pipeline.rollout.router import Readiness
+from tests.pipeline.rollout.conftest import BASE, POLICY, World, iteration_over, version_of
+
+ASKS = POLICY.model_copy(update={"needs_approval": True})
+WARM = POLICY.model_copy(update={"keep_warm_s": 5000.0})
+
+
+def decided(world: World, action: str, by: str = "operator", approval: ApprovalRecord | None = None) -> DecisionResult:
+    decision = RolloutDecision(action=action, reason="a reason", by=by, approval=approval)
+    return decide(world.ports(), decision, world.now)
+
+
+def approval_of(world: World, by: str = "operator", **change: str) -> ApprovalRecord:
+    proposal = world.state.proposal
+    assert proposal is not None
+    approval = ApprovalRecord(
+        rollout=proposal.rollout, model_digest=proposal.version.model.digest, bundle_digest="bundle", by=by
+    )
+    return approval.model_copy(update=change)
+
+
+def waiting(world: World, proposed_by: str = "launcher") -> None:
+    iteration = iteration_over(BASE)
+    judged = JudgedCandidate("PASS", "new", "bundle")
+    propose(world.store, iteration, version_of("new", 1, iteration), judged, ASKS, world.now, proposed_by)
+    for _ in range(5):
+        world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.GATED, 0)
+
+
+def slot(world: World, **change: object) -> None:
+    world.router.ready = lambda m: Readiness(served_digest=m.digest, replicas=1).model_copy(update=change)
