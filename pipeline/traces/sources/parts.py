@@ -45,11 +45,11 @@ _ENVELOPES = ("tool_calls", "toolCalls", "function_call", "choices", "candidates
 
 
 class Parts(msgspec.Struct):
-    """What a message holds. `calls` are as the source has them; `results` are texts of tools."""
+    """What a message holds. `calls` are as the source has them; `results` are texts of tools beside their parts."""
 
     texts: list[str] = []
     calls: list[Any] = []
-    results: list[str] = []
+    results: list[tuple[str, Json]] = []
     has_payload: bool = False
 
     @property
@@ -187,7 +187,8 @@ def _add_part(part: Json, message_parts: Parts) -> None:
         message_parts.calls.append(part)
     elif is_result_kind(kind):
         keys = ("response", "result", "content", "output", "function_response")
-        message_parts.results.append(result_text(next((part[key] for key in keys if part.get(key) is not None), None)))
+        value = next((part[key] for key in keys if part.get(key) is not None), None)
+        message_parts.results.append((result_text(value), part))
     elif kind in PAYLOADS:
         message_parts.has_payload = True
     elif kind == "refusal" and isinstance(part.get("refusal"), str):
@@ -208,7 +209,8 @@ def _add_keyed(part: Json, message_parts: Parts) -> None:
     elif key := next((key for key in _RESULT_KEYS if key in given), None):
         inner = part[key]
         answer = cast(Json, inner) if isinstance(inner, dict) else {"response": inner}
-        message_parts.results.append(result_text(answer.get("response", answer.get("content", answer.get("output")))))
+        value = answer.get("response", answer.get("content", answer.get("output")))
+        message_parts.results.append((result_text(value), part))
     elif not given.isdisjoint(_PAYLOAD_KEYS):
         message_parts.has_payload = True
     elif given and given <= {"reasoningContent", "reasoning", "cachePoint", *_BESIDE}:
