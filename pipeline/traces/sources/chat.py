@@ -87,6 +87,30 @@ def parse(value: Any, role: str) -> Chat:
     return reader.chat
 
 
+def served(messages: list[Any]) -> Chat:
+    """The one answer that the messages of an output hold: the first choice, or all where they are pieces of a turn.
+
+    Each choice says why it ended; pieces of one turn do not, and at most one of them is a text. Anything else that has
+    several answers is unreadable, for nobody can tell which was served.
+    """
+    plain = [message for message in messages if isinstance(message, dict) and "type" not in message]
+    if len(messages) < 2 or len(plain) < len(messages) or any("role" not in message for message in plain):
+        return parse(messages, "assistant")
+    first = parse(messages[:1], "assistant")
+    ended_in_call = "tool" in (first.finish_reason or "") and not tool_calls(first)
+    if first.unreadable or (first.finish_reason and not ended_in_call):
+        return first
+    whole = parse(messages, "assistant")
+    if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
+        return whole
+    texts = [message["content"] for message in whole.messages if message["content"]]
+    if len(texts) > 1:
+        return Chat([], unreadable="output: several answers")
+    calls = [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
+    merged: Turn = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
+    return msgspec.structs.replace(whole, messages=[_settled(merged)])
+
+
 def prompt(asked: Chat, answered: Chat) -> list[Message]:
     """The messages that the last answer was given to, with the instructions that only the answer repeats.
 
@@ -104,6 +128,11 @@ def prompt(asked: Chat, answered: Chat) -> list[Message]:
 def completion(chat: Chat) -> str:
     """The text that the model answered with: its last message (a LangGraph output repeats the whole conversation)."""
     return chat.messages[-1]["content"] if chat.messages and chat.messages[-1]["role"] == "assistant" else ""
+
+
+def has_answer(chat: Chat) -> bool:
+    """Whether a text or a call was answered."""
+    return bool(completion(chat) or tool_calls(chat))
 
 
 def tool_calls(chat: Chat) -> str | None:
@@ -227,8 +256,7 @@ class _Reader:
         message_parts = parts_of(content)
         self.chat.has_payload |= message_parts.has_payload or any(value.get(key) for key in ("audio", "images"))
         text = message_parts.text
-        if not text and isinstance(value.get("refusal"), str):
-            text = value["refusal"]
+        text = text or _refusal(value)
         if role == "assistant" and text.strip() in NOTHING:
             text = ""
         results: list[Turn] = [{**result_of(*result)} for result in message_parts.results]
@@ -295,6 +323,12 @@ class _Reader:
 
 def _turns_of(role: str, text: str) -> list[Turn]:
     return [{"role": role, "content": text}] if text else []
+
+
+def _refusal(value: Json) -> str:
+    extra = value.get("additional_kwargs")
+    places = (value, cast(Json, extra) if isinstance(extra, dict) else {})
+    return next((place["refusal"] for place in places if isinstance(place.get("refusal"), str)), "")
 
 
 def _calls_of(value: Json) -> list[Any]:
