@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from pipeline.recipe.plugin import PluginSource
 from pipeline.section import Operational, Section, Share
+from pipeline.storage import digest_json
 
 
 class DeskUsers(Section):
@@ -148,6 +150,7 @@ SourceSection = (
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource
+    | PluginSource
 )
 
 
@@ -220,7 +223,11 @@ class Traces(Section):
 
     @property
     def reader(self) -> str:
-        """What reads the source; the embedded production writes a Langfuse export."""
+        """What reads the source; the embedded production writes a Langfuse export. Of a plug-in also its version and
+        its options: what another one read has to be read again."""
+        if isinstance(self.source, PluginSource):
+            version = digest_json([self.source.installed().digest, self.source.options])
+            return f"plugin {self.source.name} {version[:16]}"
         return "langfuse_export" if self.source.kind == "demo" else self.source.kind
 
     @property

@@ -8,6 +8,7 @@ from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
+from pipeline.traces.sources.plugged import PluggedSource
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Source
 
@@ -25,6 +26,8 @@ def open_source(address: Address) -> Source:
         return OpenAiLogs(uri)
     if kind == "prompts":
         return Prompts(uri, address.section)
+    if kind == "plugin":
+        return PluggedSource(uri, address.section)
     if kind == "demo":
         return EmbeddedProduction(uri)
     assert kind == "langfuse_export", kind
