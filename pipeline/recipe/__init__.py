@@ -24,6 +24,7 @@ from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.samples import Samples
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
+from pipeline.recipe.suites import PluginSuite
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
 from pipeline.section import Added, Operational, Section, settings
@@ -153,6 +154,14 @@ def _resolved(recipe: Recipe, file: Path) -> Recipe:
         if isinstance(source := recipe.traces.source, PluginSource):
             pinned = source.model_copy(update={"digest": source.installed().digest})
             changes["traces"] = recipe.traces.model_copy(update={"source": pinned})
+        if any(isinstance(each, PluginSuite) for each in recipe.evaluation.suites):
+            suites = tuple(
+                each.model_copy(update={"digest": each.installed().digest}) if isinstance(each, PluginSuite) else each
+                for each in recipe.evaluation.suites
+            )
+            changes["evaluation"] = recipe.evaluation.model_copy(update={"suites": suites})
+        if recipe.compute.engine is not None:
+            recipe.compute.engine.installed()
     except ValueError as error:
         raise ValueError(f"{file} does not resolve: {error}") from error
     return recipe.model_copy(update=changes)

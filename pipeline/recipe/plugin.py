@@ -32,3 +32,21 @@ class PluginSource(Section):
         """The plug-in. Raises ValueError where there is none, or another than `digest` says."""
         field = "traces.source.name"
         return plugins.pinned(plugins.installed(plugins.SOURCES, self.name, field), self.digest, field)
+
+
+class PluginEngine(Section):
+    """Where the data's stages run, in place of `compute.data`: an installed package (docs/plugins.md)."""
+
+    kind: Literal["plugin"] = "plugin"
+    """Selects a plug-in."""
+    name: PluginName
+    """Name of an entry point of the group `preference_tuning.engines`."""
+    options: Options
+    """Keyword arguments of the plug-in."""
+    digest: str | None = None
+    """`distribution==version` of the plug-in. Given, another one is refused; null: any. It decides no result."""
+
+    def installed(self) -> plugins.InstalledPlugin:
+        """The plug-in. Raises ValueError where there is none, or another than `digest` says."""
+        field = "compute.engine.name"
+        return plugins.pinned(plugins.installed(plugins.ENGINES, self.name, field), self.digest, field)
