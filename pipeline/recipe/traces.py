@@ -73,11 +73,11 @@ class LangfuseUiSource(Section):
     """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
-class LangfusePostgresSource(Section):
+class PostgresTableSource(Section):
     """A PostgreSQL table `traces(id, timestamp, user_id, session_id, input, output, model, latency_ms, token_count,
     metadata, user_consent)`. The connection is in the environment: TRACES_DATABASE_URL."""
 
-    kind: Literal["langfuse_postgres"] = "langfuse_postgres"
+    kind: Literal["postgres_table"] = "postgres_table"
     """Selects a table in PostgreSQL."""
     table: str = "traces"
     """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
@@ -146,7 +146,7 @@ SourceSection = (
     DemoSource
     | LangfuseExportSource
     | LangfuseUiSource
-    | LangfusePostgresSource
+    | PostgresTableSource
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource

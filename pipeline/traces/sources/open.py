@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.plugged import PluggedSource
+from pipeline.traces.sources.postgres_table import PostgresTable
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Source
 
@@ -16,8 +16,8 @@ from pipeline.traces.sources.protocol import Address, Source
 def open_source(address: Address) -> Source:
     """The source at an address; nothing is connected or read yet. Raises ValueError for an address of no known kind."""
     kind, uri = address.section.kind, address.uri
-    if kind == "langfuse_postgres":
-        return LangfusePostgres(uri, address.section.table)
+    if kind == "postgres_table":
+        return PostgresTable(uri, address.section.table)
     if kind == "langfuse_ui":
         return LangfuseUi(uri)
     if kind == "otel":
