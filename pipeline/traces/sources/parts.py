@@ -195,8 +195,8 @@ def _add_part(part: Json, message_parts: Parts) -> None:
         message_parts.results.append((result_text(value), part))
     elif kind in PAYLOADS:
         message_parts.has_payload = True
-    elif kind == "refusal" and isinstance(part.get("refusal", part.get("content")), str):
-        message_parts.texts.append(part.get("refusal", part.get("content")))
+    elif kind == "refusal" and isinstance(refusal := part.get("refusal", part.get("content")), str):
+        message_parts.texts.append(refusal)
     elif kind in TEXTS:
         message_parts.texts.append(_text_of(part))
     elif kind:
