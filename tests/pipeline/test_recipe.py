@@ -33,6 +33,10 @@ def test_overrides_reach_their_field() -> None:
             "selection.method=gpro",
             r"selection\.method: 'gpro' is none of auto, grpo, dpo, sft, kto\. Did you mean",
         ),
+        (
+            "traces.source.kind=langfuse_postgres",
+            r"source\.kind: langfuse_postgres is postgres_table now: .*Write post",
+        ),
         ("traces.source.kind=otell", r"traces\.source\.kind: otell is none of demo, .*\. Did you mean otel\?"),
         ("traces.source={uri: x}", r"traces\.source\.kind: is missing\. Say which: demo, langfuse_export"),
         ("traces.source=3", r"traces\.source: 3 is a value, and a section belongs there"),

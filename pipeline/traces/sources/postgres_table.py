@@ -62,7 +62,7 @@ class TableRow(msgspec.Struct):
     updated_at: Any = None
 
 
-class LangfusePostgres:
+class PostgresTable:
     """`uri` is libpq's. A row's line is its place in the day, in the order of time."""
 
     def __init__(self, uri: str, table: str) -> None:
