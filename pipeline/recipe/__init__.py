@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from pipeline.locations import Uri
 from pipeline.recipe import custom
@@ -53,8 +53,12 @@ __all__ = [
 ]
 
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""Becomes part of paths, of filters and of names elsewhere."""
+
+
 class BaseModelSection(Section):
-    name: str
+    name: Name
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: Uri
     """Directory with config.json, weights and tokenizer: the first champion."""
@@ -63,7 +67,7 @@ class BaseModelSection(Section):
 class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
-    name: Annotated[str, Operational]
+    name: Annotated[Name, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
