@@ -211,6 +211,7 @@ class GRPO(Method):
             processing_class=tokenizer,
             peft_config=setup.lora_config(),
             callbacks=list(callbacks),
+            rollout_func=setup.rollout(),
             settings=self,
             setup=setup,
         )

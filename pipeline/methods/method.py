@@ -99,9 +99,14 @@ class BatchReward(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> list[float | None]: ...
 
     def rewards(
-        self, completions: Sequence[str], rows: Sequence[Row], ids: Sequence[Sequence[int]]
+        self,
+        completions: Sequence[str],
+        rows: Sequence[Row],
+        ids: Sequence[Sequence[int]],
+        turns: Sequence[Sequence[Row]] = (),
     ) -> list[float | None]:
-        """Of one completion for each row, with its token ids; None where the check could not tell."""
+        """Of one completion for each row, with its token ids; None where the check could not tell. `turns`: messages
+        between each prompt and its completion, as tools' calls and results."""
         ...
 
 
@@ -148,6 +153,11 @@ class TrainerSetup(Protocol):
         ...
 
     def weight_sync(self, trainer: Any) -> WeightSync: ...
+
+    def rollout(self) -> Callable[..., dict[str, Any]] | None:
+        """TRL's `rollout_func` for completions that call tools; None: TRL's own generation. Raises ValueError where the
+        base model's chat template does not go with it."""
+        ...
 
 
 class Method(Section):
