@@ -38,7 +38,7 @@ class Environment:
     waits: bool
     """PREFERENCE_TUNING_WAIT: a launch waits for the run that is in its way."""
     traces_database: str = field(repr=False)
-    """TRACES_DATABASE_URL: Langfuse's PostgreSQL."""
+    """TRACES_DATABASE_URL: the PostgreSQL database with the table of traces."""
     lake_catalogue: str = field(repr=False)
     """LAKE_CATALOGUE_URI: the Iceberg catalogue, on PostgreSQL or REST."""
     judge: tuple[str, str] = field(repr=False)

@@ -16,7 +16,7 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.traces import LangfusePostgresSource
+from pipeline.recipe.traces import PostgresTableSource
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
@@ -107,7 +107,7 @@ class Deployment(dg.ConfigurableResource):
     def source_uri(self) -> str:
         """Where the traces come from; for a database the address is in TRACES_DATABASE_URL."""
         source = self.recipe().traces.source
-        if not isinstance(source, LangfusePostgresSource):
+        if not isinstance(source, PostgresTableSource):
             return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
         address = environment().traces_database
         if not address:

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from pipeline.recipe.plugin import PluginSource
 from pipeline.section import Operational, Section, Share
+from pipeline.storage import digest_json
 
 
 class DeskUsers(Section):
@@ -71,11 +73,11 @@ class LangfuseUiSource(Section):
     """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
-class LangfusePostgresSource(Section):
+class PostgresTableSource(Section):
     """A PostgreSQL table `traces(id, timestamp, user_id, session_id, input, output, model, latency_ms, token_count,
     metadata, user_consent)`. The connection is in the environment: TRACES_DATABASE_URL."""
 
-    kind: Literal["langfuse_postgres"] = "langfuse_postgres"
+    kind: Literal["postgres_table"] = "postgres_table"
     """Selects a table in PostgreSQL."""
     table: str = "traces"
     """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
@@ -144,10 +146,11 @@ SourceSection = (
     DemoSource
     | LangfuseExportSource
     | LangfuseUiSource
-    | LangfusePostgresSource
+    | PostgresTableSource
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource
+    | PluginSource
 )
 
 
@@ -220,7 +223,11 @@ class Traces(Section):
 
     @property
     def reader(self) -> str:
-        """What reads the source; the embedded production writes a Langfuse export."""
+        """What reads the source; the embedded production writes a Langfuse export. Of a plug-in also its version and
+        its options: what another one read has to be read again."""
+        if isinstance(self.source, PluginSource):
+            version = digest_json([self.source.installed().digest, self.source.options])
+            return f"plugin {self.source.name} {version[:16]}"
         return "langfuse_export" if self.source.kind == "demo" else self.source.kind
 
     @property

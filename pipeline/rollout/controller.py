@@ -24,6 +24,7 @@ from pipeline.rollout.doubt import doubt, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
 from pipeline.rollout.fold import adds_s, read_state, watched_from
 from pipeline.rollout.harm import harm
+from pipeline.rollout.overdue import overdue
 from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
 from pipeline.rollout.reconcile import SlotState, lowered_by_hand, reconcile, slot_of, wanted_split
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
@@ -147,7 +148,7 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
     if look.result is None:  # nothing new since it was looked at
         return None
     if state.phase is Phase.SHADOWING:
-        return _shadowed(proposal, look.result)
+        return _shadowed(state, proposal, look.result)
     return _observed(state, proposal, look)
 
 
@@ -188,11 +189,15 @@ def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutSt
     lacks = awaited(evidence, policy, weight)
     if dwell < policy.dwell_s[state.stage] or lacks:
         seen = f"{max(0.0, dwell):.0f} of {policy.dwell_s[state.stage]:.0f} s at {weight}%"
+        if reason := overdue(lacks or seen, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+            return RolloutStep(Phase.HELD, reason, look=look.result)
         notes = [seen, *([lacks] if lacks else []), *([look.note] if look.note else [])]
         return RolloutStep(Phase.OBSERVING, "; ".join(notes), look=look.result, unready=look.slot.down)
     if reason := shortfall(evidence, policy):
         return RolloutStep(Phase.HELD, reason, look=look.result)
     if look.slot.reason:
+        if reason := overdue(look.slot.reason, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+            return RolloutStep(Phase.HELD, reason, look=look.result)
         return RolloutStep(Phase.OBSERVING, look.slot.reason, look=look.result, unready=look.slot.down)
     if state.stage + 1 == len(policy.weights):
         return RolloutStep(Phase.PROMOTED, f"no harm at {weight}%", look=look.result)
@@ -200,13 +205,15 @@ def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutSt
     return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
 
 
-def _shadowed(proposal: Proposal, look: LookResult) -> RolloutStep:
+def _shadowed(state: RolloutState, proposal: Proposal, look: LookResult) -> RolloutStep:
     """Copies are paired with the champion's answers to the same requests; nobody waits for a dwell."""
     policy, evidence = proposal.policy, look.evidence
     wanted = wanted_pairs(evidence, policy) if policy.gradable else 0
     if evidence.canary.graded < wanted or not evidence.canary.requests:
-        reason = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"
-        return RolloutStep(Phase.SHADOWING, reason, look=look)
+        lacks = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"
+        if reason := overdue(lacks, evidence, policy, 0, state.covered_s + adds_s(state, look), 0.0):
+            return RolloutStep(Phase.HELD, reason, look=look)
+        return RolloutStep(Phase.SHADOWING, lacks, look=look)
     if reason := shortfall(evidence, policy):
         return RolloutStep(Phase.HELD, reason, look=look)
     return RolloutStep(Phase.SHIFTING, f"no harm in copies, to {policy.weight_at(0)}%", look=look, stage=0)

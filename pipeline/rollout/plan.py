@@ -125,7 +125,7 @@ def _stage(policy: RolloutPolicy, traffic: Traffic, weight: int, dwell_s: float,
         users=users,
         days=max(days, dwell_s / DAY_S),
         power=power,
-        hints=tuple(_hints(policy, traffic, weight, users, days, power, max_stage_s)),
+        hints=(*_hints(policy, traffic, weight, users, days, power, max_stage_s), *_held(policy, days, dwell_s)),
     )
 
 
@@ -192,6 +192,12 @@ def _hints(
         rate = _power(policy, traffic, other, _graded(policy, traffic, other))
         at = f" With {where} {rate:.0%}." if smaller < LARGER else ""
         yield f"an equal canary passes {power:.0%} of the time, because {why}.{at}"
+
+
+def _held(policy: RolloutPolicy, days: float, dwell_s: float) -> Iterable[str]:
+    if policy.max_wait_s is not None and days * DAY_S > dwell_s + policy.max_wait_s:
+        after = (dwell_s + policy.max_wait_s) / DAY_S
+        yield f"held after {after:,.1f} days without its sample (rollout.max_wait_s): a person resumes or aborts it."
 
 
 def _shadow(policy: RolloutPolicy, traffic: Traffic) -> list[str]:

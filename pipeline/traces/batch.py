@@ -34,7 +34,7 @@ UNREADABLE = "\0"
 _PLAIN = (
     *("trace_id", "observation_id", "timestamp", "model", "user_id", "session_id", "completion", "input_tokens"),
     *("output_tokens", "latency_s", "level", "error", "metadata", "line", "updated_at", "has_payload"),
-    *("tool_calls", "unreadable"),
+    *("tool_calls", "tools", "unreadable"),
 )
 
 
@@ -122,7 +122,7 @@ def _messages(traces: Sequence[Trace]) -> pa.ListArray:
     parts = [
         pa.array([m["role"] for m in flat], pa.string()),
         pa.array([m["content"] for m in flat], pa.string()),
-        pa.array([m.get("tool_calls") for m in flat], pa.string()),
+        *(pa.array([m.get(field) for m in flat], pa.string()) for field in ("tool_calls", "tool_call_id", "name")),
     ]
     return pa.ListArray.from_arrays(_offsets(nested), pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
 

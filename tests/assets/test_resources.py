@@ -73,7 +73,7 @@ def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkey
 
 
 def test_a_database_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    overrides = [f"data_root={tmp_path}", "traces.source={kind: langfuse_postgres}"]
+    overrides = [f"data_root={tmp_path}", "traces.source={kind: postgres_table}"]
     settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
     monkeypatch.delenv("TRACES_DATABASE_URL", raising=False)
     with pytest.raises(ValueError, match="set TRACES_DATABASE_URL"):

@@ -132,6 +132,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
+        tools=chat.tools(asked),
         line=line,
         updated_at=utc_or_none(row.updated_at),
         input_tokens=count(usage.get("input")),

@@ -33,6 +33,8 @@ PAYLOADS = frozenset(
 _CALL_KEYS = ("functionCall", "function_call", "toolUse", "executable_code", "executableCode")
 _RESULT_KEYS = ("functionResponse", "function_response", "toolResult", "code_execution_result", "codeExecutionResult")
 _PAYLOAD_KEYS = PAYLOADS | {"inlineData", "fileData"}
+_OUTPUTS = ("text", "json", "content", "error-text", "error-json")
+"""Kinds of what a tool returned, as Vercel's SDK writes them around it."""
 _BESIDE = frozenset(
     {"type", "block_type", "content_type", "id", "index", "name", "annotations", "citations", "cache_control"}
     | {"thought_signature", "thoughtSignature", "signature", "logprobs", "extras", "providerOptions", "meta"}
@@ -45,11 +47,11 @@ _ENVELOPES = ("tool_calls", "toolCalls", "function_call", "choices", "candidates
 
 
 class Parts(msgspec.Struct):
-    """What a message holds. `calls` are as the source has them; `results` are texts of tools."""
+    """What a message holds. `calls` are as the source has them; `results` are texts of tools beside their parts."""
 
     texts: list[str] = []
     calls: list[Any] = []
-    results: list[str] = []
+    results: list[tuple[str, Json]] = []
     has_payload: bool = False
 
     @property
@@ -114,6 +116,8 @@ def result_text(value: Any) -> str:
     """What a tool returned, as the model was shown it: text, or the JSON of a value."""
     if value is None or isinstance(value, str):
         return value or ""
+    if isinstance(value, dict) and value.get("type") in _OUTPUTS and "value" in value:
+        return result_text(cast(Json, value)["value"])
     if isinstance(value, list) and value and all(map(_is_plain_part, cast(list[Any], value))):
         return parts_of(value).text
     return dumped(value)
@@ -187,11 +191,12 @@ def _add_part(part: Json, message_parts: Parts) -> None:
         message_parts.calls.append(part)
     elif is_result_kind(kind):
         keys = ("response", "result", "content", "output", "function_response")
-        message_parts.results.append(result_text(next((part[key] for key in keys if part.get(key) is not None), None)))
+        value = next((part[key] for key in keys if part.get(key) is not None), None)
+        message_parts.results.append((result_text(value), part))
     elif kind in PAYLOADS:
         message_parts.has_payload = True
-    elif kind == "refusal" and isinstance(part.get("refusal"), str):
-        message_parts.texts.append(part["refusal"])
+    elif kind == "refusal" and isinstance(refusal := part.get("refusal", part.get("content")), str):
+        message_parts.texts.append(refusal)
     elif kind in TEXTS:
         message_parts.texts.append(_text_of(part))
     elif kind:
@@ -208,7 +213,8 @@ def _add_keyed(part: Json, message_parts: Parts) -> None:
     elif key := next((key for key in _RESULT_KEYS if key in given), None):
         inner = part[key]
         answer = cast(Json, inner) if isinstance(inner, dict) else {"response": inner}
-        message_parts.results.append(result_text(answer.get("response", answer.get("content", answer.get("output")))))
+        value = answer.get("response", answer.get("content", answer.get("output")))
+        message_parts.results.append((result_text(value), part))
     elif not given.isdisjoint(_PAYLOAD_KEYS):
         message_parts.has_payload = True
     elif given and given <= {"reasoningContent", "reasoning", "cachePoint", *_BESIDE}:
