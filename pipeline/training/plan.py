@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pipeline import layout
 from pipeline.iteration import Iteration
-from pipeline.methods import GRPO, AnyMethod, MethodName
+from pipeline.methods import AnyMethod, MethodName
 from pipeline.recipe import Compute, Rewards, Training, TrainingSettings
 from pipeline.section import Observer, Operational, joined, settings
 from pipeline.selection.choose import MethodDecision, choose
@@ -190,14 +190,14 @@ def _refuse_unwatched(method: AnyMethod, training: Training, held_out: DatasetRe
 
 def _refuse_unreplayable(method: AnyMethod, training: Training) -> None:
     """Raise ValueError where results are to be replayed to completions that another engine draws."""
-    if training.tools is None or not isinstance(method, GRPO):
+    if training.tools is None or method.drawn_by is None:
         return
     if training.engine != "trl":
         raise ValueError("training.tools is replayed by TRL alone: set training.engine trl, or training.tools to null.")
-    if method.generation != "transformers":
+    if method.drawn_by != "transformers":
         raise ValueError(
-            f"training.tools is replayed to completions that transformers draws, and training.grpo.generation is "
-            f"{method.generation}. Set it to transformers, or training.tools to null."
+            f"training.tools is replayed to completions that transformers draws, and training.{method.kind}.generation "
+            f"is {method.drawn_by}. Set it to transformers, or training.tools to null."
         )
 
 

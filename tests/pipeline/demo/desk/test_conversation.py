@@ -68,7 +68,7 @@ def test_a_held_out_turn_asks_for_a_held_out_fact(kind: Kind) -> None:
         assert turn.request.shown == (kind != "call")
 
 
-def test_no_training_question_that_is_looked_up_is_a_held_out_one() -> None:
+def test_no_training_look_up_is_a_held_out_one() -> None:
     rng = random.Random(3)
     asked = {turn.request[2:4] for turn in [begin(rng, "train", tool=True) for _ in range(2000)]}
     assert len(asked) > 140
