@@ -212,7 +212,7 @@ class _Reader:
         if "role" in value and not isinstance(value["role"], str) and value["role"] is not None:
             raise unreadable(value)
         if isinstance(value.get("role"), str):
-            return self._message(self._role(value), value)
+            return self._message(self._role(value, role), value)
         if value.get("lc") == 1:
             return self._of_langchain(value, role)
         if str(value.get("type")) in KINDS and ("content" in value or isinstance(value.get("data"), dict)):
@@ -235,12 +235,14 @@ class _Reader:
             raise unreadable(value)
         return self._of_envelope(value, role)
 
-    def _role(self, value: Json) -> str:
-        """A role that is a tool's name, as LangGraph's, is a tool's."""
+    def _role(self, value: Json, side: str) -> str:
+        """A role that is a tool's name, as LangGraph's, is a tool's; one that is not known answers, or calls tools."""
         role_name = str(value["role"])
-        role = ROLES.get(role_name.rpartition(".")[2].lower())  # MessageRole.USER
+        role = ROLES.get(role_name.rpartition(".")[2].lower()) or KINDS.get(role_name)  # MessageRole.USER
         if role is None and (role_name in self._called or "tool_call_id" in value or "toolCallId" in value):
             role = "tool"
+        if role_name == "unknown" and (side == "assistant" or _holds_calls(value)):
+            role = "assistant"
         if role is None:
             raise unreadable(value)
         return role
@@ -323,6 +325,12 @@ class _Reader:
 
 def _turns_of(role: str, text: str) -> list[Turn]:
     return [{"role": role, "content": text}] if text else []
+
+
+def _holds_calls(value: Json) -> bool:
+    content: Any = next((value[key] for key in CONTENTS if value.get(key)), None)
+    parts = cast(list[Any], content) if isinstance(content, list) else []
+    return any(isinstance(part, dict) and is_call_kind(kind_of(cast(Json, part))) for part in parts)
 
 
 def _refusal(value: Json) -> str:

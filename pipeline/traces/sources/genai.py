@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from pipeline.traces.sources import chat, openinference
+from pipeline.traces.sources import chat, conventions, openinference
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.otlp import SpanEvent, attributes
 from pipeline.traces.sources.shapes import decoded
@@ -23,8 +23,15 @@ _EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 Json = dict[str, Any]
 
 
+def is_message_event(name: str) -> bool:
+    """Whether an event is a message of a call, or a choice."""
+    return name == "gen_ai.choice" or _EVENT.fullmatch(name) is not None
+
+
 def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The input of a call. `span_attributes`: the span's attributes."""
+    if (langfuse_chat := conventions.asked(span_attributes)) is not None:
+        return langfuse_chat
     messages, _ = _conversation(_events(span_attributes, events))
     value = span_attributes.get("gen_ai.input.messages", span_attributes.get("gen_ai.prompt"))
     value = value or messages or _numbered(span_attributes, "prompt")
@@ -39,6 +46,8 @@ def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
 
 def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The output of a call: its first choice, the one that was served."""
+    if (langfuse_chat := conventions.answered(span_attributes)) is not None:
+        return langfuse_chat
     _, choices = _conversation(_events(span_attributes, events))
     value = _decoded(span_attributes.get("gen_ai.output.messages", span_attributes.get("gen_ai.completion")))
     value = value or choices or _numbered(span_attributes, "completion")

@@ -75,8 +75,10 @@ def _messages(span_attributes: Mapping[str, Any], side: str) -> list[Json]:
 
 def _lacks_a_message(span_attributes: Mapping[str, Any]) -> bool:
     """Whether an instrumentation left a message out that it could not write: its number is then missing."""
-    numbers = {key.split(".")[2] for key in span_attributes if key.startswith("llm.input_messages.")}
-    return bool(numbers) and len(numbers) != 1 + max(int(number) for number in numbers if number.isdecimal())
+    fields = [key.split(".") for key in span_attributes if key.startswith("llm.input_messages.")]
+    numbers = sorted({int(field[2]) for field in fields if field[2].isdecimal()})
+    # Of OpenAI's responses the instructions are number 0, whether there are any or not.
+    return bool(numbers) and (numbers[0] > 1 or numbers != list(range(numbers[0], numbers[-1] + 1)))
 
 
 def _completion_prompts(span_attributes: Mapping[str, Any]) -> Any:
