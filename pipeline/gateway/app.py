@@ -144,7 +144,7 @@ class _Completions:
         await self._gateway.proxy.handle(self._path, scope, receive, send)
 
 
-class _Feedback:
+class FeedbackEndpoint:
     """POST /v1/feedback: what a user says of an answer."""
 
     def __init__(self, recorder: FeedbackRecorder) -> None:
@@ -178,7 +178,7 @@ def create(settings: GatewaySettings, supervisor: int) -> Starlette:
     routes = [
         Route("/v1/chat/completions", _Completions(gateway, "chat/completions"), methods=["POST"]),
         Route("/v1/completions", _Completions(gateway, "completions"), methods=["POST"]),
-        Route("/v1/feedback", _Feedback(gateway.feedback), methods=["POST"]),
+        Route("/v1/feedback", FeedbackEndpoint(gateway.feedback), methods=["POST"]),
         Route("/v1/models", gateway.models),
         Route("/health", gateway.health),
         Route("/-/split", gateway.state),
