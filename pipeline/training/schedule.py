@@ -6,7 +6,6 @@ one file, so there is no epoch to restart at.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -15,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.conversation import to_prompt
 from pipeline.methods import Method
 from pipeline.methods.method import TableName
+from pipeline.selection.chats import table_of
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.selection.thumbs import THUMBS
 from pipeline.selection.winners import WINNERS
@@ -92,7 +93,7 @@ def metadata_by_prompt(*tables: DatasetRef | None) -> dict[str, str]:
     for table in tables:
         if table is not None and METADATA in pq.read_schema(table.uri).names:
             rows = pq.read_table(table.uri, columns=["prompt", METADATA]).to_pylist()
-            by_prompt |= {json.dumps(row["prompt"], ensure_ascii=False): row[METADATA] for row in rows}
+            by_prompt |= {to_prompt(row["prompt"]): row[METADATA] for row in rows}
     return by_prompt
 
 
@@ -111,7 +112,7 @@ def _with_metadata(
         return rows
     behind = [[trace for trace in row["trace_ids"] if trace in agreed] for row in rows]
     held = metadata({trace for traces in behind for trace in traces})
-    prompts = [json.dumps(row["prompt"], ensure_ascii=False) for row in rows]
+    prompts = [to_prompt(row["prompt"]) for row in rows]
     own = [
         next((held[trace, prompt] for trace in traces if (trace, prompt) in held), "{}")
         for traces, prompt in zip(behind, prompts, strict=True)
@@ -125,7 +126,7 @@ def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> D
     staged = path.with_suffix(".staged")
     if any(row.get(METADATA, "{}") != "{}" for row in rows):
         schema = schema.append(pa.field(METADATA, pa.string()))
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), staged)
+    pq.write_table(table_of(rows, schema), staged)
     staged.replace(path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
 
