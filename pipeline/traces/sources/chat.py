@@ -111,6 +111,24 @@ def served(messages: list[Any]) -> Chat:
     return msgspec.structs.replace(whole, messages=[_settled(merged)])
 
 
+def of_output(value: Any) -> Chat:
+    """An output whose several messages, if it has them, are choices or pieces."""
+    inner = decoded(value) if isinstance(value, str) else value
+    items = cast(list[Any], inner) if isinstance(inner, list) else []
+    answers = [item for item in items if isinstance(item, dict) and cast(Json, item).get("role") == "assistant"]
+    return served(items) if len(items) > 1 and len(answers) == len(items) else parse(value, "assistant")
+
+
+def torn(chat: Chat) -> bool:
+    """Whether a prompt holds a tool's result without the call that it answers: a part of it was not recorded."""
+    called = False
+    for message in chat.messages:
+        if message["role"] == "tool" and not called:
+            return True
+        called = "tool_calls" in message or (called and message["role"] == "tool")
+    return False
+
+
 def prompt(asked: Chat, answered: Chat) -> list[Message]:
     """The messages that the last answer was given to, with the instructions that only the answer repeats.
 
@@ -179,7 +197,11 @@ class _Reader:
             # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
             is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
             return _turns_of(role, value) if is_text else self.messages(inner, role)
-        if value is None or value == {}:
+        if (
+            value is None
+            or value == {}
+            or (isinstance(value, list) and value and set(map(type, value)) == {type(None)})
+        ):
             return []
         if isinstance(value, list):
             return self._of_list(cast(list[Any], value), role)

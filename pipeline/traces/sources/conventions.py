@@ -72,7 +72,7 @@ def asked(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
 
 def answered(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
     value = span_attributes.get("langfuse.observation.output")
-    return chat.parse(value, "assistant") if value is not None else None
+    return chat.of_output(value) if value is not None else None
 
 
 def text_of(places: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:

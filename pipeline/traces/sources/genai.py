@@ -40,6 +40,8 @@ def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     if rules:
         parts = cast(list[Any], rules) if isinstance(rules, list) else [rules]
         parsed = chat.joined(chat.parse({"role": "system", "parts": parts}, "system"), parsed)
+    if chat.torn(parsed):
+        parsed = chat.Chat([], unreadable="input: a tool's result without its call")
     parsed.tools += _tools(span_attributes)
     return parsed
 

@@ -114,7 +114,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
     moment = utc(row.start_time)
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
-    asked, answered = chat.parse(row.input, "user"), chat.parse(row.output, "assistant")
+    asked, answered = chat.parse(row.input, "user"), chat.of_output(row.output)
     if not (answered.messages or answered.unreadable or answered.failed):
         answered = openinference.answered(openinference.in_metadata(row.metadata))
     failed = answered.failed or row.level == "ERROR"
