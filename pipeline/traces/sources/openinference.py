@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pipeline.traces.sources import chat
+from pipeline.traces.sources import chat, choices
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.shapes import decoded
 
@@ -40,7 +40,7 @@ def answered(span_attributes: Mapping[str, Any]) -> chat.Chat:
     messages = _messages(span_attributes, "output")
     response = _response(span_attributes, whole=not messages)
     if messages:
-        parsed = chat.served(list(messages))
+        parsed = choices.served(list(messages))
         differs = chat.completion(parsed) != chat.completion(response)
         return response if chat.has_answer(response) and differs and not response.unreadable else parsed
     text, calls = span_attributes.get("ai.response.text"), span_attributes.get("ai.response.toolCalls")
@@ -58,7 +58,7 @@ def _response(span_attributes: Mapping[str, Any], whole: bool) -> chat.Chat:
     as_json = is_structure and "json" in str(span_attributes.get("output.mime_type", ""))
     if not whole and not is_structure:
         return chat.Chat([])
-    return chat.of_output(inner if as_json or not whole else value)
+    return choices.of_output(inner if as_json or not whole else value)
 
 
 def in_metadata(metadata: Any) -> Json:

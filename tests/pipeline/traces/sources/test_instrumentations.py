@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.traces.sources.chat import completion, parse, served, tool_calls
+from pipeline.traces.sources.chat import completion, parse, tool_calls
+from pipeline.traces.sources.choices import served
 
 from .conftest import reasons
 from .test_otel import one, pairs, request, rows_of, span
