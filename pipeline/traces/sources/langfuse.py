@@ -328,5 +328,7 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
         row.level or "DEFAULT",
         row.status_message or None,
         None,
-        marked(metadata, version=row.version, release=row.release, tags=row.tags),
+        marked(metadata, version=row.version, release=row.release, tags=row.tags)
+        if row.version or row.release or row.tags
+        else metadata,
     )
