@@ -94,6 +94,12 @@ class LangfuseApi:
         with _reached(self._access) as api:
             self._project(api)
 
+    def remains(self) -> str:
+        return (
+            "delete the user's traces in the project (DELETE /api/public/traces with their ids), and from its exports "
+            "and backups"
+        )
+
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. Raises ValueError when the server is away from the first page on; where it goes away
         later, the part breaks off there, and is read again by the next run."""

@@ -50,6 +50,12 @@ class MlflowTraces:
     def probe(self) -> None:
         self._experiments(self._client())
 
+    def remains(self) -> str:
+        return (
+            "delete the user's traces in its experiments (MlflowClient.delete_traces with their ids), and from its "
+            "artifacts and backups"
+        )
+
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. Raises ValueError when the server is away from the first page on; where it goes away
         later, the part breaks off there, and is read again by the next run."""
