@@ -20,6 +20,7 @@ import yaml
 
 from k8s.gang import Gang, evaluation_gang, example
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
+from k8s.lint.charges import describe
 from k8s.lint.manifests import Manifests
 from k8s.render import render
 from pipeline import layout
@@ -120,8 +121,9 @@ def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
             continue
         for gang in gangs_of_recipe(recipe):
             # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
-            findings = [f for f in lint_gang(gang, [*render(gang), *manifests]) if f not in given]
-            print(_report(f"{file}: {_about(gang)}", findings))
+            objects = [*render(gang), *manifests]
+            findings = [f for f in lint_gang(gang, objects) if f not in given]
+            print(_report(f"{file}: {_about(gang)}", findings, charged(objects)))
             all_findings += findings
     if files:
         print(_report(f"{', '.join(files)}: {len(manifests)} objects", given))
@@ -151,14 +153,21 @@ def _about(gang: Gang) -> str:
     return f"{settings.backend}, {nodes}, {gang.processes} processes each"
 
 
-def _report(title: str, findings: Iterable[Violation]) -> str:
-    lines = [title]
+def charged(objects: Sequence[dict[str, Any]]) -> list[str]:
+    """Which of Kueue's quotas the workloads among these objects would take, a line for each pod set."""
+    manifests = Manifests(objects)
+    return [line for workload in manifests.workloads for line in describe(manifests, workload)]
+
+
+def _report(title: str, findings: Iterable[Violation], charges: Sequence[str] = ()) -> str:
+    lines = [title, *(f"  charged: {line}" for line in charges)]
+    empty = len(lines)
     for (rule, severity), group in groupby(findings, key=lambda f: (f.rule, f.severity)):
         same = list(group)
         lines.append(f"  {severity}: {rule}")
         lines += [f"    {finding.where}: {finding.problem}" for finding in same]
         lines += [f"      why: {same[0].reason}", f"      fix: {same[0].fix}"]
-    if len(lines) == 1:
+    if len(lines) == empty:
         lines.append("  nothing to say")
     return "\n".join(lines) + "\n"
 
