@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from evals.libraries.environment import LibraryEnvironments, named_environments
 from pipeline.recipe.overrides import split
@@ -38,7 +39,9 @@ class Environment:
     waits: bool
     """PREFERENCE_TUNING_WAIT: a launch waits for the run that is in its way."""
     traces_database: str = field(repr=False)
-    """TRACES_DATABASE_URL: Langfuse's PostgreSQL."""
+    """TRACES_DATABASE_URL: the PostgreSQL database with the table of traces."""
+    langfuse: tuple[str, str, str] = field(repr=False)
+    """LANGFUSE_BASE_URL (or LANGFUSE_HOST, as older SDKs call it), LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY."""
     lake_catalogue: str = field(repr=False)
     """LAKE_CATALOGUE_URI: the Iceberg catalogue, on PostgreSQL or REST."""
     judge: tuple[str, str] = field(repr=False)
@@ -63,6 +66,28 @@ class Environment:
     ports: dict[str, str]
     """DAGSTER_PORT and MLFLOW_PORT: where `make ui` listens."""
 
+    def traces_address(self) -> str:
+        """Of the database with the table of traces. Raises ValueError where it is not set."""
+        if not self.traces_database:
+            raise ValueError(
+                "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
+            )
+        return self.traces_database
+
+    def langfuse_address(self) -> str:
+        """Of Langfuse, with the keys in it. Raises ValueError where one of the three is not set, or no address."""
+        base_url, *keys = self.langfuse
+        names = ("LANGFUSE_BASE_URL", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
+        lacks = [name for name, value in zip(names, self.langfuse, strict=True) if not value]
+        if lacks:
+            raise ValueError(f"The traces are in Langfuse: set {', '.join(lacks)} (Settings, API keys of the project).")
+        scheme, sign, host = base_url.rstrip("/").partition("://")
+        if scheme not in ("http", "https") or not sign or not host or "@" in host:
+            raise ValueError(
+                "LANGFUSE_BASE_URL is no address of a server. Write https://cloud.langfuse.com or the like."
+            )
+        return f"{scheme}://{':'.join(quote(key, safe='') for key in keys)}@{host}"
+
 
 def environment() -> Environment:
     read = os.environ.get
@@ -76,6 +101,11 @@ def environment() -> Environment:
         code_version=read("PREFERENCE_TUNING_CODE_VERSION", ""),
         waits=bool(read("PREFERENCE_TUNING_WAIT")),
         traces_database=read("TRACES_DATABASE_URL", ""),
+        langfuse=(
+            read("LANGFUSE_BASE_URL") or read("LANGFUSE_HOST", ""),
+            read("LANGFUSE_PUBLIC_KEY", ""),
+            read("LANGFUSE_SECRET_KEY", ""),
+        ),
         lake_catalogue=read("LAKE_CATALOGUE_URI", ""),
         judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
         rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -139,6 +140,14 @@ class _Completions:
         await self._gateway.proxy.handle(self._path, scope, receive, send)
 
 
+async def _nowhere(request: Request, error: Exception) -> Response:
+    """A path or a method that is not the gateway's, in the form that OpenAI's clients read."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    message = f"The gateway has no {request.method} {request.url.path}. It serves chat and text completions below /v1."
+    named = {"message": message, "type": "invalid_request_error", "param": None, "code": status}
+    return JSONResponse({"error": named}, status)
+
+
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
@@ -154,6 +163,6 @@ def create(settings: GatewaySettings, supervisor: int) -> Starlette:
         Route("/-/split", gateway.state),
         Route("/", gateway.page),
     ]
-    app = Starlette(routes=routes, lifespan=gateway.running)
+    app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={404: _nowhere, 405: _nowhere})
     app.router.redirect_slashes = False
     return app

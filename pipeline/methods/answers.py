@@ -67,9 +67,10 @@ def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, 
     return TokenisedAnswers([prompts[key] for key in keys], [answers[row["completion"]] for row in rows])
 
 
-def rendered(tokenizer: Any, prompt: Sequence[Mapping[str, Any]]) -> str:
-    """The text that generation continues, from messages as a table holds them."""
-    return tokenizer.apply_chat_template(chat(prompt), tokenize=False, add_generation_prompt=True)
+def rendered(tokenizer: Any, prompt: Sequence[Mapping[str, Any]], tools: str | None = None) -> str:
+    """The text that generation continues, from messages as a table holds them. `tools`: definitions, as JSON text."""
+    definitions = None if tools is None else json.loads(tools)
+    return tokenizer.apply_chat_template(chat(prompt), tools=definitions, tokenize=False, add_generation_prompt=True)
 
 
 def chat(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ UNREADABLE = "\0"
 _PLAIN = (
     *("trace_id", "observation_id", "timestamp", "model", "user_id", "session_id", "completion", "input_tokens"),
     *("output_tokens", "latency_s", "level", "error", "metadata", "line", "updated_at", "has_payload"),
-    *("tool_calls", "unreadable"),
+    *("tool_calls", "tools", "unreadable"),
 )
 
 
@@ -119,11 +119,11 @@ def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:
 def _messages(traces: Sequence[Trace]) -> pa.ListArray:
     nested = [trace.messages for trace in traces]
     flat = list(chain.from_iterable(nested))
-    parts = [
-        pa.array([m["role"] for m in flat], pa.string()),
-        pa.array([m["content"] for m in flat], pa.string()),
-        pa.array([m.get("tool_calls") for m in flat], pa.string()),
-    ]
+    parts = [pa.array([m["role"] for m in flat], pa.string()), pa.array([m["content"] for m in flat], pa.string())]
+    if max(map(len, flat), default=0) <= len(parts):  # role and content alone: the usual case
+        parts += [pa.nulls(len(flat), pa.string())] * (len(MESSAGE) - len(parts))
+    else:
+        parts += [pa.array([m.get(field.name) for m in flat], pa.string()) for field in list(MESSAGE)[len(parts) :]]
     return pa.ListArray.from_arrays(_offsets(nested), pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
 
 

@@ -24,6 +24,7 @@ from pipeline.traces.pii.columns import (
     mask_column,
     mask_json_column,
     mask_messages,
+    mask_tools_column,
     pseudonym_column,
 )
 from pipeline.traces.records import Reason
@@ -165,6 +166,8 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
     masked["messages"], unmaskable = mask_messages(batch["messages"])
     objections = pc.or_(objections, unmaskable)
     masked["tool_calls"], unmaskable = mask_calls_column(batch["tool_calls"])
+    objections = pc.or_(objections, unmaskable)
+    masked["tools"], unmaskable = mask_tools_column(batch["tools"])
     objections = pc.or_(objections, unmaskable)
     for name in ("completion", "reference", "error"):
         masked[name], unmaskable = mask_column(batch[name])

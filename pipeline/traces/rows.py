@@ -13,7 +13,12 @@ import pyarrow as pa
 from pipeline.traces.records import Reason
 
 Message = dict[str, str]
-"""`{role, content}`, with tool calls as JSON text under `tool_calls`."""
+"""`{role, content}`; of an assistant `tool_calls`, of a tool `tool_call_id` and `name` where the source has them.
+
+`tool_calls` is the JSON text of `[{"id", "type", "function": {"name", "arguments"}}]` as OpenAI's chat has it: `id` is
+there where the source gives one, and `arguments` is a string that should hold a JSON object. A call that the provider
+itself executed (a web search) has its kind as `type`, where all others have "function".
+"""
 
 
 class Score(msgspec.Struct):
@@ -62,7 +67,9 @@ class Trace(msgspec.Struct):
     """A JSON object as the source gave it. Values may be JSON in text: that is how Langfuse exports them."""
     feedback: list[Score] = []
     tool_calls: str | None = None
-    """Calls of tools that came with the completion, as JSON."""
+    """Calls of tools that came with the completion, as in `Message`."""
+    tools: str | None = None
+    """The tools that the request offered, as JSON text of OpenAI's definitions."""
     unreadable: str | None = None
     """Fingerprint of a shape that no reader knows: then the trace has no text, and no gate lets it pass."""
     has_payload: bool = False
@@ -89,7 +96,7 @@ class Rows(msgspec.Struct):
     attributes: list[Attributes] = []
 
 
-MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.string())])
+MESSAGE = pa.struct([(name, pa.string()) for name in ("role", "content", "tool_calls", "tool_call_id", "name")])
 FEEDBACK = pa.struct([("name", pa.string()), ("value", pa.float64()), ("source", pa.string())])
 SCHEMA = pa.schema(
     [
@@ -115,9 +122,14 @@ SCHEMA = pa.schema(
         pa.field("reference", pa.string()),
         pa.field("metadata", pa.string(), nullable=False),
         pa.field("source_file", pa.string(), nullable=False),
+        pa.field("tools", pa.string()),
     ]
 )
-"""The governed table. `metadata` is JSON; `reference` the expected answer; `feedback_mean` is in [0, 1] or null."""
+"""The governed table. `metadata` is JSON; `reference` the expected answer; `feedback_mean` is in [0, 1] or null;
+`tool_calls` as in `Message`; `tools` the JSON text of the definitions that the request offered."""
+
+LATER = (("messages", "tool_call_id"), ("messages", "name"), ("tools",))
+"""Columns and fields that a table of an earlier version lacks, in the order in which they came: null in its rows."""
 
 SEEN = pa.schema(
     [

@@ -7,19 +7,17 @@ properties. Refuses to know rows, and never prints what it was given to connect 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from pipeline import layout
 from pipeline.storage import Store
 from pipeline.traces import lake_names as names
+from pipeline.traces.lake.field_ids import first_version, numbered
 from pipeline.traces.lake_config import LakeConfig
-from pipeline.traces.rows import SCHEMA
+from pipeline.traces.rows import LATER, SCHEMA
 
 if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loading the definitions does without
     from pyiceberg.catalog import Catalog
@@ -109,6 +107,7 @@ def _table(catalogue: Catalog, config: LakeConfig) -> Table:
             f"The catalogue has the governed table at {table.location()}, and the warehouse would put it at "
             f"{config.location}. Set traces.lake.warehouse to where it is, or use another catalogue."
         )
+    _add_columns(table)
     _check_columns(table)
     wanted = _properties()
     if any(table.properties.get(key) != value for key, value in wanted.items()):  # made by an older version
@@ -135,7 +134,9 @@ def _create(catalogue: Catalog, config: LakeConfig) -> None:
     try:
         properties = _properties()
         with (
-            catalogue.create_table_transaction(name, SCHEMA, location=location, properties=properties) as creation,
+            catalogue.create_table_transaction(
+                name, first_version(SCHEMA), location=location, properties=properties
+            ) as creation,
             creation.update_spec() as spec,
         ):
             for column in PARTITIONS:
@@ -145,6 +146,25 @@ def _create(catalogue: Catalog, config: LakeConfig) -> None:
             catalogue.load_table(name)
         except NoSuchTableError:
             raise ValueError(f"The catalogue could not make the table {NAMESPACE}.{NAME}; look at its log.") from None
+
+
+def _add_columns(table: Table) -> None:
+    """Give a table of an earlier version, or one just made, the columns of LATER: its rows have null there."""
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.types import StringType
+
+    for _ in range(OPEN_ATTEMPTS):
+        names = set(table.schema().column_names)
+        lacking = [path for path in LATER if not names & {".".join(path), f"{path[0]}.element.{path[-1]}"}]
+        if not lacking:
+            return
+        try:
+            with table.update_schema() as update:
+                for path in lacking:
+                    update.add_column(path, StringType())
+        except CommitFailedException:  # another process adds them
+            time.sleep(0.2)
+        table.refresh()
 
 
 def _check_columns(table: Table) -> None:
@@ -159,24 +179,6 @@ def _check_columns(table: Table) -> None:
             f"The columns of the governed table at {table.location()} are not this version's. "
             "Give traces.lake another warehouse and catalogue, and materialise the traces again."
         )
-
-
-def numbered(schema: pa.Schema) -> pa.Schema:
-    """`schema` with the field ids that Iceberg gives to a new table of it: columns first, then what is inside them."""
-    return pa.schema(_numbered(list(schema), count(1)))
-
-
-def _numbered(fields: list[pa.Field], ids: Iterator[int]) -> list[pa.Field]:
-    named = [field.with_metadata({"PARQUET:field_id": str(next(ids))}) for field in fields]
-    return [field.with_type(_numbered_type(field.type, ids)) for field in named]
-
-
-def _numbered_type(kind: pa.DataType, ids: Iterator[int]) -> pa.DataType:
-    if isinstance(kind, pa.ListType):
-        return pa.list_(_numbered([kind.value_field], ids)[0])
-    if isinstance(kind, pa.StructType):
-        return pa.struct(_numbered([kind.field(i) for i in range(kind.num_fields)], ids))
-    return kind
 
 
 def _properties() -> dict[str, str]:

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.traces.lake.catalogue import LakeConfig, numbered
+from pipeline.traces.lake.catalogue import LakeConfig
+from pipeline.traces.lake.field_ids import numbered
 from pipeline.traces.rows import SCHEMA
 
 ROW_GROUP_BYTES = 32 << 20

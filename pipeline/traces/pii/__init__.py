@@ -148,6 +148,48 @@ def mask_json(text: str, refuse: bool = False) -> str:
     return masked
 
 
+def mask_calls(text: str) -> str:
+    """Tool calls in text (`rows.Message`), the arguments of each masked as the JSON that their string is.
+
+    Byte for byte the same where nothing is found. Raises Unmaskable for what is no JSON, or holds encoded binary.
+    """
+    if is_clean_json(text.replace('\\"', '"')):
+        return text
+    try:
+        calls = json.loads(text)
+    except (ValueError, RecursionError):
+        return mask_json(text, refuse=True)
+    masked = _mask_calls(calls)
+    if masked == calls and _is_clean(text):
+        return text
+    dumped = json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
+    if dumped.count(BINARY) > text.count(BINARY):
+        raise Unmaskable("The arguments of a call hold encoded binary. Log such content by reference.")
+    return dumped
+
+
+def _mask_calls(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, list):
+        return [_mask_calls(item, depth + 1) for item in cast(list[Any], value)]
+    if not isinstance(value, dict) or depth > MAX_DEPTH:
+        return mask_tree(value, depth)
+    items = cast(dict[str, Any], value).items()
+    nested = {key: inner for key, inner in items if key == "arguments" and isinstance(inner, str)}
+    rest = {key: inner for key, inner in items if key not in nested}
+    function = {"function": _mask_calls(rest.pop("function"), depth + 1)} if "function" in rest else {}
+    masked = {**mask_tree(rest, depth), **function, **{key: _mask_arguments(inner) for key, inner in nested.items()}}
+    return {key: masked.pop(key) for key, _ in items if key in masked} | masked
+
+
+def _mask_arguments(text: str) -> str:
+    """Arguments that a model wrote as JSON, or what it wrote instead."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return mask(text)
+    return mask_json(text, refuse=True)
+
+
 def _is_clean(text: str) -> bool:
     try:
         return mask(text) == text

@@ -24,6 +24,7 @@ from pipeline.traces.pii import (
     ODD,
     Unmaskable,
     mask,
+    mask_calls,
     mask_json,
     pseudonym,
 )
@@ -47,8 +48,20 @@ def mask_column(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def mask_calls_column(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """A column of tool calls masked as `pii.mask_json` masks them, and whether a row is unmaskable."""
-    return _masked(values, _JSON, lambda text: mask_json(text, refuse=True))
+    """A column of tool calls masked as `pii.mask_calls` masks them, and whether a row is unmaskable."""
+    if values.null_count == len(values):
+        return values, _no(len(values))
+    plain = pc.replace_substring(values, '\\"', '"')  # arguments are JSON in a string of JSON
+    return _masked(values, _JSON, mask_calls, _suspects(plain, _JSON))
+
+
+def mask_tools_column(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """A column of definitions of tools, of which there are few: masked as JSON, and whether a row is unmaskable."""
+    if values.null_count == len(values):
+        return values, _no(len(values))
+    coded = values.dictionary_encode()
+    masked, refused = _masked(coded.dictionary, _JSON, lambda text: mask_json(text, refuse=True))
+    return masked.take(coded.indices), pc.fill_null(refused.take(coded.indices), False)
 
 
 def mask_json_column(values: pa.Array) -> pa.Array:
@@ -97,8 +110,10 @@ def _repeated(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     return masked.take(coded.indices), pc.fill_null(refused.take(coded.indices), False)
 
 
-def _masked(values: pa.Array, passes: Passes, function: Mask) -> tuple[pa.Array, pa.Array]:
-    rows = _suspects(values, passes)
+def _masked(
+    values: pa.Array, passes: Passes, function: Mask, suspects: np.ndarray | None = None
+) -> tuple[pa.Array, pa.Array]:
+    rows = _suspects(values, passes) if suspects is None else suspects
     texts: list[str] = values.take(pa.array(rows)).to_pylist()
     changed: list[int] = []
     replaced: list[str] = []

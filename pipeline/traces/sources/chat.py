@@ -23,6 +23,7 @@ from typing import Any, cast
 import msgspec
 
 from pipeline.traces.rows import Message
+from pipeline.traces.sources.calls import normal_calls, normal_tools, result_of
 from pipeline.traces.sources.envelopes import CONTENTS, MESSAGE, is_data, opened
 from pipeline.traces.sources.parts import (
     REASONING,
@@ -68,6 +69,8 @@ class Chat(msgspec.Struct):
     failed: bool = False
     instructions: str = ""
     """The system message that an answer repeats: the request may not have been logged with it."""
+    tools: list[Json] = []
+    """The definitions of the tools that a request offered, in OpenAI's form."""
 
 
 def parse(value: Any, role: str) -> Chat:
@@ -78,16 +81,48 @@ def parse(value: Any, role: str) -> Chat:
     reader = _Reader()
     try:
         turns = reader.messages(value, role)
+        reader.chat.messages = [_settled(turn) for turn in turns]
     except Unreadable as odd:
         return Chat([], unreadable=f"{'output' if role == 'assistant' else 'input'}: {odd}")
-    reader.chat.messages = [_settled(turn) for turn in turns]
     return reader.chat
 
 
+def served(messages: list[Any]) -> Chat:
+    """The one answer that the messages of an output hold: the first choice, or all where they are pieces of a turn.
+
+    Each choice says why it ended; pieces of one turn do not, and at most one of them is a text. Anything else that has
+    several answers is unreadable, for nobody can tell which was served.
+    """
+    plain = [message for message in messages if isinstance(message, dict) and "type" not in message]
+    if len(messages) < 2 or len(plain) < len(messages) or any("role" not in message for message in plain):
+        return parse(messages, "assistant")
+    first = parse(messages[:1], "assistant")
+    ended_in_call = "tool" in (first.finish_reason or "") and not tool_calls(first)
+    if first.unreadable or (first.finish_reason and not ended_in_call):
+        return first
+    whole = parse(messages, "assistant")
+    if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
+        return whole
+    texts = [message["content"] for message in whole.messages if message["content"]]
+    if len(texts) > 1:
+        return Chat([], unreadable="output: several answers")
+    calls = [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
+    merged: Turn = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
+    return msgspec.structs.replace(whole, messages=[_settled(merged)])
+
+
 def prompt(asked: Chat, answered: Chat) -> list[Message]:
-    """The messages that were asked, with the instructions that only the answer repeats."""
+    """The messages that the last answer was given to, with the instructions that only the answer repeats.
+
+    Where several calls of a model are one span, the calls of tools and their results on the way to the answer join
+    them: what follows the user's last message in an output.
+    """
     lacks = answered.instructions and asked.messages and asked.messages[0]["role"] != "system"
-    return [{"role": "system", "content": answered.instructions}, *asked.messages] if lacks else asked.messages
+    rules: list[Message] = [{"role": "system", "content": answered.instructions}] if lacks else []
+    users = [n for n, message in enumerate(answered.messages) if message["role"] == "user"]
+    way = answered.messages[users[-1] + 1 if users else 0 : -1]
+    on_the_way = way if any(message["role"] == "tool" or "tool_calls" in message for message in way) else []
+    return [*rules, *asked.messages, *on_the_way]
 
 
 def completion(chat: Chat) -> str:
@@ -95,15 +130,21 @@ def completion(chat: Chat) -> str:
     return chat.messages[-1]["content"] if chat.messages and chat.messages[-1]["role"] == "assistant" else ""
 
 
+def has_answer(chat: Chat) -> bool:
+    """Whether a text or a call was answered."""
+    return bool(completion(chat) or tool_calls(chat))
+
+
 def tool_calls(chat: Chat) -> str | None:
-    """The calls of tools on the way to `completion`, as JSON: those after the user's last message."""
-    calls: list[Any] = []
-    for message in reversed(chat.messages):
-        if message["role"] == "user":
-            break
-        if "tool_calls" in message:
-            calls = [*decoded(message["tool_calls"]), *calls]
-    return dumped(calls) if calls else None
+    """The calls of tools that the answer's last message holds beside `completion`, as JSON."""
+    last = chat.messages[-1] if chat.messages else {}
+    return last.get("tool_calls") if last.get("role") == "assistant" else None
+
+
+def tools(*chats: Chat) -> str | None:
+    """The definitions of the tools that the request offered, as JSON: each once, in their order."""
+    offered = list(dict.fromkeys(dumped(tool) for chat in chats for tool in chat.tools))
+    return f"[{','.join(offered)}]" if offered else None
 
 
 def joined(first: Chat, second: Chat) -> Chat:
@@ -114,12 +155,13 @@ def joined(first: Chat, second: Chat) -> Chat:
         second.finish_reason or first.finish_reason,
         first.unreadable or second.unreadable,
         first.failed or second.failed,
+        tools=first.tools + second.tools,
     )
 
 
 def _settled(turn: Turn) -> Message:
     calls: Any = turn.pop("tool_calls", None)
-    return {**turn, "tool_calls": dumped(calls)} if calls else turn
+    return {**turn, "tool_calls": dumped(normal_calls(calls))} if calls else turn
 
 
 class _Reader:
@@ -156,7 +198,7 @@ class _Reader:
             if not isinstance(item, dict):
                 raise unreadable(items)
             item_turns = self._of_dict(cast(Json, item), role)
-            piece = _is_item(item)
+            piece = _is_item(item) or ("role" not in item and is_call(cast(Json, item)))
             if joins and piece and len(item_turns) == 1 and item_turns[0]["role"] == turns[-1]["role"] == "assistant":
                 turns[-1] = _merged(turns[-1], item_turns[0])
             elif item_turns:
@@ -170,32 +212,37 @@ class _Reader:
         if "role" in value and not isinstance(value["role"], str) and value["role"] is not None:
             raise unreadable(value)
         if isinstance(value.get("role"), str):
-            return self._message(self._role(value), value)
+            return self._message(self._role(value, role), value)
         if value.get("lc") == 1:
             return self._of_langchain(value, role)
         if str(value.get("type")) in KINDS and ("content" in value or isinstance(value.get("data"), dict)):
             message_role = KINDS[str(value["type"])]
             return self._message(message_role, value if "content" in value else cast(Json, value["data"]))
-        if kind in REASONING or kind == "mcp_list_tools" or (is_definition(value) and "role" not in value):
+        if kind in REASONING or kind == "mcp_list_tools":
+            return []
+        if is_definition(value) and "role" not in value:
+            self.chat.tools += normal_tools(value)
             return []
         if kind == "image_generation_call":
             self.chat.has_payload = True
         if is_call_kind(kind) or (kind in ("", "function", "tool") and is_call(value)):
             return [self._calling("", [value])]
         if is_result_kind(kind):
-            return [{"role": "tool", "content": text} for text in parts_of(value).results]
+            return [result_of(*result) for result in parts_of(value).results]
         if kind and is_part(value):
             return self._message(role, {"content": [value]})
         if kind not in ("", "message"):
             raise unreadable(value)
         return self._of_envelope(value, role)
 
-    def _role(self, value: Json) -> str:
-        """A role that is a tool's name, as LangGraph's, is a tool's."""
+    def _role(self, value: Json, side: str) -> str:
+        """A role that is a tool's name, as LangGraph's, is a tool's; one that is not known answers, or calls tools."""
         role_name = str(value["role"])
-        role = ROLES.get(role_name.rpartition(".")[2].lower())  # MessageRole.USER
+        role = ROLES.get(role_name.rpartition(".")[2].lower()) or KINDS.get(role_name)  # MessageRole.USER
         if role is None and (role_name in self._called or "tool_call_id" in value or "toolCallId" in value):
             role = "tool"
+        if role_name == "unknown" and (side == "assistant" or _holds_calls(value)):
+            role = "assistant"
         if role is None:
             raise unreadable(value)
         return role
@@ -204,18 +251,17 @@ class _Reader:
         """One turn of the text and the calls; before it, one of role `tool` for each result."""
         content = next((value[key] for key in CONTENTS if value.get(key)), None)
         if role == "tool":
-            return self._returned(content)
+            return self._returned(content, value)
         calls = _calls_of(value)
         if content is None and not calls and value.keys().isdisjoint(CONTENTS) and not value.keys() <= MESSAGE:
             raise unreadable(value)
         message_parts = parts_of(content)
         self.chat.has_payload |= message_parts.has_payload or any(value.get(key) for key in ("audio", "images"))
         text = message_parts.text
-        if not text and isinstance(value.get("refusal"), str):
-            text = value["refusal"]
+        text = text or _refusal(value)
         if role == "assistant" and text.strip() in NOTHING:
             text = ""
-        results = [{"role": "tool", "content": result} for result in message_parts.results]
+        results: list[Turn] = [{**result_of(*result)} for result in message_parts.results]
         calls = calls or message_parts.calls
         if results and not text and not calls:
             return results
@@ -223,13 +269,15 @@ class _Reader:
             raise unreadable(value)  # nobody else calls tools
         return [*results, self._calling(text, calls) if calls else {"role": role, "content": text}]
 
-    def _returned(self, content: Any) -> list[Turn]:
+    def _returned(self, content: Any, value: Json) -> list[Turn]:
         if isinstance(content, dict) and is_definition(cast(Json, content)):
+            self.chat.tools += normal_tools(content)
             return []
         items = cast(list[Any], content) if isinstance(content, list) else []
         if any(isinstance(item, dict) and is_result(cast(Json, item)) for item in items):
-            return [{"role": "tool", "content": text} for text in parts_of(items).results]
-        return [{"role": "tool", "content": result_text(content)}]
+            return [{**result_of(*result)} for result in parts_of(items).results]
+        named = value if value.get("name") or value.get("role") in ROLES else {**value, "name": value.get("role")}
+        return [{**result_of(result_text(content), named, is_message=True)}]
 
     def _calling(self, text: str, calls: list[Any]) -> Turn:
         for call in calls:
@@ -257,6 +305,8 @@ class _Reader:
         self._note_finish(unwrapped.beside or {})
         if value.get("object") == "response" and isinstance(value.get("instructions"), str):
             self.chat.instructions = value["instructions"]
+        if role == "user":
+            self.chat.tools += _offered(value)
         rules = self._message("system", {"content": _texts_of(unwrapped.rules)}) if unwrapped.rules else []
         turns = self.messages(unwrapped.value, unwrapped.role)
         if unwrapped.sampled and not any(turn["content"] or turn.get("tool_calls") for turn in turns):
@@ -277,6 +327,18 @@ def _turns_of(role: str, text: str) -> list[Turn]:
     return [{"role": role, "content": text}] if text else []
 
 
+def _holds_calls(value: Json) -> bool:
+    content: Any = next((value[key] for key in CONTENTS if value.get(key)), None)
+    parts = cast(list[Any], content) if isinstance(content, list) else []
+    return any(isinstance(part, dict) and is_call_kind(kind_of(cast(Json, part))) for part in parts)
+
+
+def _refusal(value: Json) -> str:
+    extra = value.get("additional_kwargs")
+    places = (value, cast(Json, extra) if isinstance(extra, dict) else {})
+    return next((place["refusal"] for place in places if isinstance(place.get("refusal"), str)), "")
+
+
 def _calls_of(value: Json) -> list[Any]:
     """The calls beside a message's content, wherever the framework has them."""
     extra = value.get("additional_kwargs")
@@ -288,6 +350,14 @@ def _calls_of(value: Json) -> list[Any]:
             if call_data:
                 return cast(list[Any], call_data) if isinstance(call_data, list) else [call_data]
     return []
+
+
+def _offered(value: Json) -> list[Json]:
+    """The tools of a request, wherever the provider has them."""
+    configs = [value.get(key) for key in ("config", "toolConfig", "tool_config", "kwargs")]
+    places = [value, *(cast(Json, config) for config in configs if isinstance(config, dict))]
+    given = [place[key] for place in places for key in ("tools", "functions") if place.get(key)]
+    return [tool for definitions in given for tool in normal_tools(definitions)]
 
 
 def _texts_of(rules: Any) -> Any:

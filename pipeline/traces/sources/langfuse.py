@@ -132,6 +132,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
+        tools=chat.tools(asked),
         line=line,
         updated_at=utc_or_none(row.updated_at),
         input_tokens=count(usage.get("input")),
@@ -327,5 +328,7 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
         row.level or "DEFAULT",
         row.status_message or None,
         None,
-        marked(metadata, version=row.version, release=row.release, tags=row.tags),
+        marked(metadata, version=row.version, release=row.release, tags=row.tags)
+        if row.version or row.release or row.tags
+        else metadata,
     )

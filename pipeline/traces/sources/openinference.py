@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from pipeline.traces.sources import chat
+from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.shapes import decoded
 
 _CALL = re.compile(r"tool_calls\.(\d+)\.tool_call\.(?:function\.)?(.+)")
@@ -20,19 +21,29 @@ Json = dict[str, Any]
 
 def asked(span_attributes: Mapping[str, Any]) -> chat.Chat:
     """The input of a call, from its attributes."""
-    content = _messages(span_attributes, "input") or span_attributes.get(
-        "ai.prompt.messages", span_attributes.get("ai.prompt")
-    )
-    return chat.parse(content or span_attributes.get("input.value"), "user")
+    content: Any = _messages(span_attributes, "input") or _completion_prompts(span_attributes)
+    content = content or span_attributes.get("ai.prompt.messages", span_attributes.get("ai.prompt"))
+    parsed = chat.parse(content or span_attributes.get("input.value"), "user")
+    if content and _lacks_a_message(span_attributes):
+        parsed = chat.Chat([], unreadable="input: a message of llm.input_messages is missing")
+    parsed.tools += _tools(span_attributes)
+    return parsed
 
 
 def answered(span_attributes: Mapping[str, Any]) -> chat.Chat:
-    """The output of a call, from its attributes."""
-    content: Any = _messages(span_attributes, "output")
-    if not content:
-        text, calls = span_attributes.get("ai.response.text"), span_attributes.get("ai.response.toolCalls")
-        content = {"text": text or "", "toolCalls": calls} if text or calls else span_attributes.get("output.value")
-    return chat.parse(content, "assistant")
+    """The output of a call, from its attributes; the provider's response decides where they hold several or none."""
+    messages = _messages(span_attributes, "output")
+    if len(messages) > 1:
+        response = chat.parse(span_attributes.get("output.value"), "assistant")
+        return response if chat.has_answer(response) else chat.served(list(messages))
+    text, calls = span_attributes.get("ai.response.text"), span_attributes.get("ai.response.toolCalls")
+    content: Any = messages or ({"text": text or "", "toolCalls": calls} if text or calls else None)
+    content = content or span_attributes.get("ai.response.object")
+    parsed = chat.parse(content, "assistant")
+    if chat.has_answer(parsed) or parsed.unreadable:
+        return parsed
+    response = chat.parse(span_attributes.get("output.value"), "assistant")
+    return response if chat.has_answer(response) or not messages else parsed
 
 
 def in_metadata(metadata: Any) -> Json:
@@ -60,6 +71,30 @@ def _messages(span_attributes: Mapping[str, Any], side: str) -> list[Json]:
     return [
         _message(numbered_messages[n], "user" if side == "input" else "assistant") for n in sorted(numbered_messages)
     ]
+
+
+def _lacks_a_message(span_attributes: Mapping[str, Any]) -> bool:
+    """Whether an instrumentation left a message out that it could not write: its number is then missing."""
+    fields = [key.split(".") for key in span_attributes if key.startswith("llm.input_messages.")]
+    numbers = sorted({int(field[2]) for field in fields if field[2].isdecimal()})
+    # Of OpenAI's responses the instructions are number 0, whether there are any or not.
+    return bool(numbers) and (numbers[0] > 1 or numbers != list(range(numbers[0], numbers[-1] + 1)))
+
+
+def _completion_prompts(span_attributes: Mapping[str, Any]) -> Any:
+    return span_attributes.get("llm.prompts.0.prompt.text")
+
+
+def _tools(span_attributes: Mapping[str, Any]) -> list[Json]:
+    """`llm.tools.0.tool.json_schema` and the like; `ai.prompt.tools`."""
+    numbered = [(key, value) for key, value in span_attributes.items() if key.startswith("llm.tools.")]
+    schemas = [value for key, value in sorted(numbered) if key.endswith(".tool.json_schema")]
+    return normal_tools([*schemas, *_listed(span_attributes.get("ai.prompt.tools"))])
+
+
+def _listed(value: Any) -> list[Any]:
+    value = decoded(value) if isinstance(value, str) else value
+    return cast(list[Any], value) if isinstance(value, list) else []
 
 
 def _message(fields: Json, role: str) -> Json:

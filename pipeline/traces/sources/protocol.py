@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pipeline.traces.rows import Rows
 
@@ -65,6 +65,15 @@ class Source(Protocol):
         A row that cannot be read is a Rejection and stops nothing. A part that breaks off, changes or vanishes
         midway yields what came before and one `truncated_file` for its rest, so that nothing is lost in silence.
         """
+        ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A source that can be asked whether it is there, for less than its listing costs."""
+
+    def probe(self) -> None:
+        """Raises ValueError that says what to do when it cannot be read. Does not wait long."""
         ...
 
 

@@ -17,6 +17,7 @@ from pipeline.traces.records import Reason
 from .conftest import Run, govern, observation, score, write
 
 FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
+QUESTION = {"role": "user", "content": "What is 1 + 1?", "tool_calls": None, "tool_call_id": None, "name": None}
 NEXT_DAY = "2026-01-06 10:00:00.000000"
 
 
@@ -41,7 +42,7 @@ def test_days_are_governed_and_read_back(run: Run, store: Store, export: Path) -
     assert [r["trace_id"] for r in rows] == ["t1", "t3"]
     assert (rows[0]["feedback_mean"], rows[0]["feedback_count"], len(rows[0]["feedback"])) == (0.5, 2, 3)
     assert (rows[1]["feedback_mean"], rows[1]["feedback_count"]) == (None, 0)
-    assert rows[0]["messages"] == [{"role": "user", "content": "What is 1 + 1?", "tool_calls": None}]
+    assert rows[0]["messages"] == [QUESTION]
     ledger = store.path("traces/rejected/2026-01-05.jsonl").read_text().splitlines()
     detail = json.loads(ledger[1])["detail"]
     assert [json.loads(line) for line in ledger] == [
@@ -260,14 +261,22 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
     asked = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "sent to a@example.com"},
+        {"role": "tool", "tool_call_id": "c", "name": "b@example.com", "content": "sent to a@example.com"},
     ]
+    parameters = {"type": "object", "properties": {"to": {"type": "string", "default": "a@example.com"}}}
+    tool = {"type": "function", "function": {"name": "mail", "parameters": parameters}}
     by_name = {"role": "assistant", "content": "Done, once more.", "tool_calls": [call]}
-    write(export, FIRST, [observation(1, input=json.dumps(asked), output=json.dumps(by_name))])
+    write(
+        export,
+        FIRST,
+        [observation(1, input=json.dumps({"messages": asked, "tools": [tool]}), output=json.dumps(by_name))],
+    )
     (row,) = read_dataset(store, local_lake(store), run().iteration.dataset).to_pylist()
     for calls in (row["messages"][1]["tool_calls"], row["tool_calls"]):
         assert json.loads(json.loads(calls)[0]["function"]["arguments"]) == {"to": "[EMAIL]"}
-    assert row["messages"][2]["content"] == "sent to [EMAIL]"
+    result = row["messages"][2]
+    assert (result["content"], result["tool_call_id"], result["name"]) == ("sent to [EMAIL]", "c", "[EMAIL]")
+    assert json.loads(row["tools"]) == json.loads(json.dumps([tool]).replace("a@example.com", "[EMAIL]"))
 
 
 @pytest.mark.slow

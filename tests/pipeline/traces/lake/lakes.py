@@ -32,8 +32,8 @@ def row(number: int, day: str = DAY, **changes: Any) -> dict[str, Any]:
         "user_id": None,
         "session_id": None,
         "messages": [
-            {"role": "user", "content": "Hi", "tool_calls": None},
-            {"role": "assistant", "content": "", "tool_calls": "[]"},
+            {"role": "user", "content": "Hi", "tool_calls": None, "tool_call_id": None, "name": "n"},
+            {"role": "assistant", "content": "", "tool_calls": "[]", "tool_call_id": None, "name": None},
         ],
         "completion": "Yes",
         "tool_calls": None,
@@ -48,6 +48,7 @@ def row(number: int, day: str = DAY, **changes: Any) -> dict[str, Any]:
         "reference": None,
         "metadata": '{"k": ["v", 1]}',
         "source_file": "f",
+        "tools": None,
         **changes,
     }
 

@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_tree, pseudonym
-from pipeline.traces.pii.columns import mask_column, mask_json_column, mask_messages, pseudonym_column
+from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_calls, mask_json, mask_tree, pseudonym
+from pipeline.traces.pii.columns import (
+    mask_calls_column,
+    mask_column,
+    mask_json_column,
+    mask_messages,
+    pseudonym_column,
+)
 from pipeline.traces.rows import MESSAGE
 
 WORDS = st.sampled_from(
@@ -87,13 +94,25 @@ def test_json_is_masked_as_its_value_is(trees: list[dict[str, object] | None], e
             assert json.loads(kept) == mask_tree(json.loads(text))
 
 
+CALLS = st.builds(
+    lambda name, arguments, escaped: {
+        "id": "c",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=escaped)},
+    },
+    TEXTS,
+    TREES,
+    st.booleans(),
+)
 MESSAGES = st.lists(
     st.none()
     | st.fixed_dictionaries(
         {
             "role": st.sampled_from(["user", "assistant", "alice@example.com", None]),
             "content": st.none() | TEXTS,
-            "tool_calls": st.none() | st.lists(TREES, max_size=2).map(json.dumps),
+            "tool_calls": st.none() | st.lists(TREES | CALLS, max_size=2).map(json.dumps),
+            "tool_call_id": st.none() | TEXTS,
+            "name": st.none() | TEXTS,
         }
     ),
     max_size=3,
@@ -118,7 +137,7 @@ def test_messages_are_masked_one_by_one(rows: list[list[dict[str, str | None] | 
 
 def calls_by_row(text: str | None) -> tuple[str | None, bool]:
     try:
-        return (None if text is None else mask_json(text, refuse=True)), False
+        return (None if text is None else mask_calls(text)), False
     except Unmaskable:
         return BINARY, True
 
@@ -148,6 +167,33 @@ def test_identities_are_replaced_as_they_are_one_by_one(identities: list[str | N
 def test_json_hides_nothing(raw: str, kept: str | None) -> None:
     result = mask_json_column(pa.array([raw])).to_pylist()[0]
     assert result == kept if kept is not None else BINARY in result
+
+
+@given(st.lists(CALLS, min_size=1, max_size=2), st.booleans())
+def test_arguments_are_masked_as_the_json_they_are(calls: list[dict[str, Any]], escaped: bool) -> None:
+    try:
+        masked = json.loads(mask_calls(json.dumps(calls, ensure_ascii=escaped)))
+    except Unmaskable:
+        return
+    for call, kept in zip(calls, masked, strict=True):
+        arguments = json.loads(call["function"]["arguments"])
+        assert json.loads(kept["function"]["arguments"]) == mask_tree(arguments)
+        assert kept["function"]["name"] == mask_tree(call["function"]["name"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ({"phone": 91234567, "id": 91234567}, {"phone": "[PHONE]", "id": 91234567}),
+        ({"to": {"email": "alice@example.com"}}, {"to": {"email": "[EMAIL]"}}),
+        ({"q": "x"}, {"q": "x"}),
+    ],
+)
+def test_masked_arguments_are_still_json(arguments: dict[str, Any], kept: dict[str, Any]) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps(arguments)}}
+    masked, unmaskable = mask_calls_column(pa.array([None, json.dumps([call])]))
+    assert json.loads(json.loads(masked.to_pylist()[1])[0]["function"]["arguments"]) == kept
+    assert unmaskable.to_pylist() == [False, False]
 
 
 def test_what_cannot_be_read_is_told_of_its_row() -> None:

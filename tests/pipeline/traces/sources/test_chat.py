@@ -67,7 +67,8 @@ def test_tool_calls_stay_with_their_message() -> None:
     call = {"id": "c", "function": {"name": "search", "arguments": "{}"}}
     for message in ({"tool_calls": [call]}, {"additional_kwargs": {"tool_calls": [call]}}):
         result = parse([{"role": "assistant", "content": None, **message}], "user").messages
-        assert result == [{"role": "assistant", "content": "", "tool_calls": json.dumps([call], separators=(",", ":"))}]
+        calls = json.dumps([{"id": "c", "type": "function", **call}], separators=(",", ":"))
+        assert result == [{"role": "assistant", "content": "", "tool_calls": calls}]
     returned = parse([{"role": "tool", "content": [{"url": "x"}]}], "user").messages
     assert returned == [{"role": "tool", "content": '[{"url":"x"}]'}]
 
@@ -81,15 +82,16 @@ def test_a_part_that_is_not_text_is_reported(part: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "call"),
+    "message",
     [
-        ({"content": None, "function_call": {"name": "search"}}, {"name": "search"}),
-        ({"content": [{"type": "tool_use", "name": "search"}]}, {"type": "tool_use", "name": "search"}),
-        ({"parts": [{"functionCall": {"name": "search"}}]}, {"functionCall": {"name": "search"}}),
+        {"content": None, "function_call": {"name": "search"}},
+        {"content": [{"type": "tool_use", "name": "search"}]},
+        {"parts": [{"functionCall": {"name": "search"}}]},
     ],
 )
-def test_tool_calls_in_the_words_of_other_providers_are_kept(message: dict[str, Any], call: dict[str, Any]) -> None:
+def test_tool_calls_in_the_words_of_other_providers_are_kept(message: dict[str, Any]) -> None:
     (result,) = parse([{"role": "assistant", **message}], "user").messages
+    call = {"type": "function", "function": {"name": "search", "arguments": "{}"}}
     assert (result["content"], json.loads(result["tool_calls"])) == ("", [call])
 
 

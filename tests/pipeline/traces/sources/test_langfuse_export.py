@@ -222,7 +222,7 @@ def test_tool_calls_are_kept(export: Path) -> None:
     write(export, DAY, [observation(1, input=json.dumps(asked)), observation(2, input=asked)])
     for trace in read(source(export)).traces:
         assert json.loads(trace.messages[1]["tool_calls"]) == [call]
-        assert trace.messages[2] == {"role": "tool", "content": "found"}
+        assert trace.messages[2] == {"role": "tool", "content": "found", "tool_call_id": "c"}
 
 
 def test_file_that_changed_since_its_listing_is_counted(export: Path) -> None:

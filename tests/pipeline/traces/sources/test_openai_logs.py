@@ -71,7 +71,7 @@ def test_tool_calls_are_kept(tmp_path: Path) -> None:
     asked += [{"role": "tool", "tool_call_id": "c", "content": "found"}]
     trace = one(tmp_path, {"request": {**REQUEST, "messages": asked}, "response": RESPONSE})
     assert json.loads(trace.messages[1]["tool_calls"]) == [call]
-    assert trace.messages[2] == {"role": "tool", "content": "found"}
+    assert trace.messages[2] == {"role": "tool", "content": "found", "tool_call_id": "c"}
 
 
 def test_what_the_line_says_beside_the_call_is_metadata(tmp_path: Path) -> None:

@@ -99,8 +99,9 @@ def test_otel_keeps_tool_calls_and_drops_reasoning(tmp_path: Path) -> None:
     ]
     trace = one(tmp_path, request(span({"gen_ai.input.messages": asked, "gen_ai.output.messages": ANSWERED})))
     assert trace.messages[1]["content"] == ""
-    assert json.loads(trace.messages[1]["tool_calls"]) == [CALL]
-    assert trace.messages[2] == {"role": "tool", "content": '{"found":2}'}
+    call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"q":"x"}'}}
+    assert json.loads(trace.messages[1]["tool_calls"]) == [call]
+    assert trace.messages[2] == {"role": "tool", "content": '{"found":2}', "tool_call_id": "c"}
 
 
 @pytest.mark.parametrize("kind", ["blob", "uri", "file"])
@@ -233,7 +234,9 @@ def test_numbered_tool_calls_are_kept(tmp_path: Path) -> None:
     }
     trace = one(tmp_path, request(span(by_name)))
     assert trace.messages[0] == {"role": "user", "content": "Hi"}
-    assert json.loads(trace.messages[1]["tool_calls"]) == [{"name": "search", "arguments": "{}"}]
+    assert json.loads(trace.messages[1]["tool_calls"]) == [
+        {"type": "function", "function": {"name": "search", "arguments": "{}"}}
+    ]
 
 
 def test_a_failed_call_is_an_error(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ def test_a_span_that_is_no_trace_is_counted(tmp_path: Path, row: Any, reason: st
     [
         ("{", "malformed:2:None"),
         ("{}", "schema:2:None"),
-        ('{"resourceLogs": []}', "schema:2:None"),
+        ('{"resourceMetrics": []}', "schema:2:None"),
         ('{"resourceSpans": ' + "[" * 10_000, "schema:2:None"),
         ('{"x": ' + "[" * 10_000, "malformed:2:None"),
     ],

@@ -62,7 +62,7 @@ class TableRow(msgspec.Struct):
     updated_at: Any = None
 
 
-class LangfusePostgres:
+class PostgresTable:
     """`uri` is libpq's. A row's line is its place in the day, in the order of time."""
 
     def __init__(self, uri: str, table: str) -> None:
@@ -237,6 +237,7 @@ def _trace(row: TableRow, line: int) -> Trace | Rejection:
         messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
+        tools=chat.tools(asked),
         line=line,
         updated_at=utc_or_none(row.updated_at),
         latency_s=latency_s(row.timestamp, row.end_time, None if latency_ms is None else latency_ms / 1000),
