@@ -25,7 +25,7 @@ from k8s.lint.charges import describe
 from k8s.lint.manifests import Manifests
 from k8s.lint.memory import RECIPE_RULES, lint_memory
 from k8s.lint.pods import where
-from k8s.lint.report import Place, Linted, as_json, as_sarif
+from k8s.lint.report import Linted, Place, as_json, as_sarif
 from k8s.render import render
 from pipeline import layout
 from pipeline.recipe import Recipe, load
