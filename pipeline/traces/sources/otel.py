@@ -140,7 +140,7 @@ def _row(call: CallRecord) -> Trace | Rejection:
         trace_id, moment = call.span.trace_id, _moment(otlp.nanoseconds(call.span.start_time_unix_nano))
         day = moment.date().isoformat()
         span_attributes = _attributes(call.span)
-        if not conventions.is_call(span_attributes) and not any(e.name.startswith("gen_ai.") for e in call.span.events):
+        if not call.of_log and not conventions.is_call(span_attributes):
             return Rejection(call.place, Reason.NOT_GENERATION, trace_id, day)
         return _trace(call.span, moment, span_attributes, call.resource, call.place)
     except Exception as error:  # the boundary of one call, likewise
