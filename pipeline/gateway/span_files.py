@@ -57,14 +57,14 @@ def recorded(folder: Path, since: float, until: float) -> list[RecordedRequest]:
     for path in sorted(folder.glob("*.jsonl")):
         if path.stat().st_mtime < since - LATE_S:
             continue
-        for text in _lines(path, since):
+        for text in lines_from_the_end(path, since):
             at = _written_at(text)
             if at is not None and since < at <= until and (request := _request(text)) is not None:
                 requests.append(request)
     return sorted(requests, key=lambda request: request.at)
 
 
-def _lines(path: Path, since: float) -> Iterator[bytes]:
+def lines_from_the_end(path: Path, since: float) -> Iterator[bytes]:
     """Whole lines from the file's end backwards, until they are older than `since`."""
     with path.open("rb") as file:
         left, rest = file.seek(0, 2), b""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pipeline.traces.sources import chat
+from pipeline.traces.sources import chat, choices
 from pipeline.traces.sources.shapes import decoded
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ def asked(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
 
 def answered(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
     value = span_attributes.get("langfuse.observation.output")
-    return chat.parse(value, "assistant") if value is not None else None
+    return choices.of_output(value) if value is not None else None
 
 
 def text_of(places: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
