@@ -57,14 +57,14 @@ def recorded(folder: Path, since: float, until: float) -> list[RecordedRequest]:
     for path in sorted(folder.glob("*.jsonl")):
         if path.stat().st_mtime < since - LATE_S:
             continue
-        for text in _lines(path, since):
+        for text in lines_from_the_end(path, since):
             at = _written_at(text)
             if at is not None and since < at <= until and (request := _request(text)) is not None:
                 requests.append(request)
     return sorted(requests, key=lambda request: request.at)
 
 
-def _lines(path: Path, since: float) -> Iterator[bytes]:
+def lines_from_the_end(path: Path, since: float) -> Iterator[bytes]:
     """Whole lines from the file's end backwards, until they are older than `since`."""
     with path.open("rb") as file:
         left, rest = file.seek(0, 2), b""
@@ -96,7 +96,7 @@ def _written_at(text: bytes) -> float | None:
 def _request(text: bytes) -> RecordedRequest | None:
     try:
         export = _DECODE(text)
-        spans = list(otlp.records(export))
+        spans = [each for each in otlp.records(export) if not each.is_log]
         whole = [msgspec.convert(each.record, otlp.Span) for each in spans]
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None

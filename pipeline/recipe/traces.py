@@ -101,6 +101,22 @@ class LangfuseApiSource(Section):
     """Keys of metadata whose values are read whole: of others the API gives the first 200 characters."""
 
 
+class MlflowSource(Section):
+    """Traces and assessments of an MLflow tracking server. Its address is in the environment: MLFLOW_TRACES_URI, or
+    else MLFLOW_TRACKING_URI."""
+
+    kind: Literal["mlflow"] = "mlflow"
+    """Selects an MLflow tracking server."""
+    experiments: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of the experiments that are read."""
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
+
+
 class OtelSource(Section):
     """OpenTelemetry GenAI spans as OTLP JSON: one export request a line, or one a file."""
 
@@ -166,6 +182,7 @@ SourceSection = (
     | LangfuseUiSource
     | PostgresTableSource
     | LangfuseApiSource
+    | MlflowSource
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource
