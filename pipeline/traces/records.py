@@ -43,7 +43,7 @@ class Reason(StrEnum):
     ERROR = "error"
     TRUNCATED = "truncated"  # the completion was cut at the token limit
     LATENCY = "latency"
-    TOOL_CALL_ONLY = "tool_call_only"  # the model called tools and said nothing
+    TOOL_CALL_ONLY = "tool_call_only"  # only calls that the provider executes itself, and no text
     EMPTY_OUTPUT = "empty_output"
     DUPLICATE = "duplicate"
     NEAR_DUPLICATE = "near_duplicate"
