@@ -142,6 +142,9 @@ class Rollout(Section):
     max_wait_s: Annotated[PositiveFloat | None, Added] = 2_592_000.0
     """How long a stage may wait, once its dwell is over, for what it lacks (answers, grades, its slot), in time that
     usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""
+    requests_per_server: Annotated[PositiveFloat | None, Added] = None
+    """Requests a second that one server of a slot carries: a weight that takes more servers than the canary's slot has
+    is not given, and `plan` says how many each weight takes. null: the champion's servers in proportion."""
     lease_s: PositiveFloat = 3_600.0
     """How long a split with a canary is in force at the gateway without a look: then the champion serves alone."""
     keep_warm_s: NonNegativeFloat = 86_400.0

@@ -83,6 +83,40 @@ class PostgresTableSource(Section):
     """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
 
 
+class LangfuseApiSource(Section):
+    """Generations and scores of a project, by the public API of Langfuse. The connection is in the environment:
+    LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY."""
+
+    kind: Literal["langfuse_api"] = "langfuse_api"
+    """Selects the public API of Langfuse."""
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
+    environments: tuple[str, ...] = ()
+    """Langfuse environments that are read; empty: all."""
+    whole_metadata: tuple[str, ...] = ("expected_answer",)
+    """Keys of metadata whose values are read whole: of others the API gives the first 200 characters."""
+
+
+class MlflowSource(Section):
+    """Traces and assessments of an MLflow tracking server. Its address is in the environment: MLFLOW_TRACES_URI, or
+    else MLFLOW_TRACKING_URI."""
+
+    kind: Literal["mlflow"] = "mlflow"
+    """Selects an MLflow tracking server."""
+    experiments: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of the experiments that are read."""
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
+
+
 class OtelSource(Section):
     """OpenTelemetry GenAI spans as OTLP JSON: one export request a line, or one a file."""
 
@@ -147,6 +181,8 @@ SourceSection = (
     | LangfuseExportSource
     | LangfuseUiSource
     | PostgresTableSource
+    | LangfuseApiSource
+    | MlflowSource
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource

@@ -15,6 +15,7 @@ stage advances the rollout or holds it. A held rollout keeps its weight and its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple, assert_never
 
@@ -26,7 +27,14 @@ from pipeline.rollout.fold import adds_s, read_state, watched_from
 from pipeline.rollout.harm import harm
 from pipeline.rollout.overdue import overdue
 from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
-from pipeline.rollout.reconcile import SlotState, lowered_by_hand, reconcile, slot_of, wanted_split
+from pipeline.rollout.reconcile import (
+    SlotState,
+    lowered_by_hand,
+    reconcile,
+    slot_of,
+    too_few_servers,
+    wanted_split,
+)
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import Split
 from pipeline.rollout.tallies import read_tally, write_tally
@@ -104,6 +112,9 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
         return RolloutStep(Phase.HELD, slot.reason)
     if slot.reason:
         return _missed(state, slot.reason, most=MAX_LOADING)
+    first = proposal.policy.shadow_share * 100 or proposal.policy.weight_at(0)
+    if reason := too_few_servers(ports.split, proposal, math.ceil(first), state.evidence.busiest_per_s):
+        return _missed(state, reason, most=MAX_LOADING)
     if proposal.policy.shadow_share:
         return RolloutStep(Phase.SHADOWING, f"{proposal.policy.shadow_share:.0%} of first turns are copied")
     return RolloutStep(Phase.SHIFTING, f"to {proposal.policy.weight_at(0)}%", stage=0)
@@ -126,7 +137,9 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
         return look.harm
     if router.lowered_to is not None:
         return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
-    return _missed(state, look.slot.reason or router.reason, look=None if router.differs else look.result)
+    busiest = state.evidence.busiest_per_s
+    short = too_few_servers(ports.split, proposal, state.canary_weight, busiest) if router.differs else ""
+    return _missed(state, look.slot.reason or short or router.reason, look=None if router.differs else look.result)
 
 
 def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
@@ -149,7 +162,7 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
         return None
     if state.phase is Phase.SHADOWING:
         return _shadowed(state, proposal, look.result)
-    return _observed(state, proposal, look)
+    return _observed(state, proposal, ports, look)
 
 
 def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
@@ -178,7 +191,7 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     )
 
 
-def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutStep:
+def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look: _Look) -> RolloutStep:
     """What a usable look at a weight that is in force leads to."""
     assert look.result is not None, "it was usable"
     policy, weight, evidence = proposal.policy, state.canary_weight, look.result.evidence
@@ -195,13 +208,15 @@ def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutSt
         return RolloutStep(Phase.OBSERVING, "; ".join(notes), look=look.result, unready=look.slot.down)
     if reason := shortfall(evidence, policy):
         return RolloutStep(Phase.HELD, reason, look=look.result)
-    if look.slot.reason:
-        if reason := overdue(look.slot.reason, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+    last = state.stage + 1 == len(policy.weights)
+    above = weight if last else policy.weight_at(state.stage + 1)
+    if waits := look.slot.reason or too_few_servers(ports.split, proposal, above, evidence.busiest_per_s):
+        if reason := overdue(waits, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
             return RolloutStep(Phase.HELD, reason, look=look.result)
-        return RolloutStep(Phase.OBSERVING, look.slot.reason, look=look.result, unready=look.slot.down)
-    if state.stage + 1 == len(policy.weights):
+        return RolloutStep(Phase.OBSERVING, waits, look=look.result, unready=look.slot.down)
+    if last:
         return RolloutStep(Phase.PROMOTED, f"no harm at {weight}%", look=look.result)
-    reason = f"no harm at {weight}%, to {policy.weight_at(state.stage + 1)}%"
+    reason = f"no harm at {weight}%, to {above}%"
     return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
 
 
@@ -282,7 +297,7 @@ def _counted(
             window_start=metrics.window_start,
             window_end=metrics.window_end,
             judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy).graded_by(metrics),
+            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics),
             tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
         ),
         note,

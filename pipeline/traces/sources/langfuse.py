@@ -18,7 +18,7 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Message, Rejection, Rows, Score, Trace
-from pipeline.traces.sources import chat, openinference
+from pipeline.traces.sources import chat, choices, openinference
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.shapes import ODD, decoded
@@ -114,7 +114,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
     moment = utc(row.start_time)
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
-    asked, answered = chat.parse(row.input, "user"), chat.parse(row.output, "assistant")
+    asked, answered = chat.parse(row.input, "user"), choices.of_output(row.output)
     if not (answered.messages or answered.unreadable or answered.failed):
         answered = openinference.answered(openinference.in_metadata(row.metadata))
     failed = answered.failed or row.level == "ERROR"
@@ -328,5 +328,7 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
         row.level or "DEFAULT",
         row.status_message or None,
         None,
-        marked(metadata, version=row.version, release=row.release, tags=row.tags),
+        marked(metadata, version=row.version, release=row.release, tags=row.tags)
+        if row.version or row.release or row.tags
+        else metadata,
     )

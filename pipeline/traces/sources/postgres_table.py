@@ -89,6 +89,9 @@ class PostgresTable:
             if connection.execute(wanted).fetchone() is None:
                 raise ValueError(f"{self.label} is empty. Point traces.source.table to the table of the traces.")
 
+    def remains(self) -> str:
+        return "delete the rows with the user's user_id, and from backups of the database"
+
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. A restart of the server is waited for, and the day is read on where it stopped.
 

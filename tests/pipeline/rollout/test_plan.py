@@ -88,7 +88,7 @@ def test_a_margin_of_nothing_has_no_plan():
 
 
 def test_lines_are_a_row_for_each_stage():
-    lines = plan(POLICY, BUSY, MONTH).lines()
+    lines = plan(POLICY, BUSY, MONTH, champion_servers=4).lines()
     assert len(lines) == 5
     assert lines[1].split()[:2] == ["5%", "1,518"] and lines[1].endswith("80%")
     assert lines[-1] == "in all 9.0 days"
