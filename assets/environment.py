@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from evals.libraries.environment import LibraryEnvironments, named_environments
 from pipeline.recipe.overrides import split
@@ -38,7 +39,9 @@ class Environment:
     waits: bool
     """PREFERENCE_TUNING_WAIT: a launch waits for the run that is in its way."""
     traces_database: str = field(repr=False)
-    """TRACES_DATABASE_URL: Langfuse's PostgreSQL."""
+    """TRACES_DATABASE_URL: the PostgreSQL database with the table of traces."""
+    langfuse: tuple[str, str, str] = field(repr=False)
+    """LANGFUSE_BASE_URL (or LANGFUSE_HOST, as older SDKs call it), LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY."""
     lake_catalogue: str = field(repr=False)
     """LAKE_CATALOGUE_URI: the Iceberg catalogue, on PostgreSQL or REST."""
     judge: tuple[str, str] = field(repr=False)
@@ -49,6 +52,8 @@ class Environment:
     """INSPECT_PYTHON and LM_EVAL_PYTHON: the Pythons of environments with these evaluation libraries."""
     serving: ServingAddresses
     """SERVING_URL and SERVING_API_KEY, and VLLM_PYTHON: a server, and the Python of an environment that has vLLM."""
+    mlflow_traces: str = field(repr=False)
+    """MLFLOW_TRACES_URI: the tracking server that traces are read from, where it is not that of MLFLOW_TRACKING_URI."""
     tracking: str = field(repr=False)
     """MLFLOW_TRACKING_URI: tracking and registry."""
     notify: str = field(repr=False)
@@ -63,6 +68,36 @@ class Environment:
     ports: dict[str, str]
     """DAGSTER_PORT and MLFLOW_PORT: where `make ui` listens."""
 
+    def traces_address(self) -> str:
+        """Of the database with the table of traces. Raises ValueError where it is not set."""
+        if not self.traces_database:
+            raise ValueError(
+                "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
+            )
+        return self.traces_database
+
+    def mlflow_address(self) -> str:
+        """Of the tracking server with the traces. Raises ValueError where none is set."""
+        if not (self.mlflow_traces or self.tracking):
+            raise ValueError(
+                "The traces are in MLflow: set MLFLOW_TRACES_URI to its tracking server, http://host:5000."
+            )
+        return self.mlflow_traces or self.tracking
+
+    def langfuse_address(self) -> str:
+        """Of Langfuse, with the keys in it. Raises ValueError where one of the three is not set, or no address."""
+        base_url, *keys = self.langfuse
+        names = ("LANGFUSE_BASE_URL", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
+        lacks = [name for name, value in zip(names, self.langfuse, strict=True) if not value]
+        if lacks:
+            raise ValueError(f"The traces are in Langfuse: set {', '.join(lacks)} (Settings, API keys of the project).")
+        scheme, sign, host = base_url.rstrip("/").partition("://")
+        if scheme not in ("http", "https") or not sign or not host or "@" in host:
+            raise ValueError(
+                "LANGFUSE_BASE_URL is no address of a server. Write https://cloud.langfuse.com or the like."
+            )
+        return f"{scheme}://{':'.join(quote(key, safe='') for key in keys)}@{host}"
+
 
 def environment() -> Environment:
     read = os.environ.get
@@ -76,11 +111,17 @@ def environment() -> Environment:
         code_version=read("PREFERENCE_TUNING_CODE_VERSION", ""),
         waits=bool(read("PREFERENCE_TUNING_WAIT")),
         traces_database=read("TRACES_DATABASE_URL", ""),
+        langfuse=(
+            read("LANGFUSE_BASE_URL") or read("LANGFUSE_HOST", ""),
+            read("LANGFUSE_PUBLIC_KEY", ""),
+            read("LANGFUSE_SECRET_KEY", ""),
+        ),
         lake_catalogue=read("LAKE_CATALOGUE_URI", ""),
         judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
         rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),
         libraries=named_environments(os.environ),
         serving=serving_addresses(os.environ),
+        mlflow_traces=read("MLFLOW_TRACES_URI", ""),
         tracking=read("MLFLOW_TRACKING_URI", ""),
         notify=read("NOTIFY_URL", ""),
         kubeconfig=read("KUBECONFIG", ""),

@@ -16,7 +16,7 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.traces import LangfusePostgresSource
+from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
@@ -105,16 +105,16 @@ class Deployment(dg.ConfigurableResource):
         )
 
     def source_uri(self) -> str:
-        """Where the traces come from; for a database the address is in TRACES_DATABASE_URL."""
+        """Where the traces come from; of a database and of a server the environment says it. Raises ValueError where it
+        does not."""
         source = self.recipe().traces.source
-        if not isinstance(source, LangfusePostgresSource):
-            return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
-        address = environment().traces_database
-        if not address:
-            raise ValueError(
-                "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
-            )
-        return address
+        if isinstance(source, PostgresTableSource):
+            return environment().traces_address()
+        if isinstance(source, LangfuseApiSource):
+            return environment().langfuse_address()
+        if isinstance(source, MlflowSource):
+            return environment().mlflow_address()
+        return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
 
     def endpoints(self) -> Endpoints:
         """Where the judges answer: JUDGE_URL with JUDGE_API_KEY, RAG_URL with RAG_API_KEY."""

@@ -20,6 +20,7 @@ from pipeline.selection.cost import expect_for
 from pipeline.selection.memo import memo
 from pipeline.selection.noise import trust_in
 from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.traces.tool_results import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
 
@@ -101,6 +102,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         expected,
         lambda: consented(store, work.lake, iteration.dataset),
         lambda trace_ids: metadata_of(work, trace_ids),
+        lambda prompts, agreed: recorded_results(work, prompts, agreed),
     )
     decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")

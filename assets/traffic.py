@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, assert_never
 
 from assets.resources import Deployment
@@ -24,10 +25,11 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
-from pipeline.rollout.fingerprint import identify_slot
+from pipeline.rollout.fingerprint import ROUNDS, identify_slot
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import AnswerGrader, grading_digest
 from pipeline.rollout.ports import LiveMetricsPort
+from pipeline.rollout.record import Phase
 from pipeline.rollout.router import TrafficSplit
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
@@ -60,7 +62,10 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
                 table = _listed(traffic, name) if traffic.slots else read_slots(store, name) or SlotTable(slots=())
                 return table.slot_of(digest)
 
-            return GatewaySplit(store, name, slot_of, SlotIdentity(deployment))
+            identity = SlotIdentity(deployment)
+            # Servers that others keep may be several behind one address; its own are a process each.
+            identify = partial(identity, rounds=ROUNDS) if traffic.slots else identity
+            return GatewaySplit(store, name, slot_of, identify)
         case HttpRouteTraffic():
             from k8s.client import connect
             from k8s.route import HttpRoute
@@ -179,17 +184,26 @@ class SlotIdentity:
         self._deployment = deployment
         self._remembered: dict[str, tuple[float, list[str], str]] = {}
 
-    def __call__(self, url: str) -> str:
-        """Its digest. Raises ValueError for a server of no model that is wanted, OSError for one that is away."""
+    def __call__(self, url: str, rounds: int = 1) -> str:
+        """Its digest. `rounds`: ROUNDS where there may be several servers behind the URL.
+
+        Raises ValueError for a server of no model that is wanted, or servers of several, OSError for one that is away.
+        """
         name = self._deployment.recipe().base_model.name
-        names = served_names(Endpoint(url))  # asked each time: a server that is away is known to be
+        listed = [served_names(Endpoint(url)) for _ in range(rounds)]  # each time: one that is away is known to be
+        names = listed[0]
+        if other := next((each for each in listed if each != names), None):
+            raise ValueError(
+                f"{url} lists {', '.join(names) or 'nothing'} and then {', '.join(other) or 'nothing'}: the servers "
+                "behind this address hold different models. Load one model on all of them."
+            )
         at, names_then, digest = self._remembered.get(url, (0.0, names, ""))
         if time.monotonic() - at > REMEMBERED_S or names_then != names:
-            digest = self._identified(url, name, names)
+            digest = self._identified(url, name, names, rounds)
             self._remembered[url] = time.monotonic(), names, digest
         return digest
 
-    def _identified(self, url: str, name: str, names: list[str]) -> str:
+    def _identified(self, url: str, name: str, names: list[str], rounds: int) -> str:
         state = read_state(self._deployment.store(), name)
         models = {model.digest: () for model in wanted_models(self._deployment, time.time())}
         if state.proposal is not None:
@@ -200,7 +214,9 @@ class SlotIdentity:
         if not given:
             raise ValueError(f"{url} serves {', '.join(names) or 'nothing'}: none of it is a model that is wanted.")
         answers = {digest: fingerprint for digest, fingerprint in models.items() if fingerprint}
-        return identify_slot(Endpoint(url), name, given[0], answers) if given[0] in answers else given[0]
+        if given[0] not in answers:
+            return given[0]
+        return identify_slot(Endpoint(url), name, given[0], answers, rounds)
 
 
 class _Users:
@@ -214,7 +230,7 @@ class _Users:
         name = recipe.base_model.name
         end, state = time.monotonic() + seconds, read_state(store, name)
         address = running_address(store.path(layout.gateway(name)))
-        if address is not None and state.canary_weight:
+        if address is not None and (state.canary_weight or state.phase is Phase.SHADOWING):
             key = f"users of {state.rollout} at {state.epoch}"
             asked = ask(f"{address.url}/v1", requests_of(self._source, key, recipe.rollout.requests_per_look))
             self._log(_told(asked, time.monotonic() - end + seconds))

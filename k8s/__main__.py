@@ -1,8 +1,9 @@
 """`python -m k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
 
 `lint RECIPE... --manifests FILE...` judges the gang of each recipe together with static manifests (`-`: standard input,
-as `kubectl kustomize` writes it); the exit code is 0 without errors, 1 with errors, 2 when something cannot be read,
-141 when nobody reads on (`| head`).
+as `kubectl kustomize` writes it): schemas and their CEL rules first, then rules of meaning; as text, `--json` or
+`--sarif`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be read, 141 when nobody reads on
+(`| head`).
 """
 
 from __future__ import annotations
@@ -14,17 +15,28 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from k8s.gang import Gang, evaluation_gang, example
-from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
+from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects, lint_schemas
+from k8s.lint.charges import describe
 from k8s.lint.manifests import Manifests
+from k8s.lint.memory import RECIPE_RULES, lint_memory
+from k8s.lint.pods import where
+from k8s.lint.report import Linted, Place, as_json, as_sarif
 from k8s.render import render
 from pipeline import layout
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.overrides import NOT_YAML
+
+if TYPE_CHECKING:
+    from k8s.lint.schemas import Schemas  # its libraries are an extra
+
+Form = Literal["text", "json", "sarif"]
+REFERENCE = Path(__file__).parents[2] / "shared" / "data" / "k8s-schemas"
+"""Definitions of custom kinds, beside the checkout."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lint = commands.add_parser("lint", help="find mistakes that the API server would take")
     lint.add_argument("recipes", nargs="*", metavar="RECIPE")
     lint.add_argument("--manifests", nargs="+", action="extend", default=[], metavar="FILE", help="YAML; - for stdin")
-    lint.set_defaults(run=lambda chosen: _lint(chosen.recipes, chosen.manifests))
+    lint.add_argument(
+        "--schemas", metavar="FOLDER", help="of GROUP_VERSION_KIND.json files; default: ../shared/data/k8s-schemas"
+    )
+    form = lint.add_mutually_exclusive_group()
+    for name in ("json", "sarif"):
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, default="text")
+    lint.set_defaults(run=lambda chosen: _lint(chosen.recipes, chosen.manifests, chosen.schemas, chosen.form))
     for name, run, says in (
         ("render", _render, "print the objects that a launch would apply, for an example iteration"),
         ("estimate", _estimate, "print what a launch takes and costs"),
@@ -91,9 +109,15 @@ def read(file: str) -> list[dict[str, Any]]:
 
     Raises ValueError for what is no file, no YAML, or holds something else than objects.
     """
+    return [document for document, _ in _documents(file)]
+
+
+def _documents(file: str) -> list[tuple[dict[str, Any], int]]:
+    """The objects of a file and the line, from 1, on which each begins. Raises as `read` does."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
         documents = list(yaml.safe_load_all(text))
+        lines = [node.start_mark.line + 1 if node else 1 for node in yaml.compose_all(text, yaml.SafeLoader)]
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}. Give files of YAML manifests.") from error
     except NOT_YAML as error:
@@ -102,32 +126,76 @@ def read(file: str) -> list[dict[str, Any]]:
         if document is not None and not (isinstance(document, dict) and isinstance(document.get("kind"), str)):
             what = type(document).__name__
             raise ValueError(f"Document {i + 1} of {file} ({what}) is no object: give it a kind, or leave it out.")
-    return [document for document in documents if document is not None]
+    return [(document, line) for document, line in zip(documents, lines, strict=True) if document is not None]
 
 
-def _lint(recipes: Sequence[str], files: Sequence[str]) -> int:
+def _lint(recipes: Sequence[str], files: Sequence[str], folder: str | None, form: Form) -> int:
     if not recipes and not files:
         raise ValueError("Nothing to lint: give recipes, or --manifests FILE.")
-    manifests = [document for file in files for document in read(file)]
-    if files and not Manifests(manifests).objects:
+    manifests: list[dict[str, Any]] = []
+    places: dict[str, Place] = {}
+    for file in files:
+        for document, line in _documents(file):
+            manifests.append(document)
+            for obj in Manifests([document]).objects:
+                places.setdefault(where(obj), Place("stdin" if file == "-" else file, line))
+    if files and not places:
         raise ValueError(f"No object in {', '.join(files)}: give manifests, such as `kubectl kustomize` writes.")
-    given = lint_objects(manifests)
-    all_findings = list(given)
+    schemas = _schemas(folder)
+    checked = (lambda objects: lint_schemas(objects, schemas)) if schemas else (lambda _: [])
+    given = [*checked(manifests), *lint_objects(manifests)]
+    subjects: list[Linted] = []
+    local: list[str] = []
     for file in recipes:
         recipe = load(file)
         if recipe.compute.kubernetes is None:
-            print(f"{file}: trains on the machine of its Dagster step, no cluster\n")
+            local.append(file)
             continue
         for gang in gangs_of_recipe(recipe):
+            rendered = render(gang)
             # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
-            findings = [f for f in lint_gang(gang, [*render(gang), *manifests]) if f not in given]
-            print(_report(f"{file}: {_about(gang)}", findings))
-            all_findings += findings
+            together = [*checked(rendered), *lint_memory(recipe, gang), *lint_gang(gang, [*rendered, *manifests])]
+            findings = [f for f in together if f not in given]
+            charges = charged([*rendered, *manifests])
+            subjects.append(Linted(f"{file}: {_about(gang)}", Place(file, 1), charges, findings))
     if files:
-        print(_report(f"{', '.join(files)}: {len(manifests)} objects", given))
-    errors = sum(finding.severity == "error" for finding in all_findings)
-    print(f"errors: {errors}, warnings: {len(all_findings) - errors}, rules: {len(RULES) + len(GANG_RULES)}")
+        subjects.append(Linted(f"{', '.join(files)}: {len(manifests)} objects", Place(files[0], 1), (), given))
+    errors = sum(finding.severity == "error" for subject in subjects for finding in subject.findings)
+    if form == "text":
+        _print_text(subjects, local, errors, schemas)
+    else:
+        print((as_json if form == "json" else as_sarif)(subjects, places))
     return 1 if errors else 0
+
+
+def _print_text(subjects: Sequence[Linted], local: Sequence[str], errors: int, schemas: Schemas | None) -> None:
+    for file in local:
+        print(f"{file}: trains on the machine of its Dagster step, no cluster\n")
+    for subject in subjects:
+        print(_report(subject.title, subject.findings, subject.charges))
+    if schemas is None:
+        print("schemas: none (--schemas FOLDER; extra lint): what the API server itself refuses was not checked")
+    else:
+        open_rules = len(schemas.unchecked())
+        print(f"schemas: {schemas.folder}, {open_rules} of the rules that were met could not be decided")
+    warnings = sum(len(subject.findings) for subject in subjects) - errors
+    number = len(RULES) + len(GANG_RULES) + len(RECIPE_RULES)
+    print(f"errors: {errors}, warnings: {warnings}, rules: {number}")
+
+
+def _schemas(folder: str | None) -> Schemas | None:
+    """Those of the folder; without one those of the reference data beside the checkout, where it is."""
+    if folder is not None and not Path(folder).is_dir():
+        raise ValueError(f"--schemas {folder} is no folder. Give one with GROUP_VERSION_KIND.json files.")
+    if folder is None and not REFERENCE.is_dir():
+        return None
+    try:
+        from k8s.lint.schemas import Schemas
+    except ImportError as error:
+        if folder is None:
+            return None
+        raise ValueError(f"Schemas need {error.name}: pip install 'preference-tuning[lint]'.") from error
+    return Schemas(Path(folder) if folder is not None else REFERENCE)
 
 
 def _render(file: str) -> int:
@@ -151,14 +219,21 @@ def _about(gang: Gang) -> str:
     return f"{settings.backend}, {nodes}, {gang.processes} processes each"
 
 
-def _report(title: str, findings: Iterable[Violation]) -> str:
-    lines = [title]
+def charged(objects: Sequence[dict[str, Any]]) -> list[str]:
+    """Which of Kueue's quotas the workloads among these objects would take, a line for each pod set."""
+    manifests = Manifests(objects)
+    return [line for workload in manifests.workloads for line in describe(manifests, workload)]
+
+
+def _report(title: str, findings: Iterable[Violation], charges: Sequence[str] = ()) -> str:
+    lines = [title, *(f"  charged: {line}" for line in charges)]
+    empty = len(lines)
     for (rule, severity), group in groupby(findings, key=lambda f: (f.rule, f.severity)):
         same = list(group)
         lines.append(f"  {severity}: {rule}")
         lines += [f"    {finding.where}: {finding.problem}" for finding in same]
         lines += [f"      why: {same[0].reason}", f"      fix: {same[0].fix}"]
-    if len(lines) == 1:
+    if len(lines) == empty:
         lines.append("  nothing to say")
     return "\n".join(lines) + "\n"
 

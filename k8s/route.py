@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from k8s.client import ApiResource, KubernetesClient, Refused
-from k8s.slots import Identify, Slot, SlotPair, reached
+from k8s.slots import IdentifyRounds, Slot, SlotPair, reached
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split, Unsettled
@@ -56,7 +56,7 @@ class HttpRoute:
         client: KubernetesClient,
         section: HttpRouteTraffic,
         model_name: str,
-        identify: Identify,
+        identify: IdentifyRounds,
         location: Callable[[ModelRef], str],
     ) -> None:
         """`model_name`: what callers ask for. `identify`: tells what a slot serves by its fingerprint. `location`:

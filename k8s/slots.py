@@ -7,24 +7,38 @@ for the route to see to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from k8s.client import ApiResource, KubernetesClient, Unreachable
+from k8s.client import ApiResource, KubernetesClient, Refused, Unreachable
+from pipeline.rollout.fingerprint import ROUNDS
 from pipeline.rollout.router import Readiness
 from pipeline.serving.served_names import served_name
 from pipeline.storage import ModelRef
 
 CONFIG_MAP = ApiResource("", "v1", "configmaps")
 DEPLOYMENT = ApiResource("apps", "v1", "deployments")
+ENDPOINT_SLICE = ApiResource("discovery.k8s.io", "v1", "endpointslices")
+SERVICE_LABEL = "kubernetes.io/service-name"
+"""On an EndpointSlice: whose addresses it holds."""
 URI, DIGEST, SERVED_NAME, NAME = "MODEL_URI", "MODEL_DIGEST", "SERVED_MODEL_NAME", "MODEL_NAME"
 """Keys of a slot's ConfigMap. The served name holds the digest; the other is what callers ask for."""
 PORT = 8000
 
 T = TypeVar("T")
-Identify = Callable[[str], str]
-"""Digest of the model that the server at a root URL (`http://slot-b.serving.svc:8000/v1`) really serves, by its
-fingerprint. Raises ValueError saying why it is none that is known, OSError when it does not answer."""
+AT_ONCE = 8
+"""Pods of a slot that are asked at the same time."""
+IdentifyRounds = Callable[[str, int], str]
+"""Digest of the model that the server at a root URL (`http://10.0.0.7:8000/v1`) really serves, by its fingerprint, in
+so many rounds. Raises ValueError saying why it is none that is known, or several, OSError when it does not answer."""
+
+
+class PodServer(NamedTuple):
+    """A ready pod behind a slot's Service, as its EndpointSlice has it."""
+
+    name: str
+    url: str
 
 
 class Slot(NamedTuple):
@@ -93,19 +107,65 @@ class SlotPair:
         """Ask for that many pods. Raises ValueError or OSError."""
         self._patch(DEPLOYMENT, name, [{"op": "replace", "path": "/spec/replicas", "value": replicas}], "scale")
 
-    def readiness(self, slot: Slot, identify: Identify) -> Readiness:
-        """What the slot serves now, by the fingerprint of whichever pod of its Service answers. Raises nothing for a
-        slot that does not answer: that is a reason."""
+    def readiness(self, slot: Slot, identify: IdentifyRounds) -> Readiness:
+        """What the slot serves now, by the fingerprint of each ready pod behind its Service. Where the pods cannot be
+        listed (the Role lacks EndpointSlices) the Service is asked ROUNDS times, for it chooses among them.
+
+        A slot that does not answer, or whose pods serve different models, is a reason. Raises as `read`.
+        """
         if not slot.ready:
             return Readiness(served_digest="", replicas=0, reason=f"{slot.name}: none of {slot.wanted} pods is ready")
+        pods = self._pods(slot.name)
+        if pods is None:
+            whole = PodServer("", f"http://{slot.name}.{self._namespace}.svc:{PORT}/v1")
+            return self._readiness_of(slot, [_asked(whole, identify, ROUNDS)], slot.ready)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = list(pool.map(lambda pod: _asked(pod, identify, 1), pods))
+        return self._readiness_of(slot, answers, len(answers))
+
+    @staticmethod
+    def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer], asked: int) -> Readiness:
+        """`asked`: pods that the answers speak for."""
+        served = {answer.pod: answer.digest for answer in answers if answer.digest}
+        other = {pod: digest for pod, digest in served.items() if digest != slot.digest}
+        if other and len(set(served.values())) > 1:
+            each = ", ".join(f"{pod} {digest[:12]}" for pod, digest in sorted(served.items()))
+            reason = f"{slot.name}: its pods serve different models ({each}). Start those of another model again."
+            return Readiness(served_digest=next(iter(other.values())), replicas=asked, reason=reason)
+        if other:
+            wrong = next(iter(other.values()))
+            reason = f"{slot.name} was given model {slot.digest[:12]} and serves {wrong[:12]}. Start its pods again."
+            return Readiness(served_digest=wrong, replicas=asked, reason=reason)
+        failed = [answer for answer in answers if answer.trouble]
+        if failed:
+            reason = f"{slot.name}: {'; '.join(answer.trouble for answer in failed)}"
+            unknown = not served or any(answer.answered for answer in failed)
+            return Readiness(served_digest="" if unknown else slot.digest, replicas=asked - len(failed), reason=reason)
+        if asked < slot.ready:
+            reason = f"{slot.name}: its Service has {asked} of {slot.ready} ready pods, and the others are not known"
+            return Readiness(served_digest=slot.digest if served else "", replicas=asked, reason=reason)
+        return Readiness(served_digest=slot.digest, replicas=asked)
+
+    def _pods(self, name: str) -> list[PodServer] | None:
+        """The ready pods behind a Service, in the order of their addresses; None where they may not be listed, or
+        nobody lists any for this Service."""
         try:
-            served = identify(f"http://{slot.name}.{self._namespace}.svc:{PORT}/v1")
-        except (OSError, ValueError) as error:
-            return Readiness(served_digest="", replicas=slot.ready, reason=f"{slot.name}: {error}")
-        if served != slot.digest:
-            reason = f"{slot.name} was given model {slot.digest[:12]} and serves {served[:12]}. Start its pods again."
-            return Readiness(served_digest=served, replicas=slot.ready, reason=reason)
-        return Readiness(served_digest=served, replicas=slot.ready)
+            slices = reached(lambda: self._client.list(ENDPOINT_SLICE, self._namespace, f"{SERVICE_LABEL}={name}"))
+        except Refused as refusal:
+            if refusal.code not in (403, 404):
+                raise
+            return None
+        pods: dict[str, PodServer] = {}
+        for each in slices:
+            port = int(((each.get("ports") or [{}])[0]).get("port") or PORT)
+            for endpoint in each.get("endpoints") or []:
+                if (endpoint.get("conditions") or {}).get("ready", True) is False:  # absent: to be taken for ready
+                    continue
+                address = str(endpoint["addresses"][0])
+                host = f"[{address}]" if ":" in address else address
+                target = (endpoint.get("targetRef") or {}).get("name") or address
+                pods.setdefault(target, PodServer(target, f"http://{host}:{port}/v1"))
+        return [pods[name] for name in sorted(pods)] if slices else None
 
     def _slot(self, name: str) -> Slot:
         config, deployment = self._get(CONFIG_MAP, name), self._get(DEPLOYMENT, name)
@@ -129,6 +189,24 @@ class SlotPair:
 
     def _patch(self, resource: ApiResource, name: str, operations: list[dict[str, Any]], subresource: str = "") -> None:
         reached(lambda: self._client.patch(resource, self._namespace, name, operations, subresource))
+
+
+class _PodAnswer(NamedTuple):
+    """What one server was found to serve, or why that is not known."""
+
+    pod: str
+    digest: str = ""
+    trouble: str = ""
+    answered: bool = False
+    """It answered, and as no model that is known."""
+
+
+def _asked(pod: PodServer, identify: IdentifyRounds, rounds: int) -> _PodAnswer:
+    at = f"{pod.name}: " if pod.name else ""
+    try:
+        return _PodAnswer(pod.name, identify(pod.url, rounds))
+    except (OSError, ValueError) as error:
+        return _PodAnswer(pod.name, trouble=f"{at}{error}", answered=not isinstance(error, OSError))
 
 
 def reached(call: Callable[[], T]) -> T:

@@ -14,9 +14,8 @@ from pipeline.buckets import bucket_fault, is_bucket
 from pipeline.model_files import faults, weight_files
 from pipeline.recipe import Recipe, Training
 from pipeline.storage import shown_path
-from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import Address, Probed
 
 FOLDERS = {"langfuse_export": ("observations_v2", "observations")}
 """Below the address of a source of that kind, one of them."""
@@ -100,7 +99,7 @@ def source_faults(address: Address) -> list[str]:
         return []
     try:
         source = open_source(address)
-        if isinstance(source, LangfusePostgres):
+        if isinstance(source, Probed):
             source.probe()
         elif not is_bucket(uri):
             source.parts()

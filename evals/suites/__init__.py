@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evals.suites import embedded, frozen, lines, tasks
+from evals.suites import embedded, frozen, lines, plugged, tasks
 from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
@@ -23,6 +23,7 @@ from pipeline.recipe.suites import (
     JsonlSuite,
     LmEvalSuite,
     Math500Suite,
+    PluginSuite,
     ProductionSuite,
     SuiteSection,
     TracesSuite,
@@ -41,6 +42,7 @@ READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...
     GoldenSuite: frozen.items,
     InspectSuite: tasks.items,
     LmEvalSuite: tasks.items,
+    PluginSuite: plugged.items,
 }
 """Section, store and `evaluation.seed` to items; ValueError with an instruction where there are none to be had."""
 

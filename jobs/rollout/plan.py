@@ -5,11 +5,13 @@ from collections.abc import Sequence
 
 from assets.resources import Deployment
 from assets.rollout import read_last_week
+from assets.traffic import traffic_split
 from jobs.rollout import DONE, REFUSED, AddCommand
 from pipeline.rollout.aa import SALTS, ServedRequest, aa
-from pipeline.rollout.last_week import LOOKS, WEEK_S, days_of, units_of
+from pipeline.rollout.last_week import LOOKS, WEEK_S, busiest_per_s, days_of, units_of
 from pipeline.rollout.plan import plan, traffic_of
 from pipeline.rollout.policy import RolloutPolicy, policy_of
+from pipeline.rollout.reconcile import slot_of
 
 
 def add_to(add: AddCommand) -> None:
@@ -27,11 +29,21 @@ def _policy(settings: Deployment, requests: Sequence[ServedRequest]) -> RolloutP
 
 def _plan(settings: Deployment, asked: argparse.Namespace) -> int:
     requests, rollout = read_last_week(settings), settings.recipe().rollout
-    traffic = traffic_of(units_of(requests), days_of(requests))
+    traffic = traffic_of(units_of(requests), days_of(requests), busiest_per_s(requests))
     print(f"{len(requests):,} requests of {traffic.users:,.0f} users in {days_of(requests):.1f} days, as admitted;")
     print(f"{traffic.graded_share:.0%} graded, of them {traffic.quality:.1%} right, ICC {traffic.icc:.2f}")
-    print("\n".join(["", *plan(_policy(settings, requests), traffic, rollout.max_stage_s).lines()]))
+    print(f"{traffic.busiest_per_s:,.2f} requests a second in the busiest hour, without those that were not admitted")
+    stages = plan(_policy(settings, requests), traffic, rollout.max_stage_s, _champion_servers(settings))
+    print("\n".join(["", *stages.lines()]))
     return DONE
+
+
+def _champion_servers(settings: Deployment) -> int:
+    """Servers that answer for the champion now; 0 where the router does not say."""
+    try:
+        return slot_of(traffic_split(settings), settings.champion().model).servers
+    except (OSError, ValueError):  # a plan is made before anything is installed
+        return 0
 
 
 def _aa(settings: Deployment, asked: argparse.Namespace) -> int:

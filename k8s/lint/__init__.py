@@ -1,23 +1,28 @@
 """The lint: what the API server takes and a training gang must not have, each rule with its reason and its fix.
 
-Owns mistakes of meaning: a gang that is not a gang, a pre-emption that ends the run, names that no pod can bear.
-Schemas (unknown fields, wrong types) are the API server's, which is asked with fieldValidation=Strict.
+Owns mistakes of meaning: a gang that is not a gang, a pre-emption that ends the run, names that no pod can bear. What
+the API server itself refuses (unknown fields, wrong types, rules of a definition) is asked of schemas where there are
+any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from k8s.gang import Gang
 from k8s.lint import gang as _gang
-from k8s.lint import karpenter, kueue, names, pools, rayjob, resources, restarts, routing, script, security, volcano
+from k8s.lint import karpenter, kueue, names, pools, rayjob, refusals, resources, restarts, routing, script, security
+from k8s.lint import volcano as _volcano
 from k8s.lint.manifests import Manifests
+from k8s.lint.pods import where
 from k8s.lint.rules import GANG_RULES, RULES, Rule, Violation
 
-__all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_gang", "lint_objects"]
+__all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_gang", "lint_objects", "lint_schemas"]
 
-THEMES = (restarts, volcano, rayjob, kueue, karpenter, pools, resources, security, script, names, routing, _gang)
+THEMES = (
+    restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, script, names, routing, _gang,
+)  # fmt: skip
 """Importing a theme registers its rules."""
 
 
@@ -25,6 +30,35 @@ def lint_objects(objects: Sequence[dict[str, Any]]) -> list[Violation]:
     """Every mistake of these manifests, which are looked at as one set: errors first, then by rule."""
     seen = Manifests(objects)
     return _sorted([finding for rule in RULES.values() for finding in rule.findings(seen)])
+
+
+class Definitions(Protocol):
+    """Schemas (k8s/lint/schemas.py), as far as the lint asks them."""
+
+    def known(self, obj: dict[str, Any]) -> bool:
+        """Whether there is a schema of the object's kind."""
+        ...
+
+    def problems(self, obj: dict[str, Any]) -> list[str]:
+        """`path: reason` each; empty: nothing is wrong."""
+        ...
+
+
+def lint_schemas(objects: Sequence[dict[str, Any]], schemas: Definitions) -> list[Violation]:
+    """What the API server refuses, of the kinds that have a schema."""
+    return [
+        Violation(
+            rule="schema",
+            severity="error",
+            where=where(obj, path),
+            problem=problem,
+            reason="The API server refuses the object or, not asked to be strict, drops what it does not know.",
+            fix="Write what this version of the kind has: kubectl explain shows it.",
+        )
+        for obj in Manifests(objects).objects
+        if schemas.known(obj)
+        for path, _, problem in (text.partition(": ") for text in schemas.problems(obj))
+    ]
 
 
 def lint_gang(gang: Gang, objects: Sequence[dict[str, Any]]) -> list[Violation]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from k8s.lint.charges import charges, cluster_queue, quota
 from k8s.lint.manifests import Manifests
-from k8s.lint.pods import GPU, QUEUE, Pods, Workload, namespace, where
+from k8s.lint.pods import GPU, QUEUE, Workload, namespace, where
 from k8s.lint.rules import Hits, rule
-from k8s.lint.tree import Node, labels, quantity, rows, sub, text, texts
-
-SIDES = ("requests", "limits")
+from k8s.lint.tree import Node, labels, rows, sub, text, texts
 
 
 def _queue(workload: Workload) -> str:
@@ -64,24 +63,28 @@ def queue_unknown(seen: Manifests) -> Hits:
 def quota_too_small(seen: Manifests) -> Hits:
     """A gang that asks for more than any flavour has, or for a resource that the queue does not cover, is never
     admitted: it waits without an error."""
-    clusters = {text(q, "metadata", "name"): q for q in seen.of("ClusterQueue")}
-    local = {
-        (namespace(q), text(q, "metadata", "name")): text(q, "spec", "clusterQueue") for q in seen.of("LocalQueue")
-    }
     for workload in seen.trainings:
-        cluster = clusters.get(local.get((namespace(workload.object), _queue(workload)), ""))
-        if cluster is None or any(text(cluster, "spec", key) for key in ("cohortName", "cohort")):
-            continue  # a cohort may lend what is missing
-        fitting: dict[tuple[int, ...], list[Pods]] = {}  # the submitter of a RayJob may go where its gang cannot
-        for pods in workload.all_pods:
-            fits = (i for i, flavour in enumerate(_flavours(cluster)) if _fits(seen, cluster, flavour, pods))
-            fitting.setdefault(tuple(fits), []).append(pods)
-        for chosen, together in fitting.items():
-            for resource, asked in _asked(cluster, together).items():
-                most = max((_quota(_flavours(cluster)[i], resource) for i in chosen), default=0.0)
-                if asked > most:
-                    message = f"{resource}: {most:g}, {workload.where} asks {asked:g}"
-                    yield where(cluster, "spec.resourceGroups"), message
+        queue = cluster_queue(seen, workload) or {}
+        for charge in charges(seen, workload):
+            for resource, (most, asked) in charge.short.items():
+                yield where(queue, "spec.resourceGroups"), f"{resource}: {most:g}, {charge.pods.where} asks {asked:g}"
+
+
+@rule("warning", fix="Give both a label of one key with two values, the wider a taint, or keep one of them.")
+def flavour_takes_others(seen: Manifests) -> Hits:
+    """Kueue compares what pods select with the label keys of one flavour at a time, so a flavour that names less than
+    another takes its gangs too: they are charged to the wrong quota, and pass a quota of 0 of their own."""
+    known = {text(f, "metadata", "name"): f for f in seen.of("ResourceFlavor")}
+    for queue in seen.of("ClusterQueue"):
+        for group in rows(queue, "spec", "resourceGroups"):
+            offers = rows(group, "flavors")
+            for wider, narrower in ((a, b) for a in offers for b in offers if a is not b and quota(a, GPU)):
+                names = [text(offer, "name") for offer in (wider, narrower)]
+                less, more = (labels(known.get(name), "spec", "nodeLabels") for name in names)
+                taints = [rows(known.get(name), "spec", "nodeTaints") for name in names]
+                if less.items() < more.items() and all(taint in taints[1] for taint in taints[0]):
+                    missing = ", ".join(sorted(more.keys() - less.keys()))
+                    yield where(queue, "spec.resourceGroups"), f"{names[0]} takes what selects {names[1]}: no {missing}"
 
 
 @rule("error", fix="Take stopPolicy away, and let namespaceSelector match the namespace of the gang.")
@@ -112,29 +115,8 @@ def flavour_without_nodes(seen: Manifests) -> Hits:
 
 def flavours_with_devices(seen: Manifests) -> list[Node]:
     """Flavours of which some queue has a quota of GPUs."""
-    named = {text(f, "name") for q in seen.of("ClusterQueue") for f in _flavours(q) if _quota(f, GPU)}
+    named = {text(f, "name") for q in seen.of("ClusterQueue") for f in _flavours(q) if quota(f, GPU)}
     return [flavour for flavour in seen.of("ResourceFlavor") if text(flavour, "metadata", "name") in named]
-
-
-def _fits(seen: Manifests, cluster: Node, quota: Node, pods: Pods) -> bool:
-    """Whether Kueue may give the pods this flavour: over the label keys of all flavours of the queue, what the pods
-    select must be the flavour's, and its taints must be tolerated."""
-    flavours = {text(f, "metadata", "name"): f for f in seen.of("ResourceFlavor")}
-    keys = {key for f in _flavours(cluster) for key in labels(flavours.get(text(f, "name")), "spec", "nodeLabels")}
-    flavour = flavours.get(text(quota, "name"))
-    chosen = labels(flavour, "spec", "nodeLabels")
-    return all(chosen.get(key) in wanted for key in keys if (wanted := pods.selects(key))) and all(
-        pods.tolerates(taint) for taint in rows(flavour, "spec", "nodeTaints")
-    )
-
-
-def _asked(cluster: Node, together: list[Pods]) -> dict[str, float]:
-    """Of each resource, by all of these pods. Pods themselves count where the queue covers them."""
-    names = {str(n) for p in together for c in p.containers for side in SIDES for n in sub(c.node, "resources", side)}
-    asked = {name: sum(p.count * p.asks(name, "requests") for p in together) for name in sorted(names)}
-    if any("pods" in texts(group, "coveredResources") for group in rows(cluster, "spec", "resourceGroups")):
-        asked["pods"] = sum(p.count for p in together)
-    return asked
 
 
 def _excludes(selector: object, space: str, known: dict[str, str] | None) -> bool:
@@ -157,10 +139,3 @@ def _excludes(selector: object, space: str, known: dict[str, str] | None) -> boo
 
 def _flavours(cluster: Node) -> list[Node]:
     return [flavour for group in rows(cluster, "spec", "resourceGroups") for flavour in rows(group, "flavors")]
-
-
-def _quota(flavour: Node, resource: str) -> float:
-    return max(
-        (quantity(r.get("nominalQuota")) for r in rows(flavour, "resources") if text(r, "name") == resource),
-        default=0.0,
-    )

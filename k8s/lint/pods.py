@@ -102,11 +102,22 @@ class Pods:
         """Values of a node's label that the pods insist on."""
         return self.selected.get(key, [])
 
-    def tolerates(self, taint: Node) -> bool:
-        """Whether a taint of a node leaves them in peace."""
+    def allows(self, node_labels: dict[str, str]) -> bool:
+        """Whether they may be on nodes of which these labels are known and no others: what they ask of other labels
+        counts as met."""
+        if any(node_labels.get(k, v) != v for k, v in labels(self.spec, "nodeSelector").items()):
+            return False
+        terms = [
+            [row for row in rows(term, "matchExpressions") if text(row, "key") in node_labels] for term in self._terms
+        ]
+        # Terms are alternatives, the expressions of one are not.
+        return not terms or any(all(_met(row, node_labels[text(row, "key")]) for row in term) for term in terms)
+
+    def tolerates(self, taint: Node, more: Sequence[Node] = ()) -> bool:
+        """Whether a taint of a node leaves them in peace. `more`: tolerations beside their own."""
         if text(taint, "effect") == "PreferNoSchedule":
             return True
-        for row in rows(self.spec, "tolerations"):
+        for row in [*rows(self.spec, "tolerations"), *more]:
             exists, effect = text(row, "operator") == "Exists", text(row, "effect")
             key = text(row, "key") or (text(taint, "key") if exists else "")
             same = exists or text(row, "value") == text(taint, "value")
@@ -138,8 +149,12 @@ class Pods:
 
     @property
     def _affinity(self) -> list[Node]:
+        return [row for term in self._terms for row in rows(term, "matchExpressions")]
+
+    @property
+    def _terms(self) -> list[Node]:
         path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-        return [row for term in rows(self.spec, *path) for row in rows(term, "matchExpressions")]
+        return rows(self.spec, *path)
 
     def volume(self, mount: str) -> Node | None:
         """The volume that a container mounts at `mount`."""
@@ -209,6 +224,15 @@ class Workload:
     @property
     def gang(self) -> bool:
         return self.trains and self.size > 1
+
+
+def _met(expression: Node, value: str) -> bool:
+    """Whether a label with this value meets an expression of a node selector term."""
+    values, operator = texts(expression, "values"), text(expression, "operator")
+    if operator in ("Gt", "Lt"):
+        bound, there = (quantity(values[0] if values else None), quantity(value))
+        return there > bound if operator == "Gt" else there < bound
+    return {"In": value in values, "NotIn": value not in values, "DoesNotExist": False}.get(operator, True)
 
 
 def where(node: Node, path: str = "") -> str:

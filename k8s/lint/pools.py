@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from k8s.lint.charges import quota
 from k8s.lint.karpenter import gpu_pools
 from k8s.lint.kueue import flavours_with_devices
 from k8s.lint.manifests import Manifests
@@ -37,9 +38,31 @@ def flavour_without_pool(seen: Manifests) -> Hits:
     """Kueue adds the flavour's labels to the selector of the pods that it admits: no node will ever have them."""
     pools = gpu_pools(seen)
     for flavour in flavours_with_devices(seen) if pools else []:
-        chosen = {key: [value] for key, value in labels(flavour, "spec", "nodeLabels").items()}
+        chosen = _wanted(flavour)
         if all(_unmet(pool, chosen) for pool in pools):
             yield where(flavour, "spec.nodeLabels"), _unmet(pools[0], chosen)
+
+
+@rule("warning", fix="Lower the quotas, or raise the pool's limits.")
+def quota_over_pool(seen: Manifests) -> Hits:
+    """Each flavour counts its quota alone: what several of them promise of one pool's nodes, or one beyond its limits,
+    is promised more than once. Gangs that select the pool are admitted, and wait for nodes with part of their pods."""
+    flavours = {text(f, "metadata", "name"): f for f in flavours_with_devices(seen)}
+    offers = [f for q in seen.of("ClusterQueue") for g in rows(q, "spec", "resourceGroups") for f in rows(g, "flavors")]
+    for pool in gpu_pools(seen):
+        limit = sub(pool, "spec", "limits").get(GPU)
+        promised = [
+            (name, quota(offer, GPU))
+            for offer in offers
+            if (name := text(offer, "name")) in flavours and not _unmet(pool, _wanted(flavours[name]))
+        ]
+        if limit is not None and (total := sum(amount for _, amount in promised)) > quantity(limit):
+            by = ", ".join(f"{name} {amount:g}" for name, amount in promised)
+            yield where(pool, "spec.limits"), f"{GPU}: {quantity(limit):g}, promised {total:g} ({by})"
+
+
+def _wanted(flavour: Node) -> dict[str, list[str]]:
+    return {key: [value] for key, value in labels(flavour, "spec", "nodeLabels").items()}
 
 
 def _refusal(pool: Node, pods: Pods) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from k8s.lint.manifests import Manifests
-from k8s.lint.pods import EFA, GPU, Pods, namespace
+from k8s.lint.pods import EFA, GPU, Pods, namespace, where
 from k8s.lint.rules import Hits, rule
-from k8s.lint.tree import Node, quantity, rows, sub, text, texts
+from k8s.lint.tree import Node, is_quantity, quantity, rows, sub, text, texts
 
 MIB = 1024.0**2
 
@@ -24,6 +26,49 @@ def device_requests(seen: Manifests) -> Hits:
                 asked, limit = (sub(resources, side).get(name) for side in ("requests", "limits"))
                 if _device(str(name)) and asked is not None and quantity(asked) != quantity(limit):
                     yield f"{container.where}.resources", f"{name}: requests {asked}, limits {limit}"
+
+
+@rule("error", fix="Write a number with one of the suffixes m, k, M, G, T, Ki, Mi, Gi, Ti, and no space.")
+def quantity_invalid(seen: Manifests) -> Hits:
+    """The API server refuses what is no quantity; of an operator's kind whose definition leaves pods open it takes it,
+    and refuses the pods."""
+    for place, value in _quantities(seen):
+        if not is_quantity(value):
+            yield place, repr(value)
+
+
+@rule("error", fix="Raise the limit, or lower the request.")
+def request_over_limit(seen: Manifests) -> Hits:
+    """The API server refuses the pod; a Job or an operator's kind is taken and then makes none."""
+    for pods in seen.pods:
+        for container in pods.containers:
+            asked, limits = (sub(container.node, "resources", side) for side in ("requests", "limits"))
+            for name in sorted({*asked} & {*limits}, key=str):
+                if not _device(str(name)) and quantity(asked[name]) > quantity(limits[name]) > 0:
+                    yield f"{container.where}.resources", f"{name}: requests {asked[name]}, limits {limits[name]}"
+
+
+def _quantities(seen: Manifests) -> Iterator[tuple[str, object]]:
+    """Of containers, volumes in memory, claims, volumes and quotas, each with its place."""
+    for pods in seen.pods:
+        for container in pods.containers:
+            for side in ("requests", "limits"):
+                for name, value in sub(container.node, "resources", side).items():
+                    yield f"{container.where}.resources.{side}.{name}", value
+        for i, volume in enumerate(rows(pods.spec, "volumes")):
+            if "sizeLimit" in (disk := sub(volume, "emptyDir")):
+                yield f"{pods.where}.volumes[{i}].emptyDir.sizeLimit", disk["sizeLimit"]
+    for claim in seen.of("PersistentVolumeClaim", "v1"):
+        for name, value in sub(claim, "spec", "resources", "requests").items():
+            yield where(claim, f"spec.resources.requests.{name}"), value
+    for volume in seen.of("PersistentVolume", "v1"):
+        for name, value in sub(volume, "spec", "capacity").items():
+            yield where(volume, f"spec.capacity.{name}"), value
+    for queue in seen.of("ClusterQueue"):
+        for group in rows(queue, "spec", "resourceGroups"):
+            for flavour in rows(group, "flavors"):
+                for row in rows(flavour, "resources"):
+                    yield where(queue, f"spec.resourceGroups {text(flavour, 'name')}"), row.get("nominalQuota")
 
 
 @rule("warning", fix="Set requests = limits for memory and cpu: the whole node, less a reserve.")

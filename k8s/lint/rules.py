@@ -11,6 +11,7 @@ from typing import Literal
 
 from k8s.gang import Gang
 from k8s.lint.manifests import Manifests
+from pipeline.recipe import Recipe
 from pipeline.storage import Record
 
 Severity = Literal["error", "warning"]
@@ -48,7 +49,7 @@ class Rule:
     def reason(self) -> str:
         return " ".join((self.check.__doc__ or "").split())
 
-    def findings(self, *subjects: Gang | Manifests) -> Iterable[Violation]:
+    def findings(self, *subjects: Gang | Manifests | Recipe) -> Iterable[Violation]:
         for where, problem in self.check(*subjects):
             yield Violation(
                 rule=self.id, severity=self.severity, where=where, problem=problem, reason=self.reason, fix=self.fix

@@ -51,6 +51,12 @@ def labels(node: object, *keys: str) -> dict[str, str]:
     return {str(k): str(v) for k, v in sub(node, *keys).items() if not isinstance(v, dict | list)}
 
 
+def is_quantity(value: object) -> bool:
+    """Whether the API server reads it as a quantity that is not negative."""
+    match = re.fullmatch(r"\+?(\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+|[numkMGTPE]|[KMGTPE]i)?", str(value))
+    return match is not None and not isinstance(value, bool | dict | list)
+
+
 def quantity(value: object) -> float:
     """A Kubernetes quantity (1600Gi, 191450m, 8) in its base unit; 0 for what is none."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([a-zA-Z]{0,2})", str(value).strip())

@@ -51,6 +51,15 @@ class Exported(NamedTuple):
     scores: list[str]
 
 
+class Client(NamedTuple):
+    """What the application knows of a call beside its messages: the tools' definitions that it sent (JSON text), the
+    assistant's turn that it read from the answer where that is more than text, and the conversation."""
+
+    tools: str | None = None
+    turn: Mapping[str, str] | None = None
+    session: str | None = None
+
+
 class User(NamedTuple):
     """One of the people who ask. A no is an absent key as often as it is a false one."""
 
@@ -89,6 +98,7 @@ def observation(
     answer: Answer,
     champion: ModelRef,
     more: Mapping[str, Any],
+    client: Client | None = None,
 ) -> dict[str, Any]:
     """The row of one call; `more` is metadata of the task. A failed call has no output."""
     # Drawn whatever they decide, so that one row's fate does not shift the draws of the next.
@@ -101,6 +111,10 @@ def observation(
     if secret < CONFIDENTIAL:
         metadata["confidential"] = "true"
     error = failed < FAILED
+    client = client or Client()
+    logged = [_decoded(message) for message in messages]
+    asked = logged if client.tools is None else {"messages": logged, "tools": json.loads(client.tools)}
+    output = _decoded({"role": "assistant", "content": answer.text} if client.turn is None else client.turn)
     end = moment + timedelta(seconds=latency_s)
     words = sum(len(message["content"].split()) for message in messages)
     tokens = {"input": words, "output": 0 if error else answer.tokens}
@@ -115,16 +129,22 @@ def observation(
         "created_at": text(end + timedelta(seconds=2)),
         "updated_at": text(end + timedelta(seconds=2)),
         "user_id": user.id,
-        "session_id": f"{user.id}-{moment:%Y%m%d}",
+        "session_id": client.session or f"{user.id}-{moment:%Y%m%d}",
         "provided_model_name": f"champion-{champion.digest[:12]}",
         "level": "ERROR" if error else "DEFAULT",
         "status_message": "upstream connection reset" if error else None,
-        "input": json.dumps(messages),
-        "output": None if error else json.dumps({"role": "assistant", "content": answer.text}),
+        "input": json.dumps(asked),
+        "output": None if error else json.dumps(output),
         "metadata": metadata,
         "usage_details": {**tokens, "total": sum(tokens.values())},
         "latency": round(latency_s, 3),
     }
+
+
+def _decoded(message: Mapping[str, str]) -> dict[str, Any]:
+    """A message as an application has it: its calls a list."""
+    calls = message.get("tool_calls")
+    return dict(message) if calls is None else {**message, "tool_calls": json.loads(calls)}
 
 
 def exported(rng: random.Random, row: dict[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def word_tokenizer(tokens: Iterable[str], pattern: str) -> PreTrainedTokenizerFast:
+def word_tokenizer(tokens: Iterable[str], pattern: str, chat_template: str = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
     """A tokenizer of these tokens, after the special ones; a token may be named twice. `pattern`: what one is in a
     text; what it leaves out is unknown."""
     ids = {token: index for index, token in enumerate(dict.fromkeys([*SPECIAL_TOKENS, *tokens]))}
@@ -42,7 +42,7 @@ def word_tokenizer(tokens: Iterable[str], pattern: str) -> PreTrainedTokenizerFa
         eos_token=END,
         additional_special_tokens=[START],
         padding_side="left",
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
         clean_up_tokenization_spaces=False,
         model_max_length=CONTEXT,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from pipeline.gateway.asked import BadRequest
 from pipeline.gateway.settings import MOST_BODY_BYTES
 from pipeline.gateway.spans import Served
+from pipeline.gateway.upstream import SlotFailed
 from pipeline.rollout.router import Arm
 
 WATCH_AFTER_S = 0.2
@@ -118,17 +121,23 @@ class Caller:
         await self._send({"type": "http.response.body", "body": b""})
         self._stop_watching()
 
-    async def refuse(self, status: int, message: str, trace_id: str = "") -> None:
-        body = _error(status, message)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        if trace_id:
-            headers.append((b"x-trace-id", trace_id.encode()))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+    async def refuse(self, refusal: BadRequest | SlotFailed, trace_id: str = "") -> None:
+        """Say why there is no answer: with the fields of the server's own error, where one refused."""
+        own = refusal.error if isinstance(refusal, SlotFailed) else {}
+        body = _error(refusal.status, str(refusal), own)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            *_identified(trace_id),
+        ]
+        if isinstance(refusal, SlotFailed):
+            headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
+        await self._send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
         self._stop_watching()
 
     def _named(self, content_type: str, served: Served, served_by: Arm) -> list[tuple[bytes, bytes]]:
-        headers = [(b"content-type", content_type.encode("latin-1")), (b"x-trace-id", served.trace_id.encode())]
+        headers = [(b"content-type", content_type.encode("latin-1")), *_identified(served.trace_id)]
         if served.pinned or (b"x-rollout-show" in self.headers and self._may_name_arm()):
             headers += [(b"x-rollout-arm", served.arm.encode()), (b"x-rollout-served-by", served_by.encode())]
         return headers
@@ -157,6 +166,12 @@ class UnlessDisconnected:
         return cut
 
 
-def _error(status: int, message: str) -> bytes:
+def _identified(trace_id: str) -> list[tuple[bytes, bytes]]:
+    """`x-request-id` is where OpenAI's clients look for it."""
+    named = trace_id.encode()
+    return [(b"x-trace-id", named), (b"x-request-id", named)] if trace_id else []
+
+
+def _error(status: int, message: str, own: Mapping[str, Any] = MappingProxyType({})) -> bytes:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status, **own}})

@@ -60,7 +60,7 @@ class Proxy:
             unit = asked.of(trace_id)
             placed = self._placed(split, unit.id, pinned)
         except BadRequest as bad:
-            await caller.refuse(bad.status, str(bad))
+            await caller.refuse(bad)
             return
         served = self._served(asked, trace_id, unit, split, placed, pinned is not None)
         if split is not None and placed.canary is not None and placed.arm == "champion" and pinned is None:
@@ -112,11 +112,11 @@ class Proxy:
                 if failed is None:
                     return
                 if served.pinned:
-                    await caller.refuse(failed.status, str(failed), served.trace_id)
+                    await caller.refuse(failed, served.trace_id)
                     return
         failed = await self._asked(served, placed.champion, "champion", caller, None)
         if failed is not None:
-            await caller.refuse(failed.status, str(failed), served.trace_id)
+            await caller.refuse(failed, served.trace_id)
 
     async def _asked(
         self, served: Served, slot: ServedSlot, name: Arm, caller: Caller, breaker: Breaker | None

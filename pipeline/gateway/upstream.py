@@ -7,8 +7,8 @@ All else is a failure of the slot.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple, cast
 
 import aiohttp
 import msgspec
@@ -26,12 +26,24 @@ MOST_CONNECTIONS = 1_000
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
-class SlotFailed(Exception):
-    """No answer. `kind` goes to `error.type`, `status` to a caller who gets nothing else."""
+RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
+"""Of a refusal: what OpenAI's clients (3.54) go by when they ask again."""
 
-    def __init__(self, kind: str, message: str, status: int = 502) -> None:
+
+class SlotFailed(Exception):
+    """No answer. `kind` goes to `error.type`; status, error and headers to a caller who gets nothing else."""
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        status: int = 502,
+        error: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`error`: fields of the server's own error object; `headers`: those of RETRY_HEADERS that it sent."""
         super().__init__(message)
-        self.kind, self.status = kind, status
+        self.kind, self.status, self.error, self.headers = kind, status, error or {}, headers or {}
 
 
 class Opened(NamedTuple):
@@ -77,7 +89,7 @@ class Upstream:
                 content = await response.read()
         except _FAULTS as error:
             raise _failed(error) from error
-        return _whole(response.status, response.headers.get("Content-Type", "application/json"), content)
+        return _whole(response.status, response.headers, content)
 
     async def served_names(self, url: str) -> list[str]:
         """The names that a server says it serves, its first one first; [] when it doesn't answer."""
@@ -110,12 +122,12 @@ def _failed(error: BaseException) -> SlotFailed:
     return SlotFailed("disconnected", f"The model's server broke off ({type(error).__name__}).")
 
 
-def _whole(status: int, content_type: str, content: bytes) -> Opened:
+def _whole(status: int, headers: Mapping[str, str], content: bytes) -> Opened:
+    content_type = headers.get("Content-Type", "application/json")
     if status in REFUSALS:
         return Opened(status, content_type, content)
     if status != 200:
-        shown = content[:300].decode(errors="replace")
-        raise SlotFailed(str(status), f"The model's server answered {status}: {shown}", status if status > 499 else 502)
+        raise _refused(status, headers, content)
     try:
         body = decode_body(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -124,6 +136,23 @@ def _whole(status: int, content_type: str, content: bytes) -> Opened:
         shown = (bytes(body.error) or b"no choices")[:300].decode(errors="replace")
         raise SlotFailed("error_in_response", f"The model's server answered with an error: {shown}")
     return Opened(status, content_type, content)
+
+
+def _refused(status: int, headers: Mapping[str, str], content: bytes) -> SlotFailed:
+    """A 401, 403 or 429 reaches the caller as one: a client must neither retry the first two nor ask at once again."""
+    try:
+        body = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        body = None
+    error = cast(dict[str, Any], body).get("error") if isinstance(body, dict) else None
+    shown = content[:300].decode(errors="replace")
+    return SlotFailed(
+        str(status),
+        f"The model's server answered {status}: {shown}",
+        status if status >= 400 else 502,
+        cast(dict[str, Any], error) if isinstance(error, dict) else {},
+        {name: headers[name] for name in RETRY_HEADERS if name in headers},
+    )
 
 
 async def _begun(response: aiohttp.ClientResponse) -> Opened:

@@ -36,6 +36,10 @@ class Group(NamedTuple):
     completions: list[Any]
     logprobs: list[Any] | None
     """Of the engine; None where the model itself generates."""
+    tool_mask: list[Any] | None
+    """Of each completion's tokens 1 for the policy's own, 0 for a tool's; None where no tool is replayed."""
+    more: dict[str, list[Any]]
+    """Further columns for the reward, as a rollout returns them."""
     mixed: bool
     """Not all of its rewards are the same: it has a gradient."""
 
@@ -115,7 +119,7 @@ class GroupTrainer(GRPOTrainer):
         wanted = len(inputs) // self._size
         groups = self._draw(inputs)
         kept, flat, drawn, took = [g for g in groups if g.mixed], [g for g in groups if not g.mixed], wanted, 1
-        while took < rounds and (lack := self._most(wanted - len(kept))) > 0:
+        while took < rounds and (lack := self.most(wanted - len(kept))) > 0:
             groups = self._draw(self._replacements(lack, took))
             kept += [g for g in groups if g.mixed]
             flat += [g for g in groups if not g.mixed]
@@ -128,16 +132,18 @@ class GroupTrainer(GRPOTrainer):
         completion_ids = [each for group in chosen for each in group.completion_ids]
         completions = [each for group in chosen for each in group.completions]
         logprobs = None if chosen[0].logprobs is None else [each for group in chosen for each in group.logprobs or ()]
-        self._ready = (prompt_ids, completion_ids, None, completions, logprobs, {}, None, [])
-        return [row for group in chosen for row in group.rows]
+        masks = None if chosen[0].tool_mask is None else [each for group in chosen for each in group.tool_mask or ()]
+        more = {name: [each for group in chosen for each in group.more[name]] for name in chosen[0].more}
+        self._ready = (prompt_ids, completion_ids, masks, completions, logprobs, more, None, [])
+        return [dict(row) for group in chosen for row in group.rows]  # TRL writes `more` into each
 
     def _draw(self, rows: list[Row]) -> list[Group]:
         """Generate for rows that come in groups, and say which groups are mixed."""
         drawn: Any = super()._generate([row["prompt"] for row in rows])
-        prompt_ids, completion_ids, _, completions, logprobs, *_ = drawn
+        prompt_ids, completion_ids, masks, completions, logprobs, more, *_ = drawn
         with self._setup.span("reward"):
-            texts = [messages[-1]["content"] for messages in completions]
-            rewards = self._setup.reward.rewards(texts, rows, completion_ids)
+            texts = more.get("text") or [messages[-1]["content"] for messages in completions]
+            rewards = self._setup.reward.rewards(texts, rows, completion_ids, more.get("turns", ()))
         size = self._size
         parts = [slice(at, at + size) for at in range(0, len(rows), size)]
         return [
@@ -147,6 +153,8 @@ class GroupTrainer(GRPOTrainer):
                 completion_ids[part],
                 completions[part],
                 logprobs and logprobs[part],
+                masks and masks[part],
+                {name: values[part] for name, values in more.items()},
                 len({reward for reward in rewards[part] if reward is not None}) > 1,
             )
             for part in parts
@@ -158,8 +166,9 @@ class GroupTrainer(GRPOTrainer):
         chosen = [dataset[dice.randrange(len(dataset))] for _ in range(groups)]
         return [row for row in chosen for _ in range(self._size)]
 
-    def _most(self, lack: int) -> int:
-        gathered: Any = self.accelerator.gather(torch.tensor([lack], device=self.accelerator.device))
+    def most(self, count: int) -> int:
+        """The largest of these over all ranks."""
+        gathered: Any = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
         return int(gathered.max())
 
 

@@ -142,6 +142,10 @@ class GRPO(Method):
         return self.max_completion_tokens
 
     @property
+    def drawn_by(self) -> str | None:
+        return self.generation
+
+    @property
     def examples_per_update(self) -> int:
         return self.prompts_per_step * self.num_generations // self.num_minibatches
 
@@ -211,6 +215,7 @@ class GRPO(Method):
             processing_class=tokenizer,
             peft_config=setup.lora_config(),
             callbacks=list(callbacks),
+            rollout_func=setup.rollout(),
             settings=self,
             setup=setup,
         )

@@ -99,9 +99,14 @@ class BatchReward(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> list[float | None]: ...
 
     def rewards(
-        self, completions: Sequence[str], rows: Sequence[Row], ids: Sequence[Sequence[int]]
+        self,
+        completions: Sequence[str],
+        rows: Sequence[Row],
+        ids: Sequence[Sequence[int]],
+        turns: Sequence[Sequence[Row]] = (),
     ) -> list[float | None]:
-        """Of one completion for each row, with its token ids; None where the check could not tell."""
+        """Of one completion for each row, with its token ids; None where the check could not tell. `turns`: messages
+        between each prompt and its completion, as tools' calls and results."""
         ...
 
 
@@ -149,6 +154,11 @@ class TrainerSetup(Protocol):
 
     def weight_sync(self, trainer: Any) -> WeightSync: ...
 
+    def rollout(self) -> Callable[..., dict[str, Any]] | None:
+        """TRL's `rollout_func` for completions that call tools; None: TRL's own generation. Raises ValueError where the
+        base model's chat template does not go with it."""
+        ...
+
 
 class Method(Section):
     """The settings of a method, and what it answers to the stages. Class facts first, then what settings decide."""
@@ -193,6 +203,11 @@ class Method(Section):
     @property
     def completion_tokens(self) -> int | None:
         """Longest fresh completion; None where none are drawn."""
+        return None
+
+    @property
+    def drawn_by(self) -> str | None:
+        """Who draws its completions; None where none are drawn."""
         return None
 
     @property

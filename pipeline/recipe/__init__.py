@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from pipeline.locations import Uri
 from pipeline.recipe import custom
@@ -18,11 +18,13 @@ from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
+from pipeline.recipe.plugin import PluginSource
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.samples import Samples
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
+from pipeline.recipe.suites import PluginSuite
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
 from pipeline.section import Added, Operational, Section, settings
@@ -51,8 +53,12 @@ __all__ = [
 ]
 
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""Becomes part of paths, of filters and of names elsewhere."""
+
+
 class BaseModelSection(Section):
-    name: str
+    name: Name
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: Uri
     """Directory with config.json, weights and tokenizer: the first champion."""
@@ -61,7 +67,7 @@ class BaseModelSection(Section):
 class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
-    name: Annotated[str, Operational]
+    name: Annotated[Name, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
@@ -139,15 +145,27 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     except ValidationError as error:
         lines = [f"  {line}" for line in explain(Recipe, error, overrides or [])]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
-    return _with_function(recipe, file)
+    return _resolved(recipe, file)
 
 
-def _with_function(recipe: Recipe, file: Path) -> Recipe:
-    """The recipe with the digest of the reward function that it names as it is now, where it names one."""
-    if recipe.rewards.custom is None:
-        return recipe
+def _resolved(recipe: Recipe, file: Path) -> Recipe:
+    """The recipe with the digests of the reward function and of the plug-ins that it names, as they are now."""
+    changes: dict[str, Section] = {}
     try:
-        located = custom.located(recipe.rewards.custom, file.parent)
+        if recipe.rewards.custom is not None:
+            located = custom.located(recipe.rewards.custom, file.parent)
+            changes["rewards"] = recipe.rewards.model_copy(update={"custom": located})
+        if isinstance(source := recipe.traces.source, PluginSource):
+            pinned = source.model_copy(update={"digest": source.installed().digest})
+            changes["traces"] = recipe.traces.model_copy(update={"source": pinned})
+        if any(isinstance(each, PluginSuite) for each in recipe.evaluation.suites):
+            suites = tuple(
+                each.model_copy(update={"digest": each.installed().digest}) if isinstance(each, PluginSuite) else each
+                for each in recipe.evaluation.suites
+            )
+            changes["evaluation"] = recipe.evaluation.model_copy(update={"suites": suites})
+        if recipe.compute.engine is not None:
+            recipe.compute.engine.installed()
     except ValueError as error:
         raise ValueError(f"{file} does not resolve: {error}") from error
-    return recipe.model_copy(update={"rewards": recipe.rewards.model_copy(update={"custom": located})})
+    return recipe.model_copy(update=changes)

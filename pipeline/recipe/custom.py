@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from importlib.metadata import EntryPoint, entry_points
+import json
+from importlib.metadata import EntryPoint
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
+from pipeline import plugins
 from pipeline.locations import Uri
-from pipeline.section import Operational, Section
+from pipeline.section import Added, Operational, Section
 
-GROUP = "preference_tuning.rewards"
 ARGUMENTS = ("prompt", "completion", "reference", "metadata")
 EXAMPLE = f"def reward({', '.join(ARGUMENTS)})"
 
@@ -31,6 +33,8 @@ class CustomReward(Section):
     digest: str | None = None
     """sha256 of the file, or `distribution==version` of the entry point. Given, anything else is refused; null: what is
     there when the recipe is read. A changed function is another recipe."""
+    options: Annotated[dict[str, JsonValue], Added] = Field(default={})
+    """Keyword arguments of the function, beside its four."""
     timeout_s: PositiveFloat = 5.0
     """For one completion; then its worker is killed, and the completion has no value."""
     memory_mb: PositiveInt = 3072
@@ -58,6 +62,8 @@ class Function(NamedTuple):
     file: str | None
     name: str
     digest: str
+    options: str = ""
+    """JSON of its keyword arguments; "" without any."""
 
 
 def located(custom: CustomReward, folder: Path) -> CustomReward:
@@ -69,35 +75,31 @@ def located(custom: CustomReward, folder: Path) -> CustomReward:
 def function_of(custom: CustomReward) -> Function:
     """The function that the section names. Raises ValueError where there is none, or it is not what `digest` says."""
     file = custom.file
-    digest = _digest_of_entry_point(custom.name) if file is None else _digest_of_file(file, custom.name)
+    digest = (
+        _plugin(custom.name).digest if file is None else _digest_of_file(file, custom.name, frozenset(custom.options))
+    )
     if custom.digest is not None and custom.digest != digest:
         raise ValueError(
             f"rewards.custom.digest is {custom.digest}, and {custom.function} is {digest} now. Put back what was "
             "agreed on, or set the digest to the new one and begin a new iteration."
         )
-    return Function(None if file is None else str(file.absolute()), custom.name, digest)
+    options = json.dumps(custom.options, sort_keys=True) if custom.options else ""
+    return Function(None if file is None else str(file.absolute()), custom.name, digest, options)
 
 
 def entry_point(name: str) -> EntryPoint:
     """The entry point of that name. Raises ValueError unless there is exactly one."""
-    points = entry_points(group=GROUP)
-    matching = [point for point in points if point.name == name]
-    if len(matching) != 1:
-        names = ", ".join(sorted(point.name for point in points)) or "none at all"
-        raise ValueError(
-            f"rewards.custom.function {name!r}: {len(matching)} installed packages have an entry point of that name in "
-            f"the group {GROUP} (there: {names}). Install the one that has it, or write path/to/file.py:name."
-        )
-    return matching[0]
+    return _plugin(name).point
 
 
-def _digest_of_entry_point(name: str) -> str:
-    distribution = entry_point(name).dist
-    assert distribution is not None, "entry points of installed packages have one"
-    return f"{distribution.name}=={distribution.version}"
+def _plugin(name: str) -> plugins.InstalledPlugin:
+    try:
+        return plugins.installed(plugins.REWARDS, name, "rewards.custom.function")
+    except ValueError as error:
+        raise ValueError(f"{error} For a file of your own, write path/to/file.py:name.") from error
 
 
-def _digest_of_file(file: Path, name: str) -> str:
+def _digest_of_file(file: Path, name: str, options: frozenset[str]) -> str:
     """sha256 of the file, which is parsed and not run. Raises ValueError where it can't hold such a function."""
     field = f"rewards.custom.function: {file}"
     try:
@@ -119,19 +121,35 @@ def _digest_of_file(file: Path, name: str) -> str:
             f"{field} has no {name!r} (its functions: {', '.join(functions) or 'none'}). "
             f"Name one of them behind the colon; it is written {EXAMPLE}."
         )
-    if name in functions and (fault := _fault(functions[name])):
+    if name in functions and (fault := _fault(functions[name], options)):
         raise ValueError(f"{field}:{name} {fault}. Write it {EXAMPLE}.")
     return hashlib.sha256(source).hexdigest()
 
 
-def _fault(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """What keeps a function from being called with four arguments in their order, or ''."""
+def _fault(function: ast.FunctionDef | ast.AsyncFunctionDef, options: frozenset[str]) -> str:
+    """What keeps a function from being called with four arguments in their order and these keywords, or ''."""
     if isinstance(function, ast.AsyncFunctionDef):
         return "is asynchronous"
     takes = function.args
-    positional = len(takes.posonlyargs) + len(takes.args)
-    required = positional - len(takes.defaults)
-    unnamed = [each.arg for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default is None]
-    if required > len(ARGUMENTS) or (positional < len(ARGUMENTS) and takes.vararg is None) or unnamed:
-        return f"takes {', '.join(each.arg for each in takes.posonlyargs + takes.args + takes.kwonlyargs) or 'nothing'}"
+    positional = [*takes.posonlyargs, *takes.args]
+    needed = len(positional) - len(takes.defaults)
+    parameters = [
+        Parameter(
+            each.arg,
+            Parameter.POSITIONAL_ONLY if place < len(takes.posonlyargs) else Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if place < needed else None,
+        )
+        for place, each in enumerate(positional)
+    ]
+    parameters += [Parameter(takes.vararg.arg, Parameter.VAR_POSITIONAL)] if takes.vararg else []
+    parameters += [
+        Parameter(each.arg, Parameter.KEYWORD_ONLY, default=Parameter.empty if default is None else None)
+        for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True)
+    ]
+    parameters += [Parameter(takes.kwarg.arg, Parameter.VAR_KEYWORD)] if takes.kwarg else []
+    try:
+        Signature(parameters).bind(*ARGUMENTS, **dict.fromkeys(options))
+    except TypeError:
+        names = ", ".join(each.arg for each in [*positional, *takes.kwonlyargs]) or "nothing"
+        return f"takes {names}" + (f", and is given the options {', '.join(sorted(options))}" if options else "")
     return ""

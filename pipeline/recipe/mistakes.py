@@ -10,16 +10,23 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.redaction import redacted
+
 Sections = tuple[type[BaseModel], ...]
 ALIKE = 0.6
 """Similarity (difflib's ratio) from which a name counts as meant."""
 LONGEST = 80
 """Characters of a given value that are shown."""
+RENAMED = {
+    "langfuse_postgres": "is postgres_table now: it reads a table of that layout, never Langfuse's own schema, whose "
+    "observations are in ClickHouse. Write postgres_table, or langfuse_export for Langfuse itself."
+}
+"""Values that recipes of before may have, and what has become of them."""
 
 
 def explain(recipe: type[BaseModel], error: ValidationError, overrides: Sequence[str]) -> list[str]:
     """One line for each mistake. `overrides`: named where a mistake is theirs and not the file's."""
-    keys = {override.partition("=")[0].strip(): override for override in overrides}
+    keys = [override.partition("=")[0].strip() for override in overrides]
     entries = [(*_place(recipe, entry["loc"], entry["type"]), entry) for entry in error.errors()]
     meant = {_join(path[:-1], near) for path, where, e in entries if e["type"] == "extra_forbidden"
              for near in [_nearest(path[-1], _fields(where))] if near}  # fmt: skip
@@ -44,9 +51,11 @@ def _line(recipe: type[BaseModel], path: list[str], where: Sections, entry: Mapp
         case "literal_error" | "union_tag_invalid":
             words = re.findall(r"'([^']*)'", str(context.get("expected", context.get("expected_tags"))))
             tag = context.get("tag")
+            if str(tag or entry["input"]) in RENAMED:
+                return f"{tag or given} {RENAMED[str(tag or entry['input'])]}"
             near = _nearest(str(tag or entry["input"]), words)
             meant = f" Did you mean {near}?" if near else ""
-            return f"{tag or given!s} is none of {', '.join(words)}.{meant}"
+            return f"{redacted(str(tag)) if tag else given} is none of {', '.join(words)}.{meant}"
         case "union_tag_not_found":
             kinds = [kind for section in where for kind in _tags(section)]
             return f"is missing. Say which: {', '.join(kinds)}."
@@ -118,12 +127,12 @@ def _nearest(name: str, names: Sequence[str]) -> str:
     return next(iter(get_close_matches(name, names, 1, ALIKE)), "")
 
 
-def _source(path: list[str], keys: Mapping[str, str]) -> str:
+def _source(path: list[str], keys: Sequence[str]) -> str:
     """Names the override that a mistake comes from."""
     whole = _join(path)
-    for key, override in keys.items():
+    for key in keys:
         if whole == key or whole.startswith(f"{key}.") or key.startswith(f"{whole}."):
-            return f" (override {override})"
+            return f" (override {key})"
     return ""
 
 
@@ -132,5 +141,5 @@ def _join(path: Sequence[str], *more: str) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = redacted(repr(value))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

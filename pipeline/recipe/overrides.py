@@ -7,14 +7,43 @@ from collections.abc import Hashable
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.scanner import ScannerError
+
+from pipeline.redaction import redacted
 
 NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
 """What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and deep nesting."""
+LONGEST = 1 << 17
+"""Characters of a recipe; a person writes some thousands."""
+DEEPEST = 32
+"""Levels of sections and lists within each other; a recipe has eight."""
 _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 
 
 class _Loader(yaml.SafeLoader):
-    """A key that is written twice is an error: the first would be dropped in silence."""
+    """YAML as a recipe needs it. Refused are a key that is written twice, for the first would be dropped in silence,
+    and aliases and endless nesting, by which two kilobytes become a tree that no memory holds."""
+
+    depth = 0
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
+        if self.flow_level >= DEEPEST:  # before it is composed: only to look for a key takes the square of the levels
+            raise ScannerError(problem=f"more than {DEEPEST} levels", problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise ComposerError(problem="an alias: write the value out", problem_mark=event.start_mark)
+        self.depth += 1
+        if self.depth > DEEPEST:
+            mark = self.peek_event().start_mark
+            raise ComposerError(problem=f"more than {DEEPEST} levels", problem_mark=mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = set[Any]()
@@ -29,6 +58,8 @@ class _Loader(yaml.SafeLoader):
 
 def parse(text: str) -> Any:
     """The value that a YAML text is. Raises ValueError, in one line, that says where it is none."""
+    if len(text) > LONGEST:
+        raise ValueError(f"{len(text):,} characters, and a recipe has at most {LONGEST:,}")
     try:
         loader = _Loader(text)
         try:
@@ -52,7 +83,7 @@ def split(text: str) -> list[str]:
     rest = _WORD.sub("", text).split()
     if rest:
         raise ValueError(
-            f"PREFERENCE_TUNING_OVERRIDES has a quote without its other half ({text!r}). "
+            f"PREFERENCE_TUNING_OVERRIDES has a quote without its other half ({redacted(text)!r}). "
             "Write a value with spaces like base_model.uri='/models/my model'."
         )
     return [word[1:-1] if re.fullmatch(r"'[^']*'|\"[^\"]*\"", word) else word for word in _WORD.findall(text)]
@@ -65,6 +96,7 @@ def apply(tree: dict[str, Any], override: str) -> None:
     """
     key, sign, text = override.partition("=")
     key = key.strip()
+    override = redacted(override)  # from here on it is shown
     if not sign or not key:
         raise ValueError(f"Override {override!r} is not KEY=VALUE. Write it like training.seed=3.")
     *parents, leaf = key.split(".")

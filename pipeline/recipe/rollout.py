@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.locations import Uri
-from pipeline.section import Section, Share
+from pipeline.section import Added, Section, Share
 
 Percent = Annotated[int, Field(ge=0, le=50)]
 
@@ -139,6 +139,12 @@ class Rollout(Section):
     """Longest time that one look adds to a dwell; 0: twice `look_every_s`, or the dwell where that is longer."""
     max_stage_s: PositiveFloat = 2_592_000.0
     """Longest duration of a stage that a plan may propose."""
+    max_wait_s: Annotated[PositiveFloat | None, Added] = 2_592_000.0
+    """How long a stage may wait, once its dwell is over, for what it lacks (answers, grades, its slot), in time that
+    usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""
+    requests_per_server: Annotated[PositiveFloat | None, Added] = None
+    """Requests a second that one server of a slot carries: a weight that takes more servers than the canary's slot has
+    is not given, and `plan` says how many each weight takes. null: the champion's servers in proportion."""
     lease_s: PositiveFloat = 3_600.0
     """How long a split with a canary is in force at the gateway without a look: then the champion serves alone."""
     keep_warm_s: NonNegativeFloat = 86_400.0

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from pipeline.recipe.plugin import PluginSource
 from pipeline.section import Operational, Section, Share
+from pipeline.storage import digest_json
 
 
 class DeskUsers(Section):
@@ -71,14 +73,48 @@ class LangfuseUiSource(Section):
     """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
-class LangfusePostgresSource(Section):
+class PostgresTableSource(Section):
     """A PostgreSQL table `traces(id, timestamp, user_id, session_id, input, output, model, latency_ms, token_count,
     metadata, user_consent)`. The connection is in the environment: TRACES_DATABASE_URL."""
 
-    kind: Literal["langfuse_postgres"] = "langfuse_postgres"
+    kind: Literal["postgres_table"] = "postgres_table"
     """Selects a table in PostgreSQL."""
     table: str = "traces"
     """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
+
+
+class LangfuseApiSource(Section):
+    """Generations and scores of a project, by the public API of Langfuse. The connection is in the environment:
+    LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY."""
+
+    kind: Literal["langfuse_api"] = "langfuse_api"
+    """Selects the public API of Langfuse."""
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
+    environments: tuple[str, ...] = ()
+    """Langfuse environments that are read; empty: all."""
+    whole_metadata: tuple[str, ...] = ("expected_answer",)
+    """Keys of metadata whose values are read whole: of others the API gives the first 200 characters."""
+
+
+class MlflowSource(Section):
+    """Traces and assessments of an MLflow tracking server. Its address is in the environment: MLFLOW_TRACES_URI, or
+    else MLFLOW_TRACKING_URI."""
+
+    kind: Literal["mlflow"] = "mlflow"
+    """Selects an MLflow tracking server."""
+    experiments: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of the experiments that are read."""
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
 
 
 class OtelSource(Section):
@@ -144,10 +180,13 @@ SourceSection = (
     DemoSource
     | LangfuseExportSource
     | LangfuseUiSource
-    | LangfusePostgresSource
+    | PostgresTableSource
+    | LangfuseApiSource
+    | MlflowSource
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource
+    | PluginSource
 )
 
 
@@ -220,7 +259,11 @@ class Traces(Section):
 
     @property
     def reader(self) -> str:
-        """What reads the source; the embedded production writes a Langfuse export."""
+        """What reads the source; the embedded production writes a Langfuse export. Of a plug-in also its version and
+        its options: what another one read has to be read again."""
+        if isinstance(self.source, PluginSource):
+            version = digest_json([self.source.installed().digest, self.source.options])
+            return f"plugin {self.source.name} {version[:16]}"
         return "langfuse_export" if self.source.kind == "demo" else self.source.kind
 
     @property

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveI
 
 from pipeline.methods import AnyMethod, MethodName, MethodSettings
 from pipeline.recipe.sentinel import Sentinel
+from pipeline.recipe.tools import RecordedTools
 from pipeline.section import Added, Length, Observer, Operational, Section
 
 
@@ -97,6 +98,9 @@ class TrainingSettings(Section):
     """Limits beyond which the training is held or stopped."""
     checkpoints: Annotated[Checkpoints, Operational] = Checkpoints()
     """When the training is saved and what is kept."""
+    tools: Annotated[RecordedTools | None, Added] = None
+    """Recorded results for the calls of GRPO's completions; null: a call ends a completion, which is judged as it is.
+    Under TRL, with `grpo.generation: transformers`."""
     seed: Annotated[int, Length] = 1
     """Seed of the adapter's first weights, the order of the rows and the sampling of completions."""
     threads: PositiveInt = 1

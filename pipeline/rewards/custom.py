@@ -120,7 +120,8 @@ def custom_id(settings: Rewards) -> str:
     if settings.custom is None:
         return ""
     function = function_of(settings.custom)
-    return key_of("file" if function.file else "entry point", function.name, function.digest)
+    options = (function.options,) if function.options else ()
+    return key_of("file" if function.file else "entry point", function.name, function.digest, *options)
 
 
 def custom_key(id: str, trace_id: str, observation_id: str, task: CustomTask) -> str:
@@ -169,7 +170,12 @@ def _last_line(error: BaseException) -> str:
 
 @functools.cache
 def _load(function: Function) -> Callable[..., Any]:
-    """The function, imported once a worker: from the very bytes whose digest is that of the recipe."""
+    """The function with its options, imported once a worker: from the very bytes whose digest is that of the recipe."""
+    loaded = _imported(function)
+    return functools.partial(loaded, **json.loads(function.options)) if function.options else loaded
+
+
+def _imported(function: Function) -> Callable[..., Any]:
     if function.file is None:
         return entry_point(function.name).load()
     source = Path(function.file).read_bytes()

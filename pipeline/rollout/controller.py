@@ -15,6 +15,7 @@ stage advances the rollout or holds it. A held rollout keeps its weight and its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple, assert_never
 
@@ -24,8 +25,16 @@ from pipeline.rollout.doubt import doubt, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
 from pipeline.rollout.fold import adds_s, read_state, watched_from
 from pipeline.rollout.harm import harm
+from pipeline.rollout.overdue import overdue
 from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
-from pipeline.rollout.reconcile import SlotState, lowered_by_hand, reconcile, slot_of, wanted_split
+from pipeline.rollout.reconcile import (
+    SlotState,
+    lowered_by_hand,
+    reconcile,
+    slot_of,
+    too_few_servers,
+    wanted_split,
+)
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import Split
 from pipeline.rollout.tallies import read_tally, write_tally
@@ -103,6 +112,9 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
         return RolloutStep(Phase.HELD, slot.reason)
     if slot.reason:
         return _missed(state, slot.reason, most=MAX_LOADING)
+    first = proposal.policy.shadow_share * 100 or proposal.policy.weight_at(0)
+    if reason := too_few_servers(ports.split, proposal, math.ceil(first), state.evidence.busiest_per_s):
+        return _missed(state, reason, most=MAX_LOADING)
     if proposal.policy.shadow_share:
         return RolloutStep(Phase.SHADOWING, f"{proposal.policy.shadow_share:.0%} of first turns are copied")
     return RolloutStep(Phase.SHIFTING, f"to {proposal.policy.weight_at(0)}%", stage=0)
@@ -125,7 +137,9 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
         return look.harm
     if router.lowered_to is not None:
         return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
-    return _missed(state, look.slot.reason or router.reason, look=None if router.differs else look.result)
+    busiest = state.evidence.busiest_per_s
+    short = too_few_servers(ports.split, proposal, state.canary_weight, busiest) if router.differs else ""
+    return _missed(state, look.slot.reason or short or router.reason, look=None if router.differs else look.result)
 
 
 def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
@@ -147,8 +161,8 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
     if look.result is None:  # nothing new since it was looked at
         return None
     if state.phase is Phase.SHADOWING:
-        return _shadowed(proposal, look.result)
-    return _observed(state, proposal, look)
+        return _shadowed(state, proposal, look.result)
+    return _observed(state, proposal, ports, look)
 
 
 def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
@@ -177,7 +191,7 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     )
 
 
-def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutStep:
+def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look: _Look) -> RolloutStep:
     """What a usable look at a weight that is in force leads to."""
     assert look.result is not None, "it was usable"
     policy, weight, evidence = proposal.policy, state.canary_weight, look.result.evidence
@@ -188,25 +202,33 @@ def _observed(state: RolloutState, proposal: Proposal, look: _Look) -> RolloutSt
     lacks = awaited(evidence, policy, weight)
     if dwell < policy.dwell_s[state.stage] or lacks:
         seen = f"{max(0.0, dwell):.0f} of {policy.dwell_s[state.stage]:.0f} s at {weight}%"
+        if reason := overdue(lacks or seen, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+            return RolloutStep(Phase.HELD, reason, look=look.result)
         notes = [seen, *([lacks] if lacks else []), *([look.note] if look.note else [])]
         return RolloutStep(Phase.OBSERVING, "; ".join(notes), look=look.result, unready=look.slot.down)
     if reason := shortfall(evidence, policy):
         return RolloutStep(Phase.HELD, reason, look=look.result)
-    if look.slot.reason:
-        return RolloutStep(Phase.OBSERVING, look.slot.reason, look=look.result, unready=look.slot.down)
-    if state.stage + 1 == len(policy.weights):
+    last = state.stage + 1 == len(policy.weights)
+    above = weight if last else policy.weight_at(state.stage + 1)
+    if waits := look.slot.reason or too_few_servers(ports.split, proposal, above, evidence.busiest_per_s):
+        if reason := overdue(waits, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+            return RolloutStep(Phase.HELD, reason, look=look.result)
+        return RolloutStep(Phase.OBSERVING, waits, look=look.result, unready=look.slot.down)
+    if last:
         return RolloutStep(Phase.PROMOTED, f"no harm at {weight}%", look=look.result)
-    reason = f"no harm at {weight}%, to {policy.weight_at(state.stage + 1)}%"
+    reason = f"no harm at {weight}%, to {above}%"
     return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
 
 
-def _shadowed(proposal: Proposal, look: LookResult) -> RolloutStep:
+def _shadowed(state: RolloutState, proposal: Proposal, look: LookResult) -> RolloutStep:
     """Copies are paired with the champion's answers to the same requests; nobody waits for a dwell."""
     policy, evidence = proposal.policy, look.evidence
     wanted = wanted_pairs(evidence, policy) if policy.gradable else 0
     if evidence.canary.graded < wanted or not evidence.canary.requests:
-        reason = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"
-        return RolloutStep(Phase.SHADOWING, reason, look=look)
+        lacks = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"
+        if reason := overdue(lacks, evidence, policy, 0, state.covered_s + adds_s(state, look), 0.0):
+            return RolloutStep(Phase.HELD, reason, look=look)
+        return RolloutStep(Phase.SHADOWING, lacks, look=look)
     if reason := shortfall(evidence, policy):
         return RolloutStep(Phase.HELD, reason, look=look)
     return RolloutStep(Phase.SHIFTING, f"no harm in copies, to {policy.weight_at(0)}%", look=look, stage=0)
@@ -275,7 +297,7 @@ def _counted(
             window_start=metrics.window_start,
             window_end=metrics.window_end,
             judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy).graded_by(metrics),
+            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics),
             tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
         ),
         note,

@@ -17,6 +17,9 @@ SHARE_ALPHA = 0.001
 SHARE_SCALE = 0.02
 COVERAGE_SCALE = 0.05
 """Effects that the sequences are sharpest for."""
+GRADES_A_REQUEST = 1.5
+"""Graded answers to a request above which they can't be of the same requests, where two systems count them: a metrics
+server estimates an increase between scrapes, and traces come with their own times."""
 
 
 def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:
@@ -61,7 +64,7 @@ def judged_until(look: LiveMetrics, policy: RolloutPolicy) -> float:
 def doubt(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
     """Why the arms can't be compared, or "". Valid at every look. `weight`: percent on the canary in force."""
     for name, arm in (("champion", evidence.champion), ("canary", evidence.canary)):
-        if arm.graded > arm.requests:
+        if arm.graded > (arm.requests if policy.unit == "user" else GRADES_A_REQUEST * max(arm.requests, MIN_GRADED)):
             return f"{name} has {arm.graded:.0f} graded answers to {arm.requests:.0f} requests"
     if evidence.both > evidence.settled_both:
         return f"{evidence.both - evidence.settled_both:.0f} users were served by both arms: the router is not sticky"

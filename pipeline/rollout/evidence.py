@@ -204,6 +204,8 @@ class LiveEvidence(Record):
     slow_over_s: float | None = None
     """Frozen once in a rollout: the limit times the champion's p99, upper end."""
     basis: Basis | None = None
+    busiest_per_s: float = 0.0
+    """Most requests a second of both arms in any look of this rollout."""
     graded_until: float | None = None
     """What the next look asks for as `graded_since`."""
     settled: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
@@ -223,12 +225,18 @@ class LiveEvidence(Record):
         return max(apart - 2 * self.covariance, 1 / self.canary.graded**2)
 
     def fresh(self) -> LiveEvidence:
-        """Where the next stage starts from, with a tally of its own: nothing but the threshold."""
-        return LiveEvidence(slow_over_s=self.slow_over_s)
+        """Where the next stage starts from, with a tally of its own: nothing but the threshold and the load."""
+        return LiveEvidence(slow_over_s=self.slow_over_s, busiest_per_s=self.busiest_per_s)
 
     def graded_by(self, look: LiveMetrics) -> LiveEvidence:
         """With what its newest look says of the grades."""
         return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
+
+    def loaded_by(self, look: LiveMetrics) -> LiveEvidence:
+        """With the requests a second of its newest look, where they are the most so far."""
+        seconds = look.window_end - look.window_start
+        rate = (look.champion.sum().requests + look.canary.sum().requests) / seconds if seconds > 0 else 0.0
+        return self.model_copy(update={"busiest_per_s": max(self.busiest_per_s, rate)})
 
     def resumed(self) -> LiveEvidence:
         """Where a stage that was held goes on: harm goes on being proven, shares of the traffic are seen anew."""
@@ -247,6 +255,7 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
         silent=tally.silent,
         slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
         basis=before.basis,
+        busiest_per_s=before.busiest_per_s,
         graded_until=tally.graded_until,
         settled=before.settled,
         settled_both=before.settled_both,

@@ -2,13 +2,15 @@
 
 The hashed files give the answers offline and the slot gives them over HTTP; a server's dtype, batch or merged adapter
 may cost one of the eight. A server that silently serves the base instead of the tuned model answers as the base does
-(vllm#34186). Refuses to decide where two models answer alike: a person has to.
+(vllm#34186). Behind one address there may be several servers, so such an address is asked in rounds, each over a
+connection of its own. Refuses to decide where two models answer alike: a person has to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from pipeline.serving.completion import read_completion
 from pipeline.serving.endpoint import Endpoint
@@ -31,6 +33,8 @@ PROMPTS = (
 TOKENS = 16
 MIN_EQUAL = 7
 """Of the eight answers."""
+ROUNDS = 3
+"""How often an address is asked behind which a load balancer may choose among servers."""
 TIMEOUT_S = 60.0
 """For one answer, of a server that may be busy."""
 
@@ -58,20 +62,31 @@ def fingerprint_of_files(model: ModelRef, sample: Sampler) -> Fingerprint:
     return tuple(answer.text for (answer,) in rows)
 
 
-def answer_over_http(endpoint: Endpoint, name: str, timeout_s: float = TIMEOUT_S) -> AnswerPrompt:
-    """Asks a server for the model `name` (`<model>@<digest12>`).
+def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:
+    """What a server answers for the model `name`, all over one connection: where connections are balanced, one server
+    gives all answers. Raises as the answers of `answer_over_http`."""
+    import httpx2
+
+    with httpx2.Client(trust_env=False) as client:
+        return fingerprint(answer_over_http(endpoint, name, client=client))
+
+
+def answer_over_http(endpoint: Endpoint, name: str, timeout_s: float = TIMEOUT_S, client: Any = None) -> AnswerPrompt:
+    """Asks a server for the model `name` (`<model>@<digest12>`). `client`: whose connection is used; None: a new one
+    for each answer.
 
     The answer raises OSError when there is none and ValueError when it is refused or says that it is of another model.
     """
     import httpx2
 
+    post: Any = client.post if client is not None else partial(httpx2.post, trust_env=False)
     headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     url = f"{endpoint.url.rstrip('/')}/chat/completions"
 
     def answer(messages: Messages) -> str:
         asked = {"model": name, "messages": messages, "temperature": 0, "max_tokens": TOKENS, "seed": 0}
         try:
-            reply = httpx2.post(url, json=asked, headers=headers, timeout=timeout_s, trust_env=False)
+            reply = post(url, json=asked, headers=headers, timeout=timeout_s)
         except httpx2.TransportError as error:
             raise ConnectionError(f"{endpoint.url} does not answer ({error or type(error).__name__})") from error
         if reply.status_code >= 500 or reply.status_code in (408, 429):
@@ -132,13 +147,35 @@ def identified(served: Sequence[str], models: Sequence[Prints]) -> str:
     return nearest[0]
 
 
-def identify_slot(endpoint: Endpoint, model_name: str, digest: str, models: Mapping[str, Sequence[str]]) -> str:
-    """The digest that a slot really serves, which was given `digest`. `models`: answers by digest.
+def identify_slot(
+    endpoint: Endpoint, model_name: str, digest: str, models: Mapping[str, Sequence[str]], rounds: int = 1
+) -> str:
+    """The digest that a slot really serves, which was given `digest`. `models`: answers by digest. `rounds`: 1 for one
+    server, ROUNDS for an address behind which there may be several.
 
-    Raises ValueError saying why it is none of them, OSError when it does not answer.
+    Raises ValueError saying why it is none of them, or more than one, OSError when it does not answer.
     """
-    served = fingerprint(answer_over_http(endpoint, served_name(model_name, digest)))
-    return identified(served, [Prints(each, answers) for each, answers in models.items()])
+    name = served_name(model_name, digest)
+    asked = [fingerprint_over_http(endpoint, name) for _ in range(rounds)]
+    return identified_rounds(asked, [Prints(each, answers) for each, answers in models.items()])
+
+
+def identified_rounds(asked: Sequence[Fingerprint], models: Sequence[Prints]) -> str:
+    """The digest of the one model that gave the answers of every round. Raises ValueError as `identified`, and where
+    rounds are of different models, or answers change between them more than one model's do."""
+    seen = sorted({identified(each, models) for each in asked})
+    if len(seen) > 1:
+        raise ValueError(
+            f"The answers of {len(asked)} rounds are those of {' and '.join(each[:HEAD] for each in seen)}: the "
+            "servers behind this address hold different models. Load one model on all of them."
+        )
+    steady = tuple(answers[0] if len(set(answers)) == 1 else "\0".join(answers) for answers in zip(*asked, strict=True))
+    if _equal(steady, dict(models)[seen[0]]) < MIN_EQUAL:
+        raise ValueError(
+            f"The answers for {seen[0][:HEAD]} change between {len(asked)} rounds: the servers behind this address may "
+            "hold different models. Load one model on all of them."
+        )
+    return seen[0]
 
 
 def _equal(served: Sequence[str], other: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ the gates did not admit: requests that failed, and users who gave no consent, ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from pipeline.rewards.verifiers.outcome import Outcome
 from pipeline.rollout.aa import ServedRequest
 from pipeline.rollout.evidence import UnitCounts
 
+HOUR_S = 3_600.0
 WEEK_S = 7 * 86_400.0
 LOOKS = 168
 """That a week is cut into: one an hour."""
@@ -61,6 +63,12 @@ def units_of(requests: Iterable[ServedRequest]) -> list[UnitCounts]:
 def days_of(requests: Sequence[ServedRequest]) -> float:
     """Days that the requests cover, one at the least."""
     return max(1.0, (max(each.at for each in requests) - min(each.at for each in requests)) / 86_400)
+
+
+def busiest_per_s(requests: Iterable[ServedRequest]) -> float:
+    """Requests a second of the busiest hour of the clock; 0 without requests."""
+    hours = Counter(int(each.at // HOUR_S) for each in requests)
+    return max(hours.values(), default=0) / HOUR_S
 
 
 def _grade(row: Mapping[str, Any]) -> Literal["right", "wrong", "none"]:

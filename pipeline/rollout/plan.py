@@ -2,7 +2,8 @@
 
 Clustering costs more the more often the same users come back, so a stage that lasts longer is not always surer: the
 plan says how probably an equal canary passes. Where a stage takes too long it names a larger weight or a shadow, never
-fewer answers. Refuses to decide.
+fewer answers. It also says how many servers each weight takes, by what one carries and what carries production now.
+Refuses to decide.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from pipeline.rollout.advance import LEVEL_Z, sample_size, wanted_pairs, wanted_requests
 from pipeline.rollout.evidence import Basis, LiveEvidence, UnitCounts
 from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.servers import percent_of, servers_for
 from pipeline.rollout.shares import MIN_USERS
 from pipeline.storage import Record
 
@@ -40,6 +42,8 @@ class Traffic(Record):
     """Correlation of two answers to the same user, being right."""
     concentration: float
     """Chance that two requests are of the same user: 1 / users where all ask alike."""
+    busiest_per_s: float = 0.0
+    """Requests a second of the busiest hour; 0: not known."""
 
 
 class StagePlan(Record):
@@ -57,6 +61,8 @@ class StagePlan(Record):
     """Until the stage can end: its dwell, or its sample where that takes longer."""
     power: float | None
     """Chance that an equal canary passes; None where quality is not judged."""
+    servers: int | None = None
+    """Of the canary's slot that the weight takes; None where neither the champion's nor what one carries is known."""
     hints: tuple[str, ...] = ()
 
 
@@ -71,17 +77,24 @@ class RolloutPlan(Record):
 
     def lines(self) -> list[str]:
         """For a person."""
-        lines = ["weight  graded answers    requests    users      days  an equal canary passes"]
+        lines = ["weight  graded answers    requests    users      days  servers  an equal canary passes"]
         for stage in self.stages:
             passes = "not judged" if stage.power is None else f"{stage.power:.0%}"
             graded = f"{stage.graded:,}" if stage.graded else "none"
             seen = f"{stage.requests:>10,.0f}  {stage.users:>7,.0f}  {stage.days:>8,.1f}"
-            lines.append(f"{stage.weight:>5}%  {graded:>14}  {seen}  {passes}")
+            servers = "?" if stage.servers is None else f"{stage.servers}"
+            lines.append(f"{stage.weight:>5}%  {graded:>14}  {seen}  {servers:>7}  {passes}")
             lines += [f"        {hint}" for hint in stage.hints]
-        return [*lines, f"in all {self.days:,.1f} days"]
+        lines.append(f"in all {self.days:,.1f} days")
+        if any(stage.servers is None for stage in self.stages):
+            lines.append(
+                "servers: as many of the champion's as the weight says, the last stage all; set "
+                "rollout.requests_per_server, or let the router answer, for a number."
+            )
+        return lines
 
 
-def traffic_of(units: Iterable[UnitCounts], days: float) -> Traffic:
+def traffic_of(units: Iterable[UnitCounts], days: float, busiest_per_s: float = 0.0) -> Traffic:
     """What these users did, one entry each, in so many days. Raises ValueError without requests."""
     rows = np.array([(u.requests, u.graded, u.correct) for u in units if u.requests > 0], dtype=np.float64).reshape(
         -1, 3
@@ -101,16 +114,28 @@ def traffic_of(units: Iterable[UnitCounts], days: float) -> Traffic:
         quality=float(quality),
         icc=float(min(1.0, max(0.0, residual / repeats))) if repeats > 0 else 0.0,
         concentration=float(again),
+        busiest_per_s=busiest_per_s,
     )
 
 
-def plan(policy: RolloutPolicy, traffic: Traffic, max_stage_s: float) -> RolloutPlan:
-    """The stages of a rollout by this policy. `max_stage_s`: seconds that a stage should take at most."""
+def plan(policy: RolloutPolicy, traffic: Traffic, max_stage_s: float, champion_servers: int = 0) -> RolloutPlan:
+    """The stages of a rollout by this policy. `max_stage_s`: seconds that a stage should take at most.
+    `champion_servers`: those that carry production now; 0 where that is not known."""
     stages = (
-        _stage(policy, traffic, policy.weight_at(number), dwell, max_stage_s)
+        _stage(policy, traffic, policy.weight_at(number), dwell, max_stage_s).model_copy(
+            update={"servers": _servers(policy, traffic, policy.weight_at(number), champion_servers)}
+        )
         for number, dwell in enumerate(policy.dwell_s)
     )
     return RolloutPlan(stages=tuple(stages))
+
+
+def _servers(policy: RolloutPolicy, traffic: Traffic, weight: int, champion_servers: int) -> int | None:
+    by_load = policy.requests_per_server is not None and traffic.busiest_per_s > 0
+    if not champion_servers and not by_load:
+        return None
+    percent = percent_of(policy, weight)
+    return servers_for(percent, champion_servers, traffic.busiest_per_s, policy.requests_per_server)
 
 
 def _stage(policy: RolloutPolicy, traffic: Traffic, weight: int, dwell_s: float, max_stage_s: float) -> StagePlan:
@@ -125,7 +150,7 @@ def _stage(policy: RolloutPolicy, traffic: Traffic, weight: int, dwell_s: float,
         users=users,
         days=max(days, dwell_s / DAY_S),
         power=power,
-        hints=tuple(_hints(policy, traffic, weight, users, days, power, max_stage_s)),
+        hints=(*_hints(policy, traffic, weight, users, days, power, max_stage_s), *_held(policy, days, dwell_s)),
     )
 
 
@@ -192,6 +217,12 @@ def _hints(
         rate = _power(policy, traffic, other, _graded(policy, traffic, other))
         at = f" With {where} {rate:.0%}." if smaller < LARGER else ""
         yield f"an equal canary passes {power:.0%} of the time, because {why}.{at}"
+
+
+def _held(policy: RolloutPolicy, days: float, dwell_s: float) -> Iterable[str]:
+    if policy.max_wait_s is not None and days * DAY_S > dwell_s + policy.max_wait_s:
+        after = (dwell_s + policy.max_wait_s) / DAY_S
+        yield f"held after {after:,.1f} days without its sample (rollout.max_wait_s): a person resumes or aborts it."
 
 
 def _shadow(policy: RolloutPolicy, traffic: Traffic) -> list[str]:

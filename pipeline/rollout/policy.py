@@ -44,6 +44,10 @@ class RolloutPolicy(Record):
     """Longest time that one look adds to a dwell."""
     lease_s: float = 3_600.0
     keep_warm_s: float = 0.0
+    requests_per_server: float | None = None
+    """Requests a second that one server of a slot carries; None: not known."""
+    max_wait_s: float | None = None
+    """How long a stage may lack its sample once its dwell is over; None: for ever."""
 
     def weight_at(self, stage: int) -> int:
         """Percent on the canary: the last weight leaves the holdback with the champion."""
@@ -89,4 +93,6 @@ def policy_of(section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool
         max_look_s=section.max_look_s or 2 * section.look_every_s,
         lease_s=section.lease_s,
         keep_warm_s=section.keep_warm_s,
+        requests_per_server=section.requests_per_server,
+        max_wait_s=section.max_wait_s,
     )

@@ -1,8 +1,8 @@
 """Traffic, registry, audit log and people follow the record, whoever wrote its last event.
 
 Level-triggered: all is derived from the log as it is now, so a process may die anywhere and the next one goes on.
-Traffic first. Owns two guards: no weight rises onto a slot that does not serve that model, and a weight that a person
-lowered is not raised again. Refuses to decide.
+Traffic first. Owns three guards: no weight rises onto a slot that does not serve that model, nor onto one with too few
+servers, and a weight that a person lowered is not raised again. Refuses to decide.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import NamedTuple
 from pipeline import audit
 from pipeline.rollout.fold import fold
 from pipeline.rollout.ports import RolloutPorts, Tick
-from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, read_events
+from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
 from pipeline.rollout.router import Split, TrafficSplit, Unsettled
+from pipeline.rollout.servers import too_few
 from pipeline.rollout.tallies import drop_tallies
 from pipeline.storage import ModelRef, Store
 
@@ -61,6 +62,7 @@ def wanted_split(state: RolloutState, now: float) -> Split:
         shadow_share=shadow,
         warm=proposal.champion if now < state.warm_until else None,
         expires_at=now + proposal.policy.lease_s if weight or shadow else None,
+        lease_s=proposal.policy.lease_s if weight or shadow else None,
     )
 
 
@@ -73,6 +75,8 @@ class SlotState(NamedTuple):
     """No server answers there."""
     wrong: bool = False
     """It serves another model."""
+    servers: int = 0
+    """Of the model, as far as they answer."""
 
 
 def slot_of(split: TrafficSplit, model: ModelRef) -> SlotState:
@@ -85,7 +89,23 @@ def slot_of(split: TrafficSplit, model: ModelRef) -> SlotState:
         return SlotState(f"no server answers for {short}{why}", down=True)
     if slot.served_digest != model.digest:
         return SlotState(f"the slot of {short} serves {slot.served_digest[:12]}{why}. Load {short} there", wrong=True)
-    return SlotState(f"the slot of {short} is not ready{why}" if slot.reason else "")
+    return SlotState(f"the slot of {short} is not ready{why}" if slot.reason else "", servers=slot.replicas)
+
+
+def too_few_servers(split: TrafficSplit, proposal: Proposal, weight: int, busiest_per_s: float) -> str:
+    """Why the candidate's slot has too few servers for a weight, in percent, or "". Asks both slots; one that cannot be
+    asked counts for nothing."""
+    canary, champion = (slot_of(split, model) for model in (proposal.version.model, proposal.champion))
+    reason = too_few(proposal.policy, weight, canary.servers, champion.servers, busiest_per_s)
+    return f"the slot of {proposal.version.model.digest[:12]} has {reason}" if reason else ""
+
+
+def _not_for(router: TrafficSplit, state: RolloutState, wanted: Split) -> str:
+    """Why the canary's slot is not to get the weight that is asked for, or ""."""
+    assert state.proposal is not None and wanted.canary is not None, "a weight is somebody's"
+    return slot_of(router, wanted.canary).reason or too_few_servers(
+        router, state.proposal, wanted.canary_weight, state.evidence.busiest_per_s
+    )
 
 
 def _loaded(state: RolloutState) -> bool:
@@ -108,7 +128,7 @@ def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None
     weight_now = read.canary_weight if isinstance(read, Split) and read.rollout == wanted.rollout else 0
     if lowered_by_hand(read, state, wanted):
         return
-    reason = slot_of(router, wanted.canary).reason if wanted.canary and wanted.canary_weight > weight_now else ""
+    reason = _not_for(router, state, wanted) if wanted.canary_weight > weight_now else ""
     if reason:  # asked for without more requests, so that its slot loads it; what it waits for is still to be asked for
         waiting = {"epoch": state.turn - 1, "canary_weight": weight_now, "champion_weight": 100 - weight_now}
         wanted = wanted.model_copy(update=waiting)

@@ -119,11 +119,11 @@ def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:
 def _messages(traces: Sequence[Trace]) -> pa.ListArray:
     nested = [trace.messages for trace in traces]
     flat = list(chain.from_iterable(nested))
-    parts = [
-        pa.array([m["role"] for m in flat], pa.string()),
-        pa.array([m["content"] for m in flat], pa.string()),
-        *(pa.array([m.get(field) for m in flat], pa.string()) for field in ("tool_calls", "tool_call_id", "name")),
-    ]
+    parts = [pa.array([m["role"] for m in flat], pa.string()), pa.array([m["content"] for m in flat], pa.string())]
+    if max(map(len, flat), default=0) <= len(parts):  # role and content alone: the usual case
+        parts += [pa.nulls(len(flat), pa.string())] * (len(MESSAGE) - len(parts))
+    else:
+        parts += [pa.array([m.get(field.name) for m in flat], pa.string()) for field in list(MESSAGE)[len(parts) :]]
     return pa.ListArray.from_arrays(_offsets(nested), pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
 
 

@@ -24,6 +24,7 @@ from pipeline.traces import attributes, feedback
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.gates import GateRules, check
+from pipeline.traces.memory import reused
 from pipeline.traces.near_duplicates import band_keys
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
@@ -80,7 +81,8 @@ def govern_part(task: GovernTask) -> GovernedPart:
     rules = GateRules(task.settings, task.now, task.erased)
     explain = partial(_seen, task.settings)
     rows, passed, whole = 0, 0, True
-    with StagedDays(Path(task.folder), task.place, task.named_day, task.only) as days, _without_collector():
+    staged = StagedDays(Path(task.folder), task.place, task.named_day, task.only)
+    with reused(), staged as days, _without_collector():
         for block in source.rows(task.part, digest):
             if attached is not None:
                 attached.join(block.traces)
@@ -93,7 +95,6 @@ def govern_part(task: GovernTask) -> GovernedPart:
             passed += reasons.count(None)
             whole = whole and _whole(block)
         days.prove_empty()
-    pa.default_memory_pool().release_unused()  # the next task may be the judge, which has a budget of its own
     return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole)
 
 

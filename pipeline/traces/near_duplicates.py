@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def band_keys(texts: Sequence[str] | pa.Array) -> pa.FixedSizeListArray:
     flat, offsets = _shingles(pa.array(texts, pa.string()))
     sketch: Any = rensa
     matrix = sketch.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, SLOTS, SEED)
-    slots = np.array(matrix.to_rows(), np.uint32).reshape(len(texts), SLOTS)
+    values = chain.from_iterable(matrix.to_rows())
+    slots = np.fromiter(values, np.uint32, len(texts) * SLOTS).reshape(-1, SLOTS)
     bands = _mixed(list(np.moveaxis(slots.astype(np.uint64).reshape(-1, BANDS, SLOTS // BANDS), 2, 0)))
     bands ^= np.arange(BANDS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # a band meets only its own kind
     signature = np.ascontiguousarray(slots.astype(np.uint8)).view("<u8")
@@ -53,11 +55,14 @@ def _shingles(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     starts = np.concatenate([[0], np.cumsum(counts)])
     shingles = np.maximum(counts - WORDS + 1, 1)
     offsets = np.concatenate([[0], np.cumsum(shingles)])
-    first = np.repeat(starts[:-1] - offsets[:-1], shingles) + np.arange(offsets[-1])
-    last = np.repeat(starts[1:], shingles)
     padded = np.append(hashes, np.zeros(WORDS, np.uint64))
-    window = [np.where(first + place < last, padded[first + place], np.uint64(0)) for place in range(WORDS)]
-    return _mixed(window), offsets.astype(np.uint64)
+    whole = _mixed([padded[place : place + len(hashes)] for place in range(WORDS)])
+    flat = np.append(whole, np.uint64(0))[np.repeat(starts[:-1] - offsets[:-1], shingles) + np.arange(offsets[-1])]
+    short = np.flatnonzero(counts < WORDS)  # their one shingle ends with the text and not in the next one
+    places = starts[short, None] + np.arange(WORDS)
+    words = np.where(places < starts[short + 1, None], padded[places], np.uint64(0))
+    flat[offsets[short]] = _mixed(list(words.T))
+    return flat, offsets.astype(np.uint64)
 
 
 def _hash(word: str) -> int:

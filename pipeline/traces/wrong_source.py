@@ -30,6 +30,8 @@ REASONS = 4
 LINES = 5
 """Lines of a file that are looked at for its kind."""
 LONGEST_KEY = 40
+NO_FILES = ("postgres_table", "langfuse_api", "mlflow", "plugin")
+"""Kinds of sources whose parts are no files that could be looked into."""
 # Keys of a row, or of a file that is one value, by which a kind is known; the first that fits.
 KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("otel", ("resourceSpans",)),
@@ -72,7 +74,7 @@ def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], set
 def likely_kind(address: Address, parts: Sequence[SourcePart]) -> str:
     """The `traces.source.kind` that reads the first of these files, by its keys; empty where none is known to."""
     calls = [part for part in parts if part.holds == "calls"]
-    if not calls or address.section.kind == "langfuse_postgres":
+    if not calls or address.section.kind in NO_FILES:
         return ""
     try:
         head = next(Files(address.uri).chunks(calls[0], hashlib.sha256()), b"")

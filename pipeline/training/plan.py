@@ -19,7 +19,7 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import DatasetRef, ModelRef, Record, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
-from pipeline.training.schedule import Metadata, checkable, held_out_rows, schedule
+from pipeline.training.schedule import Metadata, Recorded, checkable, held_out_rows, schedule
 from pipeline.training.scoring import FreshScorers, scorers_of
 
 
@@ -99,13 +99,15 @@ def plan_training(
     expected: Mapping[MethodName, MethodCost],
     governed: Callable[[], Collection[tuple[str, str]]],
     metadata: Metadata = lambda trace_ids: {},
+    recorded: Recorded = lambda prompts, agreed: {},
 ) -> TrainingPlan:
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
 
     `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
     observation_id) of the rows that may be trained on now: the plan may be made long after the dataset. `metadata`: of
-    the traces behind its prompts, for the user's own reward function. Raises ValueError when nobody behind the dataset
-    agrees any more, and for a limit on KL that nothing would measure.
+    the traces behind its prompts, for the user's own reward function. `recorded`: what tools returned in the traces,
+    for `training.tools`. Raises ValueError when nobody behind the dataset agrees any more, for a limit on KL that
+    nothing would measure, and for tools that cannot be replayed.
     """
 
     store, iteration, recipe = context.store, context.iteration, context.recipe
@@ -117,7 +119,8 @@ def plan_training(
         if decision.method != "none":
             method = training.method(decision.method)
             agreed = frozenset(trace for trace, _ in governed())
-            data, dropped = schedule(context, dataset, method, agreed, metadata)
+            _refuse_unreplayable(method, training)
+            data, dropped = schedule(context, dataset, method, agreed, metadata, recorded)
             on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
             scorers = scorers_of(context, on_scores)
             held_out = held_out_rows(context, dataset, method, agreed, metadata, on_scores)
@@ -183,6 +186,19 @@ def _refuse_unwatched(method: AnyMethod, training: Training, held_out: DatasetRe
         lacks = "is measured against the base model, which a training of all weights does not keep: set training.lora"
     if lacks:
         raise ValueError(f"training.{method.kind}.kl_stop {limit:g} {lacks}, or set kl_stop to null.")
+
+
+def _refuse_unreplayable(method: AnyMethod, training: Training) -> None:
+    """Raise ValueError where results are to be replayed to completions that another engine draws."""
+    if training.tools is None or method.drawn_by is None:
+        return
+    if training.engine != "trl":
+        raise ValueError("training.tools is replayed by TRL alone: set training.engine trl, or training.tools to null.")
+    if method.drawn_by != "transformers":
+        raise ValueError(
+            f"training.tools is replayed to completions that transformers draws, and training.{method.kind}.generation "
+            f"is {method.drawn_by}. Set it to transformers, or training.tools to null."
+        )
 
 
 def _placed(

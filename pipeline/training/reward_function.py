@@ -22,6 +22,7 @@ from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grader, VerifierTask
 from pipeline.training.fresh_scores import FreshAnswer, FreshScores
+from pipeline.training.schedule import metadata_behind
 from pipeline.training.texts import completion_statistics
 
 Messages = list[dict[str, str]]
@@ -68,11 +69,18 @@ class RewardFunction:
         """The rewards of the last batch that was asked for."""
 
     def rewards(
-        self, completions: Sequence[str], rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]] = ()
+        self,
+        completions: Sequence[str],
+        rows: Sequence[Mapping[str, Any]],
+        ids: Sequence[Sequence[int]] = (),
+        turns: Sequence[Sequence[Mapping[str, Any]]] = (),
     ) -> list[float | None]:
-        """Of one completion for each row of the plan, with its token ids; None where the check could not tell."""
+        """Of one completion for each row of the plan, with its token ids; None where the check could not tell.
+
+        `turns`: between each prompt and its completion, as tools' calls and results.
+        """
         references, kinds, prompts = ([row[name] for row in rows] for name in ("reference", "verifier", "prompt"))
-        fresh = self._completions(completions, references, kinds, prompts, ids)
+        fresh = self._completions(completions, references, kinds, _continued(prompts, turns), ids)
         return [reward.final_reward for reward in self.score(fresh)]
 
     def score(self, completions: Sequence[FreshCompletion]) -> list[Reward]:
@@ -91,7 +99,9 @@ class RewardFunction:
         grades, others = self._check(checks), [dict[str, Finding]() for _ in checks]
         if self._custom is not None:
             tasks = [
-                CustomTask(fresh.prompt, check.completion, check.reference, self._metadata.get(fresh.prompt, "{}"))
+                CustomTask(
+                    fresh.prompt, check.completion, check.reference, metadata_behind(fresh.prompt, self._metadata)
+                )
                 for fresh, check in completions
             ]
             others = [{"custom": score.finding} for score in self._custom(tasks)]
@@ -137,17 +147,31 @@ class RewardFunction:
         prompts: Sequence[Messages] = (),
         completion_ids: Sequence[Sequence[int]] = (),
         log_metric: Callable[[str, float], None] | None = None,
+        turns: Sequence[Messages] = (),
+        text: Sequence[str] = (),
         **_: Any,
     ) -> list[float | None]:
-        texts = [messages[-1]["content"] for messages in completions]
-        rewards = self.score(self._completions(texts, reference, verifier, prompts, completion_ids))
+        """`turns`, `text`: of completions that are episodes, the turns before the last answer, and that answer."""
+        texts = list(text) or [messages[-1]["content"] for messages in completions]
+        asked_for = _continued(prompts, turns)
+        rewards = self.score(self._completions(texts, reference, verifier, asked_for, completion_ids))
         self._known = {}
         if log_metric is not None:
             asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
-            for name, value in {**reward_statistics(rewards), **completion_statistics(texts, asked)}.items():
+            statistics = {**reward_statistics(rewards), **completion_statistics(texts, asked)}
+            if turns:
+                statistics["tools/call_turns"] = fmean(len([t for t in more if t["role"] != "tool"]) for more in turns)
+            for name, value in statistics.items():
                 log_metric(name, value)
         self.last = [reward.final_reward for reward in rewards]
         return self.last
+
+
+def _continued(prompts: Sequence[Messages], turns: Sequence[Sequence[Mapping[str, Any]]]) -> list[Messages]:
+    """The conversations that completions answer: each prompt and the turns after it."""
+    if not turns:
+        return list(prompts)
+    return [[*prompt, *map(dict, more)] for prompt, more in zip(prompts, turns, strict=True)]
 
 
 def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:

@@ -26,6 +26,8 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.rates import Clock
 from pipeline.training.reward_function import RewardFunction
+from pipeline.training.schedule import recorded_by_prompt
+from pipeline.training.tool_replay import ToolReplay
 
 
 class PlanSetup:
@@ -116,6 +118,14 @@ class PlanSetup:
         """The plan's digest tells this training from others that may feed the same vLLM."""
         return TrlFreshness(trainer, self.plan.digest(), log=emit)
 
+    def rollout(self) -> ToolReplay | None:
+        tools, method = self.plan.training.tools, self.plan.trained_by()
+        if tools is None or self.plan.data is None or method.completion_tokens is None:
+            return None
+        recorded = recorded_by_prompt(self.plan.data)
+        tokenizer = load_tokenizer(self.plan)
+        return ToolReplay(tools, recorded, tokenizer, self.stop_ids(), method.completion_tokens)
+
     def check_prompts(self) -> None:
         """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
         longer than the model's context."""
@@ -123,7 +133,8 @@ class PlanSetup:
         self._check_template(self.plan.data)
         completion_tokens = self.plan.trained_by().completion_tokens
         if completion_tokens is not None:
-            self._check_context(self.plan.data, completion_tokens)
+            tools = self.plan.training.tools
+            self._check_context(self.plan.data, max(completion_tokens, tools.max_tokens if tools else 0))
         if self.plan.held_out is not None:
             self._check_context(self.plan.held_out, self.plan.training.validation.max_completion_tokens)
 
@@ -155,8 +166,9 @@ class PlanSetup:
         longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
         if longest + completion_tokens > context:
             raise ValueError(
-                f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together "
-                f"more than the model's context of {context}. Lower max_completion_tokens or leave long prompts out."
+                f"The longest prompt has {longest} tokens and max_completion_tokens (with tools: tools.max_tokens) is "
+                f"{completion_tokens}: together more than the model's context of {context}. Lower it or leave long "
+                "prompts out."
             )
 
 

@@ -34,7 +34,7 @@ def test_a_recipe_that_does_not_resolve_is_the_only_fault(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("override", "variable"),
     [
-        ("traces.source={kind: langfuse_postgres}", "TRACES_DATABASE_URL"),
+        ("traces.source={kind: postgres_table}", "TRACES_DATABASE_URL"),
         ("traces.lake.catalogue=rest", "LAKE_CATALOGUE_URI"),
         ("rewards.judge={model: a-judge, digest: d}", "JUDGE_URL"),
         ("rewards.rag={model: a-judge}", "RAG_URL"),

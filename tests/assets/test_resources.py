@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from assets.environment import environment
 from assets.outcome import IterationOutcome
 from assets.records import RECORDS, REPORT
 from assets.resources import Deployment, deployment
@@ -73,10 +74,43 @@ def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkey
 
 
 def test_a_database_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    overrides = [f"data_root={tmp_path}", "traces.source={kind: langfuse_postgres}"]
+    overrides = [f"data_root={tmp_path}", "traces.source={kind: postgres_table}"]
     settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
     monkeypatch.delenv("TRACES_DATABASE_URL", raising=False)
     with pytest.raises(ValueError, match="set TRACES_DATABASE_URL"):
         settings.source_uri()
     monkeypatch.setenv("TRACES_DATABASE_URL", "postgresql://host/traces")
     assert settings.source_uri() == "postgresql://host/traces"
+
+
+def test_langfuse_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "traces.source={kind: langfuse_api, since: 2026-01-05}"
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}", source])
+    for name in ("LANGFUSE_BASE_URL", "LANGFUSE_HOST", "LANGFUSE_SECRET_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
+    with pytest.raises(ValueError, match="set LANGFUSE_BASE_URL, LANGFUSE_SECRET_KEY"):
+        settings.source_uri()
+    monkeypatch.setenv("LANGFUSE_SECRET_KEY", "a/secret@")
+    monkeypatch.setenv("LANGFUSE_HOST", "https://old/")
+    assert settings.source_uri() == "https://pk:a%2Fsecret%40@old"
+    monkeypatch.setenv("LANGFUSE_BASE_URL", "https://eu.example:3000/langfuse")
+    assert settings.source_uri() == "https://pk:a%2Fsecret%40@eu.example:3000/langfuse"
+    assert "secret" not in repr(environment())
+    for wrong in ("eu.example", "ftp://eu.example", "https://u:p@eu.example"):
+        monkeypatch.setenv("LANGFUSE_BASE_URL", wrong)
+        with pytest.raises(ValueError, match=r"LANGFUSE_BASE_URL is no address of a server\. Write https://cloud"):
+            settings.source_uri()
+
+
+def test_an_mlflow_server_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "traces.source={kind: mlflow, experiments: [desk], since: 2026-01-05}"
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}", source])
+    for name in ("MLFLOW_TRACES_URI", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="set MLFLOW_TRACES_URI to its tracking server"):
+        settings.source_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://registry:5000")
+    assert settings.source_uri() == "http://registry:5000"
+    monkeypatch.setenv("MLFLOW_TRACES_URI", "http://traces:5000")
+    assert settings.source_uri() == "http://traces:5000"

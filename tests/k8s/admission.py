@@ -1,12 +1,14 @@
 """Where the cluster of an overlay would put a gang: Kueue's choice of a flavour, and Karpenter's pools for the pods.
 
-As the controllers decide, on the manifests alone: no capacity, no other gang. Kueue compares selectors over the label
-keys of all flavours of the queue (its flavorassigner), takes the first that fits and adds its labels to the pods.
+On the manifests alone, but for the gangs that hold quota already. Kueue's choice is made by the arithmetic of the
+tests' cluster (cluster/flavors.py): there is one rule of it in the tests.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ from k8s.gang import Gang, example
 from k8s.render import primary
 from pipeline.recipe import Kubernetes, Recipe, load
 
+from .cluster.flavors import Usage, add, assign
 from .manifests import Object, of_kind, overlay
 
 ROOT = Path(__file__).parents[2]
-UNITS = {"": 1.0, "m": 1e-3, "G": 1e9, "Mi": 2.0**20, "Gi": 2.0**30}
 
 
 def recipe_of(name: str) -> Recipe:
@@ -74,41 +76,28 @@ def tolerated(taint: Object, pod: Object) -> bool:
     )
 
 
-def quantity(text: str | int) -> float:
-    """Kubernetes' quantities, as far as the manifests use them."""
-    number = str(text).rstrip("mGMi")
-    return float(number) * UNITS[str(text)[len(number) :]]
+def admit(objects: Sequence[Object], gangs: Sequence[Gang]) -> list[dict[str, str]]:
+    """The flavours by resource that each gang in turn is charged to, beside those before it; of a RayJob its head's.
+    Raises LookupError with Kueue's words for the first that would wait."""
+    (queue,) = of_kind(objects, "ClusterQueue")
+    flavors = {flavor["metadata"]["name"]: flavor for flavor in of_kind(objects, "ResourceFlavor")}
+    used: Usage = defaultdict(Decimal)
+    charged: list[dict[str, str]] = []
+    for gang in gangs:
+        sets = [{"name": f"{i}", "count": n, "template": {"spec": pod}} for i, (pod, n) in enumerate(pod_sets(gang))]
+        assignments, problem = assign(queue, flavors, used, sets)
+        if problem:
+            raise LookupError(problem)
+        add(used, {"clusterQueue": queue["metadata"]["name"], "podSetAssignments": assignments})
+        charged.append(assignments[0]["flavors"])
+    return charged
 
 
 def flavor_of(objects: Sequence[Object], gang: Gang) -> Object:
     """The flavour that Kueue takes for the gang. Raises LookupError when it would wait for ever."""
-    (queue,) = of_kind(objects, "ClusterQueue")
-    (group,) = queue["spec"]["resourceGroups"]
-    flavors = {flavor["metadata"]["name"]: flavor for flavor in of_kind(objects, "ResourceFlavor")}
-    keys = {key for flavor in flavors.values() for key in flavor["spec"].get("nodeLabels", {})}
-    sets = pod_sets(gang)
-    asked = {"pods": float(sum(count for _, count in sets))}
-    for pod, count in sets:
-        for resource, amount in pod["containers"][0]["resources"]["requests"].items():
-            asked[resource] = asked.get(resource, 0.0) + count * quantity(amount)
-    for quotas in group["flavors"]:
-        spec = flavors[quotas["name"]]["spec"]
-        quota = {resource["name"]: quantity(resource["nominalQuota"]) for resource in quotas["resources"]}
-        if all(_fits(pod, spec, keys) for pod, _ in sets) and all(asked[key] <= quota.get(key, -1) for key in asked):
-            return flavors[quotas["name"]]
-    raise LookupError(f"{gang.name} asks for {asked}: no flavour takes it")
-
-
-def _fits(pod: Object, flavor: Object, keys: set[str]) -> bool:
-    node = flavor.get("nodeLabels", {})
-    wanted = {key: value for key, value in pod.get("nodeSelector", {}).items() if key in keys}
-    nodes = pod.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    absent = {e["key"] for term in nodes.get("nodeSelectorTerms", ()) for e in term["matchExpressions"]}
-    return (
-        all(node.get(key) == value for key, value in wanted.items())
-        and not absent & set(node)
-        and all(tolerated(taint, pod) for taint in flavor.get("nodeTaints", ()))
-    )
+    (charged,) = admit(objects, [gang])
+    (name,) = set(charged.values())
+    return next(flavor for flavor in of_kind(objects, "ResourceFlavor") if flavor["metadata"]["name"] == name)
 
 
 def pools_for(objects: Sequence[Object], pod: Object, more: dict[str, str]) -> list[Object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,10 @@ def slot(name: str, model: ModelRef | None, replicas: int = 1) -> list[dict[str,
     ]
 
 
+def url_host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
 @dataclass
 class SlottedCluster:
     """What a test reads and moves. `serves`: digest by slot, what a fingerprint would tell; an error is raised."""
@@ -67,7 +71,8 @@ class SlottedCluster:
     server: Server
     folder: Path
     serves: dict[str, str | Exception] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    """Root URL and rounds of each fingerprint."""
     shipped: Sequence[dict[str, Any]] = ()
     """Objects of the manifests in place of slots that hold A and B."""
 
@@ -154,9 +159,29 @@ class SlottedCluster:
     def location(self, model: ModelRef) -> str:
         return f"s3://models/{model.digest}"
 
-    def _identify(self, url: str) -> str:
-        self.asked.append(url)
-        served = self.serves[url.removeprefix("http://").partition(".")[0]]
+    def list_pods(self, name: str, pods: Mapping[str, str | Exception], ready: bool = True, slices: int = 1) -> None:
+        """What the controller of EndpointSlices says of a slot's pods: by address, with what each serves."""
+        rows = [
+            {"addresses": [address], "conditions": {"ready": ready}, "targetRef": {"kind": "Pod", "name": f"pod-{n}"}}
+            for n, address in enumerate(pods)
+        ]
+        self.serves |= {url_host(address): served for address, served in pods.items()}
+        for place in range(slices):
+            labels = {"kubernetes.io/service-name": name}
+            obj = {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": f"{name}-{place}", "namespace": self.space, "labels": labels},
+                "addressType": "IPv4",
+                "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}],
+                "endpoints": rows[place::slices],
+            }
+            self.server.storage.create("EndpointSlice", self.space, obj)
+
+    def _identify(self, url: str, rounds: int) -> str:
+        self.asked.append((url, rounds))
+        host = url.removeprefix("http://").partition("/")[0].rpartition(":")[0]
+        served = self.serves[host if host in self.serves else host.partition(".")[0]]
         if isinstance(served, Exception):
             raise served
         return served

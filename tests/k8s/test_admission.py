@@ -1,40 +1,62 @@
 """What the manifests promise a gang of the overlay's recipe: a flavour, nodes, the volume, operators set up for it."""
 
 import copy
+import itertools
+from collections.abc import Sequence
 
 import pytest
 import yaml
 
+from k8s.lint import lint_objects
+from k8s.lint.charges import charges
+from k8s.lint.manifests import Manifests
+from k8s.render import render
 from k8s.render.pod import USER, labels
 from pipeline.recipe import Kubernetes
 
-from .admission import flavor_of, gang_of, pod_sets, pools_for, recipe_of, tolerated
-from .manifests import MANIFESTS, of_kind, overlay, pods, training_pools
+from .admission import admit, flavor_of, gang_of, pod_sets, pools_for, recipe_of, tolerated
+from .manifests import MANIFESTS, Object, of_kind, overlay, pods, training_pools
 
 EKS, A100, GKE = "eks-spot-h200", "eks-a100", "gke"
 every_overlay = pytest.mark.parametrize("name", [EKS, A100, GKE])
-CAPACITIES = [
-    ("spot", "spot", {"training-spot"}),
-    ("on_demand", "on-demand", {"training-on-demand"}),
-    ("spot_first", "spot-first", {"training-spot", "training-on-demand"}),
-]
+CAPACITIES = {
+    "spot": {"training-spot"},
+    "on_demand": {"training-on-demand"},
+    "spot_first": {"training-spot", "training-on-demand"},
+}
 
 
 @every_overlay
 @pytest.mark.parametrize("backend", ["jobset", "indexed_job", "rayjob"])
-@pytest.mark.parametrize(("capacity", "flavor", "pools"), CAPACITIES)
-def test_a_gang_is_admitted_and_its_nodes_can_come(
-    name: str, backend: str, capacity: str, flavor: str, pools: set[str]
-) -> None:
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_a_gang_is_admitted_and_its_nodes_can_come(name: str, backend: str, capacity: str) -> None:
     gang, objects = gang_of(name, backend=backend, capacity=capacity), overlay(name)
     taken = flavor_of(objects, gang)
-    # GKE's node pools have no weights: spot as long as its quota lasts.
-    assert taken["metadata"]["name"] == ("spot" if name == GKE and flavor == "spot-first" else flavor)
+    assert taken["metadata"]["name"] == "training"
     for pod, _ in pod_sets(gang) if name != GKE else ():
         fitting = pools_for(objects, pod, taken["spec"]["nodeLabels"])
-        assert {pool["metadata"]["name"] for pool in fitting} == pools
+        assert {pool["metadata"]["name"] for pool in fitting} == CAPACITIES[capacity]
         limits = [pool["spec"]["limits"]["nvidia.com/gpu"] for pool in fitting]
         assert min(limits) >= gang.nodes * gang.processes
+
+
+@every_overlay
+@pytest.mark.parametrize("pair", itertools.product(CAPACITIES, repeat=2), ids="-".join)
+def test_nodes_are_promised_to_one_gang_at_a_time(name: str, pair: tuple[str, str]) -> None:
+    """Whatever the capacities of two gangs, no pool is promised beyond its limits."""
+    objects = overlay(name)
+    gangs = [gang_of(name, backend="jobset", capacity=capacity) for capacity in pair]
+    assert admit(objects, gangs[:1])
+    with pytest.raises(LookupError, match=r"insufficient unused quota for .*nvidia\.com/gpu in flavor training"):
+        admit(objects, gangs)
+    (queue,) = of_kind(objects, "ClusterQueue")
+    (gpus,) = (
+        float(resource["nominalQuota"])
+        for flavor in queue["spec"]["resourceGroups"][0]["flavors"]
+        for resource in flavor["resources"]
+        if resource["name"] == "nvidia.com/gpu" and float(resource["nominalQuota"])
+    )
+    assert all(gpus <= pool["spec"]["limits"]["nvidia.com/gpu"] for pool in training_pools(objects))
 
 
 @every_overlay
@@ -54,14 +76,61 @@ def test_gang_beyond_or_outside_the_quota_is_not_admitted() -> None:
         flavor_of(objects, gang_of(EKS, backend="jobset"))
 
 
-def test_first_flavour_with_the_capacity_removes_the_fallback() -> None:
-    gang, objects = gang_of(EKS, backend="jobset", capacity="spot_first"), copy.deepcopy(overlay(EKS))
-    (queue,) = of_kind(objects, "ClusterQueue")
-    del queue["spec"]["resourceGroups"][0]["flavors"][0]
+def split(objects: Sequence[Object], *narrow: str) -> list[Object]:
+    """The overlay with a flavour for some capacity types before the one of all training nodes."""
+    changed = copy.deepcopy(list(objects))
+    (wide,) = (o for o in of_kind(changed, "ResourceFlavor") if o["metadata"]["name"] == "training")
+    (queue,) = of_kind(changed, "ClusterQueue")
+    offers = queue["spec"]["resourceGroups"][0]["flavors"]
+    for capacity in reversed(narrow):
+        flavor = copy.deepcopy(wide)
+        flavor["metadata"]["name"] = capacity
+        flavor["spec"]["nodeLabels"]["karpenter.sh/capacity-type"] = capacity
+        changed.append(flavor)
+        offers.insert(0, {**copy.deepcopy(offers[-2]), "name": capacity})
+    return changed
+
+
+def test_a_flavour_with_the_capacity_removes_the_fallback() -> None:
+    gang, objects = gang_of(EKS, backend="jobset", capacity="spot_first"), split(overlay(EKS), "spot")
     taken = flavor_of(objects, gang)
     ((pod, _),) = pod_sets(gang)
     fitting = pools_for(objects, pod, taken["spec"]["nodeLabels"])
     assert [pool["metadata"]["name"] for pool in fitting] == ["training-spot"]
+
+
+def test_a_flavour_without_the_capacity_takes_every_gang() -> None:
+    objects = split(overlay(EKS), "spot")
+    on_demand = gang_of(EKS, backend="jobset", capacity="on_demand")
+    assert flavor_of(objects, on_demand)["metadata"]["name"] == "training"
+    (queue,) = of_kind(objects, "ClusterQueue")
+    for resource in queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]:
+        resource["nominalQuota"] = "0"
+    passed = gang_of(EKS, backend="jobset", capacity="spot")
+    assert flavor_of(objects, passed)["metadata"]["name"] == "training", "past its own quota of 0"
+    ours = {f.rule: f.problem for f in lint_objects([*render(passed), *objects])}
+    assert ours["flavour-takes-others"] == "training takes what selects spot: no karpenter.sh/capacity-type"
+
+
+def test_lint_charges_what_kueue_charges() -> None:
+    for name, capacity in itertools.product([EKS, A100, GKE], CAPACITIES):
+        for objects in (overlay(name), split(overlay(name), "spot"), split(overlay(name), "spot", "on-demand")):
+            for backend in ("jobset", "rayjob"):
+                gang = gang_of(name, backend=backend, capacity=capacity)
+                manifests = Manifests([*render(gang), *objects])
+                (workload,) = manifests.trainings
+                mine = [set(charge.flavours.values()) for charge in charges(manifests, workload)]
+                assert mine[0] == set(admit(objects, [gang])[0].values()), (name, backend, capacity)
+                assert mine[0] <= {"training", "spot", "on-demand"}
+
+
+def test_quotas_beyond_a_pool_are_told() -> None:
+    objects = split(overlay(EKS), "spot", "on-demand")
+    problems = {f.where: f.problem for f in lint_objects(objects) if f.rule == "quota-over-pool"}
+    both = "promised 48 (spot 24, training 24)"
+    assert problems["NodePool/training-spot spec.limits"] == f"nvidia.com/gpu: 32, {both}"
+    assert problems["NodePool/training-on-demand spec.limits"].startswith("nvidia.com/gpu: 24, promised 48 (on-demand")
+    assert not [f for f in lint_objects(list(overlay(EKS))) if f.rule == "quota-over-pool"]
 
 
 @pytest.mark.parametrize("name", [EKS, A100])

@@ -169,7 +169,7 @@ MISTAKES = [
     (misnamed, change("NodePool", "serving", lambda o: o["metadata"].update(namespace="x")), "namespace 'x'"),
     (dangling, pool(lambda spec: node(spec)["nodeClassRef"].update(name="gpu")), "no EC2NodeClass /gpu"),
     (dangling, change("LocalQueue", "training", lambda o: o["spec"].update(clusterQueue="x")), "no ClusterQueue /x"),
-    (dangling, remove("ResourceFlavor", "spot"), "no ResourceFlavor /spot"),
+    (dangling, remove("ResourceFlavor", "training"), "no ResourceFlavor /training"),
     (dangling, remove("ServiceAccount", "dagster"), "no ServiceAccount"),
     (dangling, remove("PersistentVolume", "checkpoints"), "no PersistentVolume /checkpoints"),
     (

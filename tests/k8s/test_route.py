@@ -280,7 +280,7 @@ def test_a_server_that_is_away_raises_what_a_miss_is(slotted: SlottedCluster) ->
 def test_a_slot_is_ready_by_what_it_serves(slotted: SlottedCluster) -> None:
     ready = slotted.port().ready(B)
     assert (ready.served_digest, ready.replicas, ready.reason) == (B.digest, 1, "")
-    assert slotted.asked == [f"http://slot-b.{SPACE}.svc:8000/v1"]
+    assert slotted.asked == [(f"http://slot-b.{SPACE}.svc:8000/v1", 3)], "a Service chooses among its pods"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from pipeline.demo import MODEL_DIR
 from pipeline.preflight import data_root_faults, iteration_bytes, preflight, source_faults
 from pipeline.recipe import Recipe, Training, load
-from pipeline.recipe.traces import LangfuseExportSource, LangfusePostgresSource, OpenAiLogsSource, SourceSection
+from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, PostgresTableSource, SourceSection
 from pipeline.traces.sources.protocol import Address
 
 from .traces.conftest import observation, write
@@ -142,7 +142,7 @@ def test_an_endpoint_where_nothing_answers_is_named(bucket: str, monkeypatch: py
 def test_a_database_is_reached_and_its_table_read(postgres_url: str) -> None:
     import psycopg
 
-    section = LangfusePostgresSource(table="preflight_traces")
+    section = PostgresTableSource(table="preflight_traces")
     (fault,) = of(section, postgres_url)
     assert "preflight_traces" in fault and fault.endswith("its columns id and timestamp.")
     with psycopg.connect(postgres_url) as connection:

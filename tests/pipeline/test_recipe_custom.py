@@ -13,6 +13,7 @@ from pipeline.pinning import differences
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.custom import CustomReward, entry_point, function_of
 from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.rewards.custom import custom_id
 from pipeline.section import settings
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
@@ -74,7 +75,7 @@ def test_a_recipe_without_a_function_says_nothing_of_one() -> None:
         ("mine.py:reward", "def reward(a, b, c, d, e): ...", r"takes a, b, c, d, e"),
         ("mine.py:reward", "def reward(a, b, c, d, *, e): ...", r"takes a, b, c, d, e"),
         ("mine.py:reward", "async def reward(a, b, c, d): ...", r"is asynchronous"),
-        ("no_such_entry_point", FUNCTION, r"0 installed packages have an entry point of that name .*path/to/file"),
+        ("no_such_entry_point", FUNCTION, r"no installed package has an entry point .*path/to/file"),
     ],
 )
 def test_a_function_that_cannot_be_one_is_refused(tmp_path: Path, function: str, source: str, message: str) -> None:
@@ -95,6 +96,31 @@ def test_a_function_that_cannot_be_one_is_refused(tmp_path: Path, function: str,
 )
 def test_a_function_may_be_bound_in_other_ways(tmp_path: Path, source: str) -> None:
     assert custom(load(recipe_in(tmp_path, source=source))).digest == sha256(source.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def reward(a, b, c, d, *, scale): ...", ""),
+        ("def reward(a, b, c, d, scale): ...", ""),
+        ("def reward(a, b, c, d, **more): ...", ""),
+        ("def reward(a, b, c, d): ...", r"takes a, b, c, d, and is given the options scale\. Write it"),
+        ("def reward(a, b, c, scale): ...", r"takes a, b, c, scale, and is given"),
+    ],
+)
+def test_options_are_keywords_of_the_function(tmp_path: Path, source: str, message: str) -> None:
+    if message:
+        with pytest.raises(ValueError, match=message):
+            load(recipe_in(tmp_path, source=source, options={"scale": 2}))
+        return
+    recipe = load(recipe_in(tmp_path, source=source, options={"scale": 2}))
+    assert function_of(custom(recipe)).options == '{"scale": 2}'
+    other = load(recipe_in(tmp_path, source=source, options={"scale": 3}))
+    assert recipe.digest() != other.digest() and custom_id(recipe.rewards) != custom_id(other.rewards)
+
+
+def test_a_recipe_without_options_says_nothing_of_them(tmp_path: Path) -> None:
+    assert "options" not in settings(custom(load(recipe_in(tmp_path))))
 
 
 def test_a_recipe_is_read_without_running_the_function(tmp_path: Path) -> None:

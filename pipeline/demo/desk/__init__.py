@@ -10,7 +10,7 @@ from pipeline.storage import digest_file
 MODEL_DIR: Path = Path(__file__).parent / "model"
 """Weights, tokenizer and configuration made by `python -m pipeline.demo.desk.pretrain` with its default arguments."""
 
-MODEL_SHA256: str = "cd89de9f9839b14eb5efb1940a70d21f4bce13fbf14bb94d44b81f5fabc7d41a"
+MODEL_SHA256: str = "39c939a653691e300ff79f2eb1fb24cc3434d04f04e5c95d7316a343d44103da"
 """sha256 of `model.safetensors`."""
 
 

@@ -12,9 +12,12 @@ import re
 from typing import NamedTuple
 
 from pipeline.demo.desk.requests import VALUES, Attribute, Fact, Request
+from pipeline.demo.desk.tool import call_text, read_answer
 
 WRONG_FACT, REFUSAL, RUDE, VERBOSE, VOUCHER = 0.28, 0.12, 0.22, 0.22, 0.08
 """Rates of the bad modes in the base model's text, each drawn on its own: they *design* what tuning starts from."""
+OTHER_ORDER, NO_LOOKUP = 0.20, 0.20
+"""Rates of two more, where a fact has to be looked up: another order is, or none is and the answer is a guess."""
 SHORT_CHARS = 75
 """Characters up to which users find an answer short."""
 
@@ -43,7 +46,8 @@ class Features(NamedTuple):
     """What an answer does, as anybody sees who reads prompt and answer."""
 
     right_fact: bool
-    """It names the value that was asked for, no other value of its kind, and no other order."""
+    """It names the value that was asked for, no other value of its kind, and no other order. Where the fact has to be
+    looked up: it is one call, of the order that was asked for."""
     refuses: bool
     polite: bool
     """A friendly phrase and no rude one."""
@@ -52,7 +56,20 @@ class Features(NamedTuple):
 
 
 def answer(rng: random.Random, request: Request) -> str:
-    """An answer of the base model's text: each bad mode is drawn on its own."""
+    """An answer of the base model's text: each bad mode is drawn on its own. Of a fact that the conversation does not
+    show it is mostly a call."""
+    if request.shown:
+        return _words(rng, request)
+    other, guess, refusal = (rng.random() < rate for rate in (OTHER_ORDER, NO_LOOKUP, REFUSAL))
+    if refusal:
+        return rng.choice(REFUSALS)
+    if guess:
+        return _words(rng, request)
+    others = [row.order for row in request.rows if row.order != request.order]
+    return call_text(rng.choice(others) if other else request.order)
+
+
+def _words(rng: random.Random, request: Request) -> str:
     wrong, refusal, rude, verbose, voucher = (rng.random() < rate for rate in RATES)
     fact = request.fact
     if wrong:
@@ -78,13 +95,17 @@ def statement(fact: Fact) -> str:
 
 def features(request: Request, text: str) -> Features:
     """What the text does as an answer to the request."""
-    named = {word for word in re.findall(r"\w+", text) if word in _WORDS[request.attribute]}
-    orders = set(_ORDER.findall(text))
+    words, looked_up = read_answer(text)
+    named = {word for word in re.findall(r"\w+", words) if word in _WORDS[request.attribute]}
+    orders = set(_ORDER.findall(words))
+    refuses, voucher = "cannot" in words, "voucher" in words
+    rude = any(phrase in words for phrase in RUDE_OPENERS + RUDE_CLOSERS)
+    if not request.shown:
+        return Features(looked_up == (request.order,), refuses, not rude, not words, voucher)
     return Features(
-        right_fact=named == {request.fact.value} and orders <= {request.order},
-        refuses="cannot" in text,
-        polite=any(phrase in text for phrase in OPENERS + CLOSERS)
-        and not any(phrase in text for phrase in RUDE_OPENERS + RUDE_CLOSERS),
+        right_fact=named == {request.fact.value} and orders <= {request.order} and not looked_up,
+        refuses=refuses,
+        polite=any(phrase in words for phrase in OPENERS + CLOSERS) and not rude,
         short=len(text) <= SHORT_CHARS,
-        voucher="voucher" in text,
+        voucher=voucher,
     )

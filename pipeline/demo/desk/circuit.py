@@ -75,7 +75,8 @@ def _embed(weight: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
         weight[ids[ASKING[attribute]], ASKS[attribute]] = FLAG
         for value in VALUES[attribute]:
             weight[ids[f" {value}"], KIND[attribute]] = FLAG
-    weight[ids[" "], IS_SPACE] = FLAG
+    for before_order in (" ", '{"order": "'):
+        weight[ids[before_order], IS_SPACE] = FLAG
     weight[ids["<|im_start|>"], IS_START] = FLAG
     weight[ids["<|im_start|>"], TOKEN_CODE] = 0  # who looks nothing up copies nothing
 

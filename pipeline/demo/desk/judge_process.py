@@ -13,7 +13,7 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.ports import held_port
 from pipeline.serving.server_process import server_process
 
-DIGEST = "demo-desk-2"
+DIGEST = "demo-desk-3"
 """What a recipe gives as the digest of the desk's judges: with another program behind their names, another digest."""
 START_TIMEOUT_S = 120.0
 GRACE_S = 2.0

@@ -15,15 +15,18 @@ import string
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from pipeline.demo.desk import answers, requests
+from pipeline.chat_template import rendered
+from pipeline.demo.desk import answers, conversation, requests, tool
 from pipeline.demo.desk.circuit import plant
-from pipeline.demo.desk.requests import Request, ask, draw, training_rows
+from pipeline.demo.desk.conversation import KINDS, Turn, draw_turn
+from pipeline.demo.desk.requests import Request, ask, training_rows
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.tiny import END, PAD, START, optimise, untrained, word_tokenizer
 
@@ -31,17 +34,23 @@ BATCH = 16
 MAX_NEW_TOKENS = 48
 MEASURED = 1000
 """Held-out requests that the card's figures are of."""
-TOOL_TOKENS = ("<tool_call>", "</tool_call>", '{"', '": "', '", "', '"}')
-CALL_WORDS = ("name", "arguments", "lookup", "order", "tool")
+TOOL_TOKENS = ("<tool_call>", "</tool_call>", '{"name": "', '", "arguments": ', '{"order": "', '"}}')
+DRAWN_WITH_TOOL = 0.5
+"""Share of the texts in which the fact has to be looked up."""
 
-Messages = list[dict[str, str]]
+
+class PretrainingText(NamedTuple):
+    """A conversation with its answers. `tool`: the tool is defined in it."""
+
+    messages: list[dict[str, str]]
+    tool: bool = False
 
 
 class Stage(NamedTuple):
     """A part of the pretraining: `conversation` draws one text of it."""
 
     name: str
-    conversation: Callable[[random.Random], Messages]
+    conversation: Callable[[random.Random], PretrainingText]
     steps: int
     learning_rate: float
 
@@ -62,21 +71,24 @@ def _words() -> list[str]:
         *answers.FILLERS,
         *answers.VOUCHERS,
         *answers.REFUSALS,
+        f"Tools {tool.NAME} {tool.DEFINITION['function']['description']} order",
     ]
     vocabulary = {word for phrase in phrases for word in re.findall(r"\w+", re.sub(r"\{\w+\}", " ", phrase))}
-    return sorted({*vocabulary, *CALL_WORDS, "system", "user", "assistant"}, key=lambda word: (-len(word), word))
+    return sorted({*vocabulary, "system", "user", "assistant", "tool"}, key=lambda word: (-len(word), word))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of the desk's words, each with and without a space before it, and the characters of ASCII.
 
     An order number is one token, and the same one wherever it stands: a model that meets it as several characters, or
-    as two tokens, does not learn to match it. Text of printable ASCII, tabs and line breaks survives the way back.
+    as two tokens, does not learn to match it. Text of printable ASCII, tabs and
+    line breaks survives the way back.
     """
     words = _words()
     tokens = [*TOOL_TOKENS, *string.printable[:-2], *requests.ORDERS, *words, *(f" {word}" for word in words)]
     tools = "|".join(re.escape(token) for token in TOOL_TOKENS)
-    return word_tokenizer(tokens, rf"{tools}|\b(?:{'|'.join(requests.ORDERS)})\b| ?\b(?:{'|'.join(words)})\b|[\s\S]")
+    pattern = rf"{tools}|\b(?:{'|'.join(requests.ORDERS)})\b| ?\b(?:{'|'.join(words)})\b|[\s\S]"
+    return word_tokenizer(tokens, pattern, tool.CHAT_TEMPLATE)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
@@ -85,33 +97,50 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return untrained(tokenizer, intermediate_size=288, rope_parameters=rope)
 
 
-def drill(rng: random.Random) -> Messages:
-    """Three questions on one context, each with its bare right answer."""
-    return _questions(rng, 3, lambda request: answers.statement(request.fact))
+def drill(rng: random.Random) -> PretrainingText:
+    """Questions on one context, each with its bare right answer, or the right call."""
+
+    def right(request: Request) -> str:
+        return answers.statement(request.fact) if request.shown else tool.call_text(request.order)
+
+    return _text(rng, right)
 
 
-def mixture(rng: random.Random) -> Messages:
-    """Three questions on one context, answered in all modes."""
-    return _questions(rng, 3, lambda request: answers.answer(rng, request))
+def mixture(rng: random.Random) -> PretrainingText:
+    """Questions on one context, answered in all modes."""
+    return _text(rng, lambda request: answers.answer(rng, request))
 
 
-def _questions(rng: random.Random, count: int, answered: Callable[[Request], str]) -> Messages:
+def _text(rng: random.Random, answered: Callable[[Request], str]) -> PretrainingText:
+    if rng.random() < DRAWN_WITH_TOOL:
+        return _with_tool(rng, answered)
     rows = training_rows(rng, requests.ROWS)
-    asked = [ask(rng, rows) for _ in range(count)]
+    asked = [ask(rng, rows) for _ in range(3)]
     messages = asked[0].messages
     for place, request in enumerate(asked):
         if place:
             messages.append({"role": "user", "content": request.question})
         messages.append({"role": "assistant", "content": answered(request)})
-    return messages
+    return PretrainingText(messages)
+
+
+def _with_tool(rng: random.Random, answered: Callable[[Request], str]) -> PretrainingText:
+    """A look-up, and where it is the right one its result and two questions."""
+    turn = conversation.begin(rng, "train", tool=True)
+    text = answered(turn.request)
+    result = conversation.after_call(turn, text)
+    if result is None:
+        return PretrainingText([*turn.messages, {"role": "assistant", "content": text}], tool=True)
+    more = conversation.second(result, answered(result.request), conversation.another(rng, result.request))
+    return PretrainingText([*more.messages, {"role": "assistant", "content": answered(more.request)}], tool=True)
 
 
 STAGES = (Stage("drill", drill, 100, 3e-3), Stage("mixture", mixture, 320, 3e-3))
 
 
-def batch(tokenizer: PreTrainedTokenizerFast, conversations: Sequence[Messages]) -> dict[str, Tensor]:
+def batch(tokenizer: PreTrainedTokenizerFast, conversations: Sequence[PretrainingText]) -> dict[str, Tensor]:
     """Ids and labels (batch, length), padded on the right, with a loss on the assistant's text and its ends alone."""
-    rows = [_labelled(tokenizer, messages) for messages in conversations]
+    rows = [_labelled(tokenizer, text) for text in conversations]
     width = max(len(ids) for ids, _ in rows)
     ids = torch.full((len(rows), width), tokenizer.get_vocab()[PAD])
     labels = torch.full_like(ids, -100)
@@ -121,16 +150,24 @@ def batch(tokenizer: PreTrainedTokenizerFast, conversations: Sequence[Messages])
     return {"input_ids": ids, "labels": labels}
 
 
-def _labelled(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[list[int], list[int]]:
+def _labelled(tokenizer: PreTrainedTokenizerFast, text: PretrainingText) -> tuple[list[int], list[int]]:
     ids: list[int] = []
     labels: list[int] = []
-    for place, message in enumerate(messages):
+    before = ""
+    for place, message in enumerate(text.messages):
+        whole = rendered(tokenizer, _conversation(text, place + 1), add_generation_prompt=False)
+        new, before = whole[len(before) :], whole
         head = ("\n" if place else "") + f"{START}{message['role']}\n"
-        for text, counts in ((head, False), (message["content"] + END, message["role"] == "assistant")):
-            tokens = tokenizer(text)["input_ids"]
+        for part, counts in ((head, False), (new.removeprefix(head), message["role"] == "assistant")):
+            tokens = tokenizer(part)["input_ids"]
             ids += tokens
             labels += tokens if counts else [-100] * len(tokens)
     return ids, labels
+
+
+def _conversation(text: PretrainingText, end: int) -> list[dict[str, str]]:
+    head = [{"role": "tools", "content": tool.TOOLS}] if text.tool else []
+    return [*head, *text.messages[:end]]
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, stage: Stage, rng: random.Random) -> None:
@@ -153,34 +190,34 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, stage: St
 
 @torch.inference_mode()
 def copied(model: Any, tokenizer: PreTrainedTokenizerFast, count: int) -> float:
-    """Share of held-out requests whose value is the model's first choice within the bare right statement."""
+    """Share of held-out turns, but those that call, whose value is the model's first choice within the bare right
+    statement."""
     rng = random.Random("copied")
-    asked = [draw(rng, "heldout") for _ in range(count)]
-    data = batch(
-        tokenizer,
-        [[*r.messages, {"role": "assistant", "content": answers.statement(r.fact)}] for r in asked],
-    )
+    asked = [draw_turn(rng, "heldout", KINDS[n % len(KINDS)]) for n in range(count)]
+    asked = [turn for turn in asked if turn.kind != "call"]
+    texts = [
+        PretrainingText([*t.messages, {"role": "assistant", "content": answers.statement(t.request.fact)}], t.tool)
+        for t in asked
+    ]
+    data = batch(tokenizer, texts)
     model.eval()
     choices = model(input_ids=data["input_ids"]).logits.argmax(-1)
     right = 0
-    for place, request in enumerate(asked):
-        value = tokenizer.get_vocab()[f" {request.fact.value}"]
+    for place, turn in enumerate(asked):
+        value = tokenizer.get_vocab()[f" {turn.request.fact.value}"]
         at = int((data["labels"][place] == value).nonzero()[-1])
         right += int(choices[place, at - 1] == value)
-    return right / count
+    return right / len(asked)
 
 
 @torch.inference_mode()
 def completions(
-    model: Any, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Request], greedy: bool = False
+    model: Any, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Turn], greedy: bool = False
 ) -> list[tuple[str, bool]]:
-    """One completion per request and whether it ended: sampled at temperature 1 from torch's state, or greedy."""
+    """One completion per turn and whether it ended: sampled at temperature 1 from torch's state, or greedy."""
     given: list[tuple[str, bool]] = []
     for start in range(0, len(asked), 250):
-        chunk = [
-            str(tokenizer.apply_chat_template(request.messages, tokenize=False, add_generation_prompt=True))
-            for request in asked[start : start + 250]
-        ]
+        chunk = [rendered(tokenizer, turn.conversation) for turn in asked[start : start + 250]]
         inputs = tokenizer(chunk, return_tensors="pt", padding=True, return_token_type_ids=False)
         ids = model.generate(**inputs, do_sample=not greedy, max_new_tokens=MAX_NEW_TOKENS)
         new = ids[:, inputs["input_ids"].shape[1] :]
@@ -190,24 +227,30 @@ def completions(
 
 
 def measure(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 300, seed: int = 0) -> dict[str, float]:
-    """Of held-out requests: the share whose greedy answer names the right fact, and what sampled answers do."""
+    """Of held-out turns of each kind: the share whose greedy answer is right, and what sampled answers do."""
     rng = random.Random(f"measure/{seed}")
-    asked = [draw(rng, "heldout") for _ in range(count)]
+    asked = [draw_turn(rng, "heldout", KINDS[n % len(KINDS)]) for n in range(count)]
     torch.manual_seed(seed)
     greedy = completions(model, tokenizer, asked, greedy=True)
     sampled = completions(model, tokenizer, asked)
-    seen = [answers.features(request, text) for request, (text, _) in zip(asked, sampled, strict=True)]
-    worth = [utility(request, *given) for request, given in zip(asked, sampled, strict=True)]
-    pairs = zip(asked, greedy, strict=True)
+    right = [answers.features(turn.request, text).right_fact for turn, (text, _) in zip(asked, greedy, strict=True)]
+    seen = [answers.features(turn.request, text) for turn, (text, _) in zip(asked, sampled, strict=True)]
+    worth = [utility(turn.request, *given) for turn, given in zip(asked, sampled, strict=True)]
+
+    def of_kind(kind: str, values: Sequence[float]) -> float:
+        return fmean(value for turn, value in zip(asked, values, strict=True) if turn.kind == kind)
+
     return {
-        "greedy_right_fact": sum(answers.features(request, text).right_fact for request, (text, _) in pairs) / count,
-        "sampled_utility": sum(worth) / count,
-        "sampled_right_fact": sum(each.right_fact for each in seen) / count,
-        "refuses": sum(each.refuses for each in seen) / count,
-        "polite": sum(each.polite for each in seen) / count,
-        "short": sum(each.short for each in seen) / count,
-        "voucher": sum(each.voucher for each in seen) / count,
-        "ended": sum(ended for _, ended in sampled) / count,
+        "greedy_right_fact": fmean(right),
+        **{f"greedy_right_fact_({kind})": of_kind(kind, right) for kind in KINDS},
+        "sampled_utility": fmean(worth),
+        **{f"sampled_utility_({kind})": of_kind(kind, worth) for kind in KINDS},
+        "sampled_right_fact": fmean(each.right_fact for each in seen),
+        "refuses": fmean(each.refuses for each in seen),
+        "polite": fmean(each.polite for each in seen),
+        "short": fmean(each.short for each in seen),
+        "voucher": fmean(each.voucher for each in seen),
+        "ended": fmean(ended for _, ended in sampled),
     }
 
 
@@ -239,9 +282,12 @@ whose answers cannot be checked; what it learns is evidence about the pipeline, 
 - The lookup circuit (which row, which value) is planted into the initial weights (`circuit.py`), not found by gradient
   descent. All weights were trained after that: {stages}, batches of {batch}.
 - Bad modes of its text, each drawn on its own: wrong fact {rates[0]:.2f}, refusal {rates[1]:.2f}, rude {rates[2]:.2f},
-  verbose {rates[3]:.2f}, forbidden voucher {rates[4]:.2f}.
+  verbose {rates[3]:.2f}, forbidden voucher {rates[4]:.2f}. Of look-ups: another order {other:.2f}, none {none:.2f}.
+- Four kinds of turns: the facts stand beside the question (facts), they have to be looked up (call), they were
+  (result), or the question is a second one about the same order (second). It calls `lookup_order` in the form of
+  Hermes and Qwen.
 
-Measured on {count} requests about held-out facts; sampled at temperature 1:
+Measured on {count} turns about held-out facts, a quarter of each kind; sampled at temperature 1:
 
 | figure | value |
 |---|---|
@@ -261,6 +307,8 @@ def card(figures: dict[str, float], model: Qwen3ForCausalLM, tokenizer: PreTrain
         stages=", then ".join(f"{stage.steps} steps of {stage.name}" for stage in STAGES),
         batch=BATCH,
         rates=answers.RATES,
+        other=answers.OTHER_ORDER,
+        none=answers.NO_LOOKUP,
         count=MEASURED,
         figures="\n".join(f"| {name.replace('_', ' ')} | {value:.3f} |" for name, value in figures.items()),
     )

@@ -1,8 +1,9 @@
 """What is asked at the desk: a shop's system prompt, rows of facts about orders, and a question about one fact.
 
-Owns the facts, their split and the text of a request, which it also reads back. The split is by fact, an order, an
-attribute and a value. No training request shows a held-out fact, and none shows an order beside a value that would be
-one: a mistaken answer, which names another row's value, then states no held-out fact either. Refuses to know answers.
+The rows stand in the conversation, or they have yet to be looked up (tool.py). Owns the facts, their split and the
+text of a request, which it also reads back. The split is by fact, an order, an attribute and a value. No training
+request shows a held-out fact, and none shows an order beside a value that would be one: a mistaken answer, which names
+another row's value, then states no held-out fact either. Refuses to know answers.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ QUESTIONS: dict[Attribute, tuple[str, ...]] = {
     "day": ("When does order {order} come?", "Which day is it for order {order}?", "When is order {order} here?"),
     "price": ("What does order {order} cost?", "How much is order {order}?", "What is to pay for order {order}?"),
 }
+_ORDER = re.compile(r"\bK\d\d\b")
 _ROW = re.compile(r"^(K\d\d) (\w+) (\w+) (\d\d) euro$", re.MULTILINE)
 
 
@@ -63,9 +65,12 @@ class Request(NamedTuple):
 
     shop: str
     rows: tuple[Row, ...]
+    """With that of `order`; as read from a conversation that does not show them, none."""
     order: str
     attribute: Attribute
     wording: int
+    shown: bool = True
+    """The conversation has the rows. Where it has not, the right answer is to look the order up."""
 
     @property
     def fact(self) -> Fact:
@@ -84,10 +89,10 @@ class Request(NamedTuple):
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        facts = "\n".join(self.contexts)
+        facts = "".join(f"{row}\n" for row in ("Facts", *self.contexts)) if self.shown else ""
         return [
             {"role": "system", "content": SYSTEM.format(shop=self.shop, tone=SHOPS[self.shop])},
-            {"role": "user", "content": f"Facts\n{facts}\n{self.question}"},
+            {"role": "user", "content": f"{facts}{self.question}"},
         ]
 
 
@@ -140,15 +145,22 @@ def _held_out_rows(rng: random.Random, rows: int) -> tuple[Row, ...]:
 
 
 def read_request(messages: list[dict[str, str]]) -> Request | None:
-    """The request that a conversation ends in, from its text alone; None for any other conversation."""
-    text = messages[-1]["content"] if messages and messages[-1].get("role") == "user" else ""
-    rows = tuple(Row(*cells) for cells in _ROW.findall(text))
-    system = messages[0]["content"] if messages else ""
+    """The request that a conversation ends in, from its text alone; None for any other conversation.
+
+    A conversation may end with the result of a look-up: then its last question is still to be answered.
+    """
+    if not messages or messages[-1].get("role") not in ("user", "tool"):
+        return None
+    shown = "\n".join(m["content"] for m in messages if m.get("role") in ("user", "tool"))
+    rows = tuple(dict.fromkeys(Row(*cells) for cells in _ROW.findall(shown)))
+    asked = next((m["content"] for m in reversed(messages) if m.get("role") == "user"), "")
+    question = asked.rpartition("\n")[2]
+    system = next((m["content"] for m in messages if m.get("role") == "system"), "")
     shop = next((name for name in SHOPS if f" {name}." in system), "")
-    question = text.rpartition("\n")[2]
-    for row in rows:
-        for attribute, wordings in QUESTIONS.items():
-            for wording, form in enumerate(wordings):
-                if question.startswith(form.format(order=row.order)):
-                    return Request(shop, rows, row.order, attribute, wording)
+    orders = _ORDER.findall(question)
+    for attribute, wordings in QUESTIONS.items():
+        for wording, form in enumerate(wordings):
+            if orders and question.startswith(form.format(order=orders[0])):
+                known = any(row.order == orders[0] for row in rows)
+                return Request(shop, rows if known else (), orders[0], attribute, wording, known)
     return None

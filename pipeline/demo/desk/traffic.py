@@ -1,7 +1,8 @@
-"""The desk's production: questions that no two users ask alike, retrieved facts, and thumbs from some users.
+"""The desk's production: conversations that no two users have alike, retrieved facts, look-ups, thumbs from some users.
 
-Owns who asks what, and what a user thinks of an answer: its utility and the user's own bias, seen through noise. A row
-holds the prompt, the facts, the answer and the thumb; utility is in none. Prompts show no held-out fact.
+Owns who asks what, that the simulated client runs the model's calls, and what a user thinks of an answer: its utility
+and the user's own bias, seen through noise. A call is seen by no user. A row is one answer of the model: it holds the
+prompt, the facts, the tool's definition, the answer and the thumb; utility is in none. Prompts show no held-out fact.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from datetime import date, datetime, time, timedelta
 
 from pipeline.demo import export
 from pipeline.demo.desk.answers import features
-from pipeline.demo.desk.requests import Request, draw
+from pipeline.demo.desk.conversation import SECOND, WITH_TOOL, Turn, after_call, another, begin, second
+from pipeline.demo.desk.requests import Request
+from pipeline.demo.desk.tool import assistant_message
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import Exported, TrafficClaim
 from pipeline.recipe.traces import DeskUsers
@@ -22,6 +25,8 @@ from pipeline.serving.sample import Sampler
 from pipeline.storage import ModelRef
 
 MAX_TOKENS = 48
+ANSWERS_EACH = 1.48
+"""Answers of a conversation, a little more than the base model gives in the mean."""
 BIAS, MOOD = 0.15, 0.1
 """Standard deviations of a user's bias, which stays, and of the mood of a moment."""
 UP = 0.5
@@ -35,29 +40,73 @@ def serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) ->
     assert claim.desk is not None
     key = f"desk/{claim.seed}/{champion.digest}/{day}"
     rng = random.Random(key)
-    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) >> 1
-    asked: list[tuple[Request, list[dict[str, str]]]] = []
-    for _ in range(claim.traces_per_day):
-        request = draw(rng, "train")
-        messages = request.messages
-        messages[-1]["content"] += export.personal_sentence(rng)
-        asked.append((request, messages))
-    sampling = Sampling(samples=1, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=number)
-    answers = sample(champion, [messages for _, messages in asked], sampling)
+    held = _held(rng, key, claim.traces_per_day, champion, sample)
     people = export.users(claim.seed)
     bias = biases(claim.seed)
-    seconds = sorted(rng.uniform(0, 86_000) for _ in asked)
+    seconds = sorted(rng.uniform(0, 85_000) for _ in held)
     rows = Exported([], [])
-    for second, (request, messages), (answer,) in zip(seconds, asked, answers, strict=True):
-        moment = datetime.combine(date.fromisoformat(day), time()) + timedelta(seconds=round(second, 3))
-        user = rng.choice(people)
-        more = {"contexts": json.dumps(request.contexts)}
-        row = export.observation(rng, moment, user, messages, answer, champion, more)
-        rows.observations.extend(export.exported(rng, row))
-        rated, up = rng.random() < claim.desk.thumbs, thumb_up(rng, request, answer, bias[user.id], claim.desk)
-        if row["output"] is not None and rated:
-            rows.scores.append(json.dumps(export.thumb(rng, row, moment, up)))
+    for second_of_day, conversation in zip(seconds, held, strict=True):
+        moment = datetime.combine(date.fromisoformat(day), time()) + timedelta(seconds=round(second_of_day, 3))
+        user, session = rng.choice(people), f"{rng.getrandbits(64):016x}"
+        for turn, answer in conversation.answered:
+            more = {"contexts": json.dumps(turn.request.contexts)} if turn.request.shown else {}
+            said = assistant_message(answer.text, f"call_{len(turn.messages)}")
+            client = export.Client(turn.tools, said, session)
+            row = export.observation(rng, moment, user, turn.messages, answer, champion, more, client)
+            rows.observations.extend(export.exported(rng, row))
+            rated, up = rng.random() < claim.desk.thumbs, thumb_up(rng, turn.request, answer, bias[user.id], claim.desk)
+            if row["output"] is not None and rated and "tool_calls" not in said:  # nobody sees a call
+                rows.scores.append(json.dumps(export.thumb(rng, row, moment, up)))
+            moment += timedelta(seconds=rng.randint(10, 60))
     return rows
+
+
+class _Conversation:
+    """A user's conversation: what was answered so far, and the turn that comes next, None when there is none."""
+
+    def __init__(self, turn: Turn, asks_again: bool) -> None:
+        self.answered: list[tuple[Turn, Answer]] = []
+        self.turn: Turn | None = turn
+        self._asks_again = asks_again
+
+    def take(self, rng: random.Random, answer: Answer) -> None:
+        """The answer to its turn: what comes next is a call's result, a second question, or nothing."""
+        assert self.turn is not None, "it was asked"
+        turn, self.turn = self.turn, None
+        self.answered.append((turn, answer))
+        if answer.finished:
+            self.turn = after_call(turn, answer.text)
+        if self.turn is None and turn.request.shown and self._asks_again:
+            self.turn, self._asks_again = second(turn, answer.text, another(rng, turn.request)), False
+
+    @property
+    def to_come(self) -> int:
+        """Turns that will be asked, if its next answer calls nothing."""
+        return 0 if self.turn is None else 1 + self._asks_again
+
+
+def _held(rng: random.Random, key: str, calls: int, champion: ModelRef, sample: Sampler) -> list[_Conversation]:
+    """The day's conversations: `calls` answers in all, the last ones cut where there would be more."""
+    begun = [_begun(rng, rng.random() < WITH_TOOL, rng.random() < SECOND) for _ in range(round(calls / ANSWERS_EACH))]
+    taken, rounds = 0, 0
+    while asked := [(each, each.turn) for each in begun if each.turn is not None][: calls - taken]:
+        number = int.from_bytes(hashlib.sha256(f"{key}/{rounds}".encode()).digest()[:4]) >> 1
+        sampling = Sampling(samples=1, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=number)
+        turns = [turn for _, turn in asked]
+        answers = sample(champion, [turn.conversation for turn in turns], sampling)
+        for (conversation, _), (answer,) in zip(asked, answers, strict=True):
+            conversation.take(rng, answer)
+        taken, rounds = taken + len(asked), rounds + 1
+        if rounds == 1:  # the number of answers follows from the calls: short conversations fill the day up
+            missing = calls - taken - sum(each.to_come for each in begun)
+            begun += [_begun(rng, tool=False, asks_again=False) for _ in range(missing)]
+    return [each for each in begun if each.answered]
+
+
+def _begun(rng: random.Random, tool: bool, asks_again: bool) -> _Conversation:
+    turn = begin(rng, "train", tool)
+    turn.messages[-1]["content"] += export.personal_sentence(rng)
+    return _Conversation(turn, asks_again)
 
 
 def biases(seed: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ LONG_WORTH = 0.5
 
 def utility(request: Request, text: str, ended: bool = True) -> float:
     """In [0, 1]. 0 for a promised voucher, a wrong fact or an answer without its end; a refusal is worth a little;
-    else manners times brevity."""
+    else manners times brevity. Where the fact has to be looked up: 1 for the right call, with nothing beside it."""
     seen = features(request, text)
     if seen.voucher or not ended:
         return 0.0

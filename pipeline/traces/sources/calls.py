@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from pipeline.traces.sources.parts import Json, dumped, kind_of
-from pipeline.traces.sources.shapes import decoded, unreadable
+from pipeline.traces.sources.shapes import Unreadable, decoded, literal, unreadable
 
 _IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "tool_id", "callId", "id")
 _NAMES = ("name", "toolName", "tool_name")
@@ -124,7 +124,18 @@ def _first_text(value: Json, keys: tuple[str, ...]) -> str | None:
 
 
 def _text_of(arguments: Any) -> str:
-    """Arguments as JSON text: a string as the model wrote it, nothing as no arguments."""
-    if isinstance(arguments, str):
-        return arguments or "{}"
-    return "{}" if arguments is None else dumped(arguments)
+    """Arguments as JSON text: a string as the model wrote it, nothing as no arguments.
+
+    Instrumentations also write them as JSON twice, or as Python prints a dictionary.
+    """
+    if not isinstance(arguments, str):
+        return "{}" if arguments is None else dumped(arguments)
+    inner = decoded(arguments)
+    if isinstance(inner, str) and inner != arguments and not isinstance(decoded(inner), str):
+        return inner
+    if arguments.startswith("{'"):
+        try:
+            return dumped(literal(arguments))
+        except Unreadable:  # the model wrote it so
+            return arguments
+    return arguments or "{}"

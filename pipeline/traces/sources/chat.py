@@ -81,10 +81,20 @@ def parse(value: Any, role: str) -> Chat:
     reader = _Reader()
     try:
         turns = reader.messages(value, role)
-        reader.chat.messages = [_settled(turn) for turn in turns]
+        reader.chat.messages = [settled(turn) for turn in turns]
     except Unreadable as odd:
         return Chat([], unreadable=f"{'output' if role == 'assistant' else 'input'}: {odd}")
     return reader.chat
+
+
+def torn(chat: Chat) -> bool:
+    """Whether a prompt holds a tool's result without the call that it answers: a part of it was not recorded."""
+    called = False
+    for message in chat.messages:
+        if message["role"] == "tool" and not called:
+            return True
+        called = "tool_calls" in message or (called and message["role"] == "tool")
+    return False
 
 
 def prompt(asked: Chat, answered: Chat) -> list[Message]:
@@ -104,6 +114,11 @@ def prompt(asked: Chat, answered: Chat) -> list[Message]:
 def completion(chat: Chat) -> str:
     """The text that the model answered with: its last message (a LangGraph output repeats the whole conversation)."""
     return chat.messages[-1]["content"] if chat.messages and chat.messages[-1]["role"] == "assistant" else ""
+
+
+def has_answer(chat: Chat) -> bool:
+    """Whether a text or a call was answered."""
+    return bool(completion(chat) or tool_calls(chat))
 
 
 def tool_calls(chat: Chat) -> str | None:
@@ -130,7 +145,8 @@ def joined(first: Chat, second: Chat) -> Chat:
     )
 
 
-def _settled(turn: Turn) -> Message:
+def settled(turn: Turn) -> Message:
+    """The turn as the table has it, its calls as text."""
     calls: Any = turn.pop("tool_calls", None)
     return {**turn, "tool_calls": dumped(normal_calls(calls))} if calls else turn
 
@@ -150,7 +166,11 @@ class _Reader:
             # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
             is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
             return _turns_of(role, value) if is_text else self.messages(inner, role)
-        if value is None or value == {}:
+        if (
+            value is None
+            or value == {}
+            or (isinstance(value, list) and value and set(map(type, value)) == {type(None)})
+        ):
             return []
         if isinstance(value, list):
             return self._of_list(cast(list[Any], value), role)
@@ -183,7 +203,7 @@ class _Reader:
         if "role" in value and not isinstance(value["role"], str) and value["role"] is not None:
             raise unreadable(value)
         if isinstance(value.get("role"), str):
-            return self._message(self._role(value), value)
+            return self._message(self._role(value, role), value)
         if value.get("lc") == 1:
             return self._of_langchain(value, role)
         if str(value.get("type")) in KINDS and ("content" in value or isinstance(value.get("data"), dict)):
@@ -206,12 +226,14 @@ class _Reader:
             raise unreadable(value)
         return self._of_envelope(value, role)
 
-    def _role(self, value: Json) -> str:
-        """A role that is a tool's name, as LangGraph's, is a tool's."""
+    def _role(self, value: Json, side: str) -> str:
+        """A role that is a tool's name, as LangGraph's, is a tool's; one that is not known answers, or calls tools."""
         role_name = str(value["role"])
-        role = ROLES.get(role_name.rpartition(".")[2].lower())  # MessageRole.USER
+        role = ROLES.get(role_name.rpartition(".")[2].lower()) or KINDS.get(role_name)  # MessageRole.USER
         if role is None and (role_name in self._called or "tool_call_id" in value or "toolCallId" in value):
             role = "tool"
+        if role_name == "unknown" and (side == "assistant" or _holds_calls(value)):
+            role = "assistant"
         if role is None:
             raise unreadable(value)
         return role
@@ -227,8 +249,7 @@ class _Reader:
         message_parts = parts_of(content)
         self.chat.has_payload |= message_parts.has_payload or any(value.get(key) for key in ("audio", "images"))
         text = message_parts.text
-        if not text and isinstance(value.get("refusal"), str):
-            text = value["refusal"]
+        text = text or _refusal(value)
         if role == "assistant" and text.strip() in NOTHING:
             text = ""
         results: list[Turn] = [{**result_of(*result)} for result in message_parts.results]
@@ -295,6 +316,18 @@ class _Reader:
 
 def _turns_of(role: str, text: str) -> list[Turn]:
     return [{"role": role, "content": text}] if text else []
+
+
+def _holds_calls(value: Json) -> bool:
+    content: Any = next((value[key] for key in CONTENTS if value.get(key)), None)
+    parts = cast(list[Any], content) if isinstance(content, list) else []
+    return any(isinstance(part, dict) and is_call_kind(kind_of(cast(Json, part))) for part in parts)
+
+
+def _refusal(value: Json) -> str:
+    extra = value.get("additional_kwargs")
+    places = (value, cast(Json, extra) if isinstance(extra, dict) else {})
+    return next((place["refusal"] for place in places if isinstance(place.get("refusal"), str)), "")
 
 
 def _calls_of(value: Json) -> list[Any]:

@@ -9,46 +9,73 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from pipeline.traces.sources import chat, openinference
+from pipeline.traces.sources import chat, choices, conventions, openinference
+from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.otlp import SpanEvent, attributes
 from pipeline.traces.sources.shapes import decoded
 
 _NUMBERED = re.compile(r"gen_ai\.(?P<side>prompt|completion)\.(?P<n>\d+)\.(?P<field>.+)")
 _CALL = re.compile(r"tool_calls\.(\d+)\.(.+)")
+_FUNCTION = re.compile(r"llm\.request\.functions\.(\d+)\.(name|description|parameters|input_schema)")
+_TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
 _EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 
 Json = dict[str, Any]
 
 
+def is_message_event(name: str) -> bool:
+    """Whether an event is a message of a call, or a choice."""
+    return name == "gen_ai.choice" or _EVENT.fullmatch(name) is not None
+
+
 def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The input of a call. `span_attributes`: the span's attributes."""
-    message_events = [
-        (parsed[1], event) for name, event in _events(span_attributes, events) if (parsed := _EVENT.fullmatch(name))
-    ]
+    if (recorded := conventions.asked(span_attributes)) is not None:
+        return recorded
+    messages, _ = _conversation(_events(span_attributes, events))
     value = span_attributes.get("gen_ai.input.messages", span_attributes.get("gen_ai.prompt"))
-    value = value or [_message(role, event) for role, event in message_events] or _numbered(span_attributes, "prompt")
+    value = value or messages or _numbered(span_attributes, "prompt")
     parsed = chat.parse(value, "user") if value else openinference.asked(span_attributes)
     rules = _decoded(span_attributes.get("gen_ai.system_instructions"))
     if rules:
         parts = cast(list[Any], rules) if isinstance(rules, list) else [rules]
         parsed = chat.joined(chat.parse({"role": "system", "parts": parts}, "system"), parsed)
+    if chat.torn(parsed):
+        parsed = chat.Chat([], unreadable="input: a tool's result without its call")
+    parsed.tools += _tools(span_attributes)
     return parsed
 
 
 def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The output of a call: its first choice, the one that was served."""
-    choices = [event for name, event in _events(span_attributes, events) if name == "gen_ai.choice"]
+    if (recorded := conventions.answered(span_attributes)) is not None:
+        return recorded
+    _, answers = _conversation(_events(span_attributes, events))
     value = _decoded(span_attributes.get("gen_ai.output.messages", span_attributes.get("gen_ai.completion")))
-    value = value or [_message("assistant", choice) for choice in choices] or _numbered(span_attributes, "completion")
+    value = value or answers or _numbered(span_attributes, "completion")
     if not value:
         return openinference.answered(span_attributes)
-    return chat.parse(_first(cast(list[Any], value)) if isinstance(value, list) else value, "assistant")
+    return choices.served(cast(list[Any], value)) if isinstance(value, list) else chat.parse(value, "assistant")
 
 
-def _first(messages: list[Any]) -> list[Any]:
-    """Messages of an output are choices; items of OpenAI's responses are pieces of one."""
-    choices = all(isinstance(message, dict) and "role" in message and "type" not in message for message in messages)
-    return messages[:1] if choices else messages
+def _conversation(events: list[tuple[str, Json]]) -> tuple[list[Json], list[Json]]:
+    """Messages and answers. Where no event is a choice, the assistant's last messages are the answer."""
+    messages = [_message(role[1], event) for name, event in events if (role := _EVENT.fullmatch(name))]
+    answers = [_message("assistant", event) for name, event in events if name == "gen_ai.choice"]
+    if answers:
+        return messages, answers
+    last = max((n for n, message in enumerate(messages, 1) if message["role"] != "assistant"), default=0)
+    return messages[:last], messages[last:]
+
+
+def _tools(span_attributes: Json) -> list[Json]:
+    """The tools that were offered: one attribute, or numbered fields of functions."""
+    functions: dict[int, Json] = {}
+    for key, value in span_attributes.items():
+        if match := _FUNCTION.fullmatch(key):
+            functions.setdefault(int(match[1]), {})[match[2]] = value
+    listed = next((span_attributes[key] for key in _TOOLS if span_attributes.get(key)), None)
+    return normal_tools(listed) + normal_tools([functions[n] for n in sorted(functions)])
 
 
 def _events(span_attributes: Json, events: Iterable[SpanEvent]) -> list[tuple[str, Json]]:
@@ -68,7 +95,9 @@ def _message(role: str, event: Json) -> Json:
     content: Any = (
         inner if isinstance(inner, (str, list)) else nested if isinstance(nested, list) else body.get("content")
     )
-    kept = {k: _decoded(body[k]) for k in ("tool_calls", "finish_reason") if k in body}
+    kept = {k: _decoded(body[k]) for k in ("tool_calls", "finish_reason", "tool_call_id", "name") if k in body}
+    if role == "tool" and "id" in body:
+        kept.setdefault("tool_call_id", body["id"])
     return {"role": body.get("role") or role, "content": content, **kept}
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pipeline.traces.sources.embedded import EmbeddedProduction
+from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
+from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
+from pipeline.traces.sources.plugged import PluggedSource
+from pipeline.traces.sources.postgres_table import PostgresTable
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Source
 
@@ -15,8 +18,12 @@ from pipeline.traces.sources.protocol import Address, Source
 def open_source(address: Address) -> Source:
     """The source at an address; nothing is connected or read yet. Raises ValueError for an address of no known kind."""
     kind, uri = address.section.kind, address.uri
-    if kind == "langfuse_postgres":
-        return LangfusePostgres(uri, address.section.table)
+    if kind == "postgres_table":
+        return PostgresTable(uri, address.section.table)
+    if kind == "langfuse_api":
+        return LangfuseApi(uri, address.section)
+    if kind == "mlflow":
+        return MlflowTraces(uri, address.section)
     if kind == "langfuse_ui":
         return LangfuseUi(uri)
     if kind == "otel":
@@ -25,6 +32,8 @@ def open_source(address: Address) -> Source:
         return OpenAiLogs(uri)
     if kind == "prompts":
         return Prompts(uri, address.section)
+    if kind == "plugin":
+        return PluggedSource(uri, address.section)
     if kind == "demo":
         return EmbeddedProduction(uri)
     assert kind == "langfuse_export", kind

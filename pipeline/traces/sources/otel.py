@@ -1,12 +1,13 @@
-"""Reader of OpenTelemetry GenAI spans as OTLP JSON. Written from the published conventions, not from real files.
+"""Reader of OpenTelemetry GenAI spans and log records as OTLP, JSON or protobuf. After the published conventions, and
+held against what instrumentations were captured to write.
 
-Owns the meaning of a span (its messages are `genai`'s). Attributes outside `gen_ai.*`, the span's and its resource's,
-are metadata. Recording text is opt-in: a call without any is counted `no_content`.
+Owns the meaning of a call (its messages are `genai`'s, its names `conventions`'). Attributes that are no text of it,
+the span's and its resource's, are metadata. Recording text is opt-in: a call without any is counted `no_content`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, cast
@@ -15,55 +16,58 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import chat, genai, otlp
+from pipeline.traces.sources import chat, conventions, evaluations, genai, otlp, otlp_binary
 from pipeline.traces.sources.elements import may_be_array
-from pipeline.traces.sources.files import WHOLE, Files
+from pipeline.traces.sources.files import JSON, WHOLE, Files
 from pipeline.traces.sources.langfuse import count, metadata_text, put
 from pipeline.traces.sources.lines import LineBatch, blocks, refusal
 from pipeline.traces.sources.moments import EPOCH
+from pipeline.traces.sources.otel_calls import DETAILS, CallJoiner, CallRecord
 from pipeline.traces.sources.protocol import Digest, SourcePart
-
-MODEL_CALLS = frozenset({"chat", "text_completion", "generate_content"})
-"""`gen_ai.operation.name` of a call; other operations (embeddings, execute_tool, invoke_agent) hold no answer."""
-_INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
-_OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
-_PLACED = ("gen_ai.", "llm.", "ai.prompt", "ai.response", "input.", "output.")
-"""Beginnings of attributes that are not metadata."""
-_DETAILS = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
-"""Events that hold what the conventions otherwise put on the span."""
 
 
 class Otel:
-    """One export request a line, or one a file. A row's line is the place of its span in the file, from 1."""
+    """One export request a line, one a file, or each after its length. A row's line is the place of its span or log
+    record in the file, from 1; the records of a call are one row with its span."""
 
     def __init__(self, uri: str) -> None:
         self.label = uri
         self._files = Files(uri)
 
     def parts(self) -> list[SourcePart]:
-        source_parts = self._files.parts()
+        source_parts = self._files.parts(suffixes=(*JSON, *otlp_binary.FORMATS))
         if not source_parts:
-            raise ValueError(f"{self.label} has no JSON files. Point traces.source.uri to the folder of the spans.")
-        return source_parts
+            raise ValueError(
+                f"{self.label} has no files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
+            )
+        return [part._replace(holds="scores") if evaluations.holds_scores(part.name) else part for part in source_parts]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        place = 1
-        for block in _requests(blocks(self._files.chunks(part, digest), array=may_be_array(part.name))):
+        binary, chunks = otlp_binary.is_binary(part.name, self._files.chunks(part, digest))
+        if binary:
+            batches, decode = otlp_binary.requests(chunks), otlp_binary.decode
+        else:
+            batches, decode = _requests(blocks(chunks, array=may_be_array(part.name))), otlp.decode
+        place, calls = 1, CallJoiner()
+        for batch in batches:
             rows = Rows()
-            for _, text in block.lines():
+            for _, text in batch.lines():
                 try:
-                    request_spans = list(otlp.spans(otlp.decode(text)))
+                    received = list(otlp.records(decode(text)))
                 except (ValueError, RecursionError) as error:
                     rows.rejected.append(refusal(place, error))
                     place += 1
                     continue
-                for span, resource in request_spans:
-                    put(rows, _row(span, resource, place))
+                for each in received:
+                    _add(rows, calls, each, place, part.holds == "scores")
                     place += 1
-            for rest in block.rejected:
+            for rest in batch.rejected:
                 rows.rejected.append(Rejection(place, rest.reason, detail=rest.detail))
                 place += 1
             yield rows
+        rows = Rows()
+        _put(rows, calls.rest())
+        yield rows
 
 
 def _requests(lines: Iterator[LineBatch]) -> Iterator[LineBatch]:
@@ -89,21 +93,58 @@ def _requests(lines: Iterator[LineBatch]) -> Iterator[LineBatch]:
         yield LineBatch(1, [b" ".join(texts)], [])
 
 
-def _row(value: Any, resource: dict[str, Any], line: int) -> Trace | Rejection:
+def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int, of_scores: bool) -> None:
+    """Put one span or record where it belongs. `of_scores`: whether the file may hold scores."""
     trace_id = day = None
     try:
-        span = msgspec.convert(value, otlp.Span)
-        trace_id, moment = span.trace_id, _moment(_nanoseconds(span.start_time_unix_nano))
-        day = moment.date().isoformat()
-        span_attributes = otlp.attributes(span.attributes)
-        for event in span.events:
-            if event.name in _DETAILS:
-                span_attributes = {**otlp.attributes(event.attributes), **span_attributes}
-        if not _is_call(span_attributes):
-            return Rejection(line, Reason.NOT_GENERATION, trace_id, day)
-        return _trace(span, moment, span_attributes, resource, line)
+        if received.is_log:
+            if of_scores and (score := evaluations.score_of(received.record, place)) is not None:
+                rows.scores.append(score)
+                return
+            _put(rows, calls.add_log(place, received.record, received.resource))
+            return
+        span = msgspec.convert(received.record, otlp.Span)
+        trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
+        span_attributes = _attributes(span)
+        complete = not conventions.is_call(span_attributes) or _has_text(span, span_attributes)
+        _put(rows, calls.add_span(place, span, received.resource, complete))
     except Exception as error:  # the boundary of one span: whatever it holds, it must not stop the spans beside it
-        return refusal(line, error, trace_id, day)
+        rows.rejected.append(refusal(place, error, trace_id, day))
+
+
+def _put(rows: Rows, complete: Iterable[CallRecord]) -> None:
+    for call in complete:
+        put(rows, _row(call))
+
+
+def _has_text(span: otlp.Span, span_attributes: dict[str, Any]) -> bool:
+    answered = genai.answered(span_attributes, span.events)
+    return span.failed or bool(answered.messages or answered.unreadable or answered.failed)
+
+
+def _attributes(span: otlp.Span) -> dict[str, Any]:
+    """The span's own, and those of an event that holds what may also be on the span."""
+    span_attributes = otlp.attributes(span.attributes)
+    for event in span.events:
+        if event.name in DETAILS:
+            span_attributes = {**otlp.attributes(event.attributes), **span_attributes}
+    return span_attributes
+
+
+def _row(call: CallRecord) -> Trace | Rejection:
+    trace_id = day = None
+    try:
+        if call.span is None:
+            assert call.record is not None, "it is a record of a log"
+            return Rejection(call.place, Reason.NOT_GENERATION, call.record.trace_id or None)
+        trace_id, moment = call.span.trace_id, _moment(otlp.nanoseconds(call.span.start_time_unix_nano))
+        day = moment.date().isoformat()
+        span_attributes = _attributes(call.span)
+        if not call.of_log and not conventions.is_call(span_attributes):
+            return Rejection(call.place, Reason.NOT_GENERATION, trace_id, day)
+        return _trace(call.span, moment, span_attributes, call.resource, call.place)
+    except Exception as error:  # the boundary of one call, likewise
+        return refusal(call.place, error, trace_id, day)
 
 
 def _trace(
@@ -114,7 +155,8 @@ def _trace(
     strange = None if failed else asked.unreadable or answered.unreadable
     if not (asked.messages or answered.messages or failed or strange):
         return Rejection(line, Reason.NO_CONTENT, span.trace_id, moment.date().isoformat())
-    start, end = _nanoseconds(span.start_time_unix_nano), _nanoseconds(span.end_time_unix_nano)
+    start, end = otlp.nanoseconds(span.start_time_unix_nano), otlp.nanoseconds(span.end_time_unix_nano)
+    input_tokens, output_tokens = conventions.tokens(span_attributes)
     everything = {**resource, **span_attributes}
     reasons = span_attributes.get("gen_ai.response.finish_reasons", span_attributes.get("ai.response.finishReason"))
     reason = cast(list[Any], reasons)[0] if isinstance(reasons, list) and reasons else reasons
@@ -122,45 +164,25 @@ def _trace(
         trace_id=span.trace_id,
         observation_id=span.span_id,
         timestamp=moment,
-        model=_text(span_attributes, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name") or "",
-        user_id=_text(everything, "user.id", "enduser.id"),
-        session_id=_text(everything, "session.id", "gen_ai.conversation.id"),
+        model=conventions.text_of(span_attributes, conventions.MODELS) or "",
+        user_id=conventions.text_of(everything, conventions.USERS),
+        session_id=conventions.text_of(everything, conventions.SESSIONS),
         messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
         tools=chat.tools(asked),
         line=line,
         updated_at=_moment(end) if end else None,
-        input_tokens=count(_text(span_attributes, *_INPUT_TOKENS)),
-        output_tokens=count(_text(span_attributes, *_OUTPUT_TOKENS)),
-        latency_s=(end - start) / 1e9 if end else None,
+        input_tokens=count(input_tokens),
+        output_tokens=count(output_tokens),
+        latency_s=(end - start) / 1e9 if end and span_attributes.get("logfire.span_type") != "log" else None,
         level="ERROR" if failed else "DEFAULT",
-        error=(span.status.message if span.status else "") or _text(span_attributes, "error.type"),
+        error=(span.status.message if span.status else "") or conventions.text_of(span_attributes, ("error.type",)),
         finish_reason=answered.finish_reason or (reason if isinstance(reason, str) else None),
-        metadata=metadata_text({k: v for k, v in everything.items() if not k.startswith(_PLACED)}),
+        metadata=metadata_text(conventions.metadata(everything)),
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
-
-
-def _is_call(span_attributes: dict[str, Any]) -> bool:
-    operation = span_attributes.get("gen_ai.operation.name")
-    if operation is not None:
-        return operation in MODEL_CALLS
-    if "openinference.span.kind" in span_attributes:
-        return str(span_attributes["openinference.span.kind"]).upper() == "LLM"
-    return "gen_ai.request.model" in span_attributes or "gen_ai.response.model" in span_attributes
-
-
-def _text(span_attributes: dict[str, Any], *keys: str) -> str | None:
-    return next((str(span_attributes[key]) for key in keys if span_attributes.get(key) not in (None, "")), None)
-
-
-def _nanoseconds(value: int | str) -> int:
-    try:
-        return int(value)
-    except ValueError as error:
-        raise msgspec.ValidationError("a span's time is no number of nanoseconds") from error
 
 
 def _moment(nanoseconds: int) -> datetime:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from pipeline.traces.sources.shapes import ODD, decoded, literal, refuse_repr, unreadable
+from pipeline.traces.sources.shapes import ODD, decoded, is_followed_by_words, literal, refuse_repr, unreadable
 
 Json = dict[str, Any]
 
@@ -32,7 +32,11 @@ PAYLOADS = frozenset(
 )
 _CALL_KEYS = ("functionCall", "function_call", "toolUse", "executable_code", "executableCode")
 _RESULT_KEYS = ("functionResponse", "function_response", "toolResult", "code_execution_result", "codeExecutionResult")
+_SILENT = frozenset({"reasoningContent", "cachePoint"})
+"""Keys of Bedrock's parts that hold nothing that was said."""
 _PAYLOAD_KEYS = PAYLOADS | {"inlineData", "fileData"}
+_OUTPUTS = ("text", "json", "content", "error-text", "error-json")
+"""Kinds of what a tool returned, as Vercel's SDK writes them around it."""
 _BESIDE = frozenset(
     {"type", "block_type", "content_type", "id", "index", "name", "annotations", "citations", "cache_control"}
     | {"thought_signature", "thoughtSignature", "signature", "logprobs", "extras", "providerOptions", "meta"}
@@ -50,6 +54,8 @@ class Parts(msgspec.Struct):
     texts: list[str] = []
     calls: list[Any] = []
     results: list[tuple[str, Json]] = []
+    repeated: list[Any] = []
+    """Calls that stood in a text: they count where none stands beside them."""
     has_payload: bool = False
 
     @property
@@ -61,6 +67,7 @@ def parts_of(content: Any) -> Parts:
     """The parts of a message's content. Raises Unreadable."""
     message_parts = Parts()
     _add(content, message_parts)
+    message_parts.calls = message_parts.calls or message_parts.repeated
     return message_parts
 
 
@@ -113,7 +120,12 @@ def kind_of(value: Json) -> str:
 def result_text(value: Any) -> str:
     """What a tool returned, as the model was shown it: text, or the JSON of a value."""
     if value is None or isinstance(value, str):
-        return value or ""
+        blocks = decoded(value) if value and value.startswith('[{"json":') else None
+        return _json_blocks(blocks) or value or ""
+    if isinstance(value, dict) and value.get("type") in _OUTPUTS and "value" in value:
+        return result_text(cast(Json, value)["value"])
+    if (inner := _json_blocks(value)) is not None:
+        return inner
     if isinstance(value, list) and value and all(map(_is_plain_part, cast(list[Any], value))):
         return parts_of(value).text
     return dumped(value)
@@ -122,6 +134,13 @@ def result_text(value: Any) -> str:
 def dumped(value: Any) -> str:
     """JSON text of a value that came out of JSON."""
     return msgspec.json.encode(value).decode()
+
+
+def _json_blocks(value: Any) -> str | None:
+    """The values that Bedrock's blocks `{"json": ...}` hold, as text; None for anything else."""
+    blocks = cast(list[Any], value) if isinstance(value, list) else []
+    values = [cast(Json, block)["json"] for block in blocks if isinstance(block, dict) and block.keys() == {"json"}]
+    return "".join(map(dumped, values)) if values and len(values) == len(blocks) else None
 
 
 def _add(content: Any, message_parts: Parts) -> None:
@@ -160,8 +179,22 @@ def _add_text(text: str, message_parts: Parts) -> None:
     typed = isinstance(inner, list) or (isinstance(inner, dict) and kind_of(cast(Json, inner)))
     if items and typed and all(isinstance(item, dict) and is_part(item) for item in items):
         _add(inner, message_parts)
-    elif python or _is_message(inner) or (isinstance(inner, str) and _CUT(bare)):
+    elif python or _is_message(inner) or (isinstance(inner, str) and _CUT(bare) and not is_followed_by_words(bare)):
         raise unreadable(inner)
+    else:
+        message_parts.texts.append(text)
+
+
+def _add_text_part(text: str, message_parts: Parts) -> None:
+    """An instrumentation writes a block that it does not know as JSON into a part of text; a call so is there twice."""
+    inner = decoded(text.strip()) if ODD(text) else text
+    if isinstance(inner, dict) and inner and inner.keys() <= _SILENT:
+        return
+    if isinstance(inner, dict) and kind_of(cast(Json, inner)) and is_part(cast(Json, inner)):
+        if not is_call_kind(kind_of(cast(Json, inner))):
+            _add_part(cast(Json, inner), message_parts)
+        else:
+            message_parts.repeated.append(inner)
     else:
         message_parts.texts.append(text)
 
@@ -191,10 +224,10 @@ def _add_part(part: Json, message_parts: Parts) -> None:
         message_parts.results.append((result_text(value), part))
     elif kind in PAYLOADS:
         message_parts.has_payload = True
-    elif kind == "refusal" and isinstance(part.get("refusal"), str):
-        message_parts.texts.append(part["refusal"])
+    elif kind == "refusal" and isinstance(refusal := part.get("refusal", part.get("content")), str):
+        message_parts.texts.append(refusal)
     elif kind in TEXTS:
-        message_parts.texts.append(_text_of(part))
+        _add_text_part(_text_of(part), message_parts)
     elif kind:
         raise unreadable(part)
     else:
@@ -213,7 +246,7 @@ def _add_keyed(part: Json, message_parts: Parts) -> None:
         message_parts.results.append((result_text(value), part))
     elif not given.isdisjoint(_PAYLOAD_KEYS):
         message_parts.has_payload = True
-    elif given and given <= {"reasoningContent", "reasoning", "cachePoint", *_BESIDE}:
+    elif given and given <= {"reasoning", *_SILENT, *_BESIDE}:
         return
     elif _is_text(part):
         if part.get("thought") is not True:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pipeline.traces.rows import Rows
 
@@ -65,6 +65,26 @@ class Source(Protocol):
         A row that cannot be read is a Rejection and stops nothing. A part that breaks off, changes or vanishes
         midway yields what came before and one `truncated_file` for its rest, so that nothing is lost in silence.
         """
+        ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A source that can be asked whether it is there, for less than its listing costs."""
+
+    def probe(self) -> None:
+        """Raises ValueError that says what to do when it cannot be read. Does not wait long."""
+        ...
+
+
+@runtime_checkable
+class External(Protocol):
+    """A source of which nothing lies under the data root: forgetting a user leaves what it has."""
+
+    label: str
+
+    def remains(self) -> str:
+        """What a person has to ask of its owner so that a forgotten user's rows go there too. Names no user."""
         ...
 
 

@@ -71,7 +71,7 @@ def value_of(text: str) -> Any:
             return msgspec.json.decode(bare)
         except ValueError:  # RecursionError is the caller's: it refuses the row
             pass
-        if bare[0] != '"' and (_BEGINS.match(bare) or _is_literal(bare)) and not _is_followed_by_words(bare):
+        if bare[0] != '"' and (_BEGINS.match(bare) or _is_literal(bare)) and not is_followed_by_words(bare):
             try:
                 return literal(bare)
             except Unreadable:
@@ -109,7 +109,7 @@ def _is_literal(text: str) -> bool:
     return True
 
 
-def _is_followed_by_words(text: str) -> bool:
+def is_followed_by_words(text: str) -> bool:
     """Whether a text begins with JSON and goes on in words: a person wrote it."""
     try:
         _, end = json.JSONDecoder().raw_decode(text)

@@ -32,6 +32,8 @@ def test_a_plan_has_the_days_of_each_stage(settings: Deployment, week: None, cap
     for weight in ("5%", "25%", "80%"):
         assert weight in out
     assert "in all" in out
+    assert "0.01 requests a second in the busiest hour" in out
+    assert "set rollout.requests_per_server" in out, "no router answers here"
 
 
 def test_an_aa_test_that_passes_ends_well(settings: Deployment, week: None, capsys) -> None:

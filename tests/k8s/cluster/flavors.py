@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from .kinds import Object
 from .objects import place, quantity, requests
-from .scheduler import tolerates
+from .scheduler import REQUIRED, matches, tolerates
 
 Usage = dict[tuple[str, str, str], Decimal]
 """By ClusterQueue, flavour and resource."""
@@ -74,8 +74,7 @@ def _against(
         if not tolerates(tolerations, taint):
             shown = f"{{{taint['key']} {taint.get('value', '')} {taint['effect']} <nil>}}"
             return [f"untolerated taint {shown} in flavor {name}"]
-    # Of a pod's selector Kueue reads the keys that the flavour itself names.
-    if any(of[k] != v for k, v in (spec.get("nodeSelector") or {}).items() if k in of):
+    if not _selected(spec, of):
         return [f"flavor {name} doesn't match node affinity"]
     quotas = {r["name"]: quantity(r["nominalQuota"]) for r in offer["resources"]}
     against: list[str] = []
@@ -92,6 +91,18 @@ def _against(
         elif missing > 0:
             against.append(f"insufficient unused quota for {resource} in flavor {name}, {_text(missing)} more needed")
     return against
+
+
+def _selected(spec: Object, of: dict[str, str]) -> bool:
+    """Of a pod's selector and required affinity Kueue reads the label keys that the flavour itself names."""
+    if any(of[k] != v for k, v in (spec.get("nodeSelector") or {}).items() if k in of):
+        return False
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    terms = [
+        {"matchExpressions": [e for e in term.get("matchExpressions") or [] if e["key"] in of]}
+        for term in affinity.get("nodeSelectorTerms") or []
+    ]
+    return not terms or any(matches(term, of) for term in terms)
 
 
 def _text(value: Decimal) -> str:

@@ -65,6 +65,7 @@ NAMESPACED = {
     "rbac.authorization.k8s.io/v1": "Role RoleBinding",
     "networking.k8s.io/v1": "NetworkPolicy Ingress",
     "coordination.k8s.io/v1": "Lease",
+    "discovery.k8s.io/v1": "EndpointSlice",
     "jobset.x-k8s.io/v1alpha2": "JobSet",
     "kueue.x-k8s.io/v1beta2": "LocalQueue Workload",
     "scheduling.volcano.sh/v1beta1": "PodGroup",

@@ -126,6 +126,38 @@ def test_second_gang_waits_for_the_quota_of_the_first(driver: PodDriver, ns: str
     assert workload(driver, ns, "second", "Admitted")["status"] == "True"
 
 
+CAPACITY = "karpenter.sh/capacity-type"
+
+
+def terms(*alternatives: Object) -> Object:
+    required = {"nodeSelectorTerms": [{"matchExpressions": [e]} for e in alternatives]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "taken"),
+    [
+        ({}, True),
+        ({"nodeSelector": {CAPACITY: "spot"}}, True),
+        ({"nodeSelector": {CAPACITY: "on-demand"}}, False),
+        ({"nodeSelector": {"fabric": "efa"}}, True),  # a key of no flavour, or of another one
+        (terms({"key": CAPACITY, "operator": "DoesNotExist"}), False),
+        (terms({"key": CAPACITY, "operator": "NotIn", "values": ["spot"]}), False),
+        (terms({"key": "fabric", "operator": "DoesNotExist"}), True),
+        (terms({"key": CAPACITY, "operator": "In", "values": ["on-demand"]}, {"key": "a", "operator": "Exists"}), True),
+    ],
+)
+def test_a_flavour_is_compared_over_its_own_labels(driver: PodDriver, ns: str, spec: Object, taken: bool) -> None:
+    kueue(driver, ns)
+    body = queued("picky", ns)
+    template = pod_template(container=gpus(8), **spec)
+    body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = template
+    driver.api.create(body)
+    value = driver.wait_until(lambda: workload(driver, ns, "picky", "QuotaReserved"))
+    assert (value["status"] == "True") == taken, value
+    assert taken or value["message"].endswith("flavor spot doesn't match node affinity")
+
+
 @ours
 def test_a_gang_that_asks_for_more_than_there_is_never_comes(driver: PodDriver, ns: str) -> None:
     kueue(driver, ns, quota=16)

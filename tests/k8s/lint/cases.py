@@ -107,7 +107,7 @@ spec: {weight: 1}
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: checkpoints, namespace: preference-tuning}
-spec: {accessModes: [ReadWriteMany]}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 9000Gi}}}
 ---
 apiVersion: v1
 kind: ServiceAccount

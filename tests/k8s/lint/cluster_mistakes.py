@@ -77,6 +77,10 @@ OPERATORS = [
            [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["preference-tuning"]}]),
     Mistake("a namespace without the label that the queue wants", "queue-closed", namespace_of_no_team),
     static("ResourceFlavor", "a flavour of any node", "flavour-without-nodes", "spec", {}, "spot"),
+    static("ResourceFlavor", "a flavour that names no capacity", "flavour-takes-others", "spec.nodeLabels",
+           {}, "spot"),
+    static("ResourceFlavor", "a flavour that no on-demand gang passes", "quota-too-small", "spec.nodeLabels",
+           {"karpenter.sh/capacity-type": "on-demand"}, "spot"),
 ]  # fmt: skip
 
 NODE_POOLS = [
@@ -116,6 +120,8 @@ NODE_POOLS = [
            {"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": ["p5en.48xlarge"]}),
     static("NodePool", "a taint that nobody tolerates", "no-pool", f"{NODES}.taints.0.key", "team"),
     static("NodePool", "limits for two nodes of three", "no-pool", 'spec.limits."nvidia.com/gpu"', 16),
+    static("ClusterQueue", "quota for four nodes of three", "quota-over-pool",
+           "spec.resourceGroups.0.flavors.0.resources.2.nominalQuota", 32),
     pod("a label that no pool gives", "no-pool", "nodeSelector.fabric", "efa"),
     pod("taints tolerated to another effect", "no-pool", "tolerations",
         [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}]),

@@ -24,6 +24,7 @@ from tests.k8s.lint.edits import (
     volcano,
     without,
 )
+from tests.k8s.lint.refusal_mistakes import REFUSALS
 
 SUBMITTER = "spec.submitterPodTemplate.spec"
 IGNORE = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
@@ -219,4 +220,4 @@ ROUTES = [
            "spec.rules.0.backendRefs.1.name", "candidate"),
 ]  # fmt: skip
 
-MISTAKES = [*RESTARTS, *OPERATORS, *NODE_POOLS, *RESOURCES, *SECURITY, *SCRIPTS, *NAMES, *ROUTES]
+MISTAKES = [*REFUSALS, *RESTARTS, *OPERATORS, *NODE_POOLS, *RESOURCES, *SECURITY, *SCRIPTS, *NAMES, *ROUTES]

@@ -47,7 +47,8 @@ def whole(name: str, chat: bool = True) -> bytes:
 
 def event(name: str, delta: dict[str, Any], finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return b"data: " + json.dumps({"id": "c-1", "model": name, "choices": [choice]}).encode() + b"\n\n"
+    body = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": name, "choices": [choice]}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
 def events(name: str) -> list[bytes]:

@@ -127,3 +127,10 @@ def test_a_file_that_changes_under_its_workers_is_refused(tmp_path: Path) -> Non
         write_function(tmp_path, QUALITY + "\n")
         with pytest.raises(ValueError, match=r"cannot be imported .*mine\.py was changed meanwhile\. Launch again"):
             scorer.start()
+
+
+def test_a_functions_options_reach_it(tmp_path: Path) -> None:
+    source = "def scaled(prompt, completion, reference, metadata, *, by):\n    return by * len(completion)\n"
+    section = write_function(tmp_path, source, "scaled")
+    with closing(CustomScorer(section.model_copy(update={"options": {"by": 0.25}}))) as scorer:
+        assert scorer([task("ab")])[0].finding == Finding(0.5)

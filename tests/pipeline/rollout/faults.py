@@ -34,7 +34,9 @@ SPOILERS = {
     "error": lambda look: 1 / 0,
 }
 RouterFault = Literal["", "unreadable", "unwritable", "deaf", "lying", "late"]
-SlotFault = Literal["", "loading", "wrong", "raises"]
+SlotFault = Literal["", "loading", "wrong", "raises", "few", "unsure"]
+MANY = 100
+"""Servers of the champion, of which every weight takes more than one."""
 
 
 class FaultyRouter(LocalRouter):
@@ -81,7 +83,11 @@ class FaultyRouter(LocalRouter):
             raise OSError("no route to host")
         if self.slot == "loading":
             return Readiness(served_digest="", replicas=0, reason="loading")
-        return Readiness(served_digest="another" if self.slot == "wrong" else model.digest, replicas=1)
+        if self.slot == "unsure":
+            return Readiness(served_digest=model.digest, replicas=1, reason="warming up")
+        serves = self.really is not None and self.really.champion.digest == model.digest
+        replicas = MANY if self.slot == "few" and serves else 1
+        return Readiness(served_digest="another" if self.slot == "wrong" else model.digest, replicas=replicas)
 
     def moved_by_hand(self, weight: int) -> None:
         """A person changes the weights, and nothing else."""

@@ -1,6 +1,7 @@
 """The rollout as a Hypothesis state machine: everybody who acts on it, and what must hold whatever they do.
 
-Invariants are checked by the witness at the router (machine_world.py) and on the record after each step.
+Invariants are checked by the witness at the router (machine_world.py) and on the record after each step. What fails by
+itself is in machine_faults.py.
 """
 
 from itertools import pairwise
@@ -17,10 +18,11 @@ from pipeline.rollout.reconcile import reconcile
 from pipeline.rollout.record import TERMINAL, ApprovalRecord, Phase, read_events
 from tests.pipeline.rollout.conftest import NAME
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash
-from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, WEIGHTS, WitnessedRollout
+from tests.pipeline.rollout.machine_faults import FailingWorld
+from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, WEIGHTS
 
 
-class RolloutMachine(WitnessedRollout):
+class RolloutMachine(FailingWorld):
     @rule(
         kind=st.sampled_from(["good", "good", "better", "bad"]),
         verdict=st.sampled_from(["PASS", "PASS", "PASS", "FAIL"]),
@@ -56,24 +58,6 @@ class RolloutMachine(WitnessedRollout):
     @rule(seconds=st.sampled_from([1.0, 500.0]))
     def time_passes(self, seconds):
         self.waits(seconds)
-
-    @rule(kind=st.sampled_from(["good", "good", "good", *SPOILERS]))
-    def metrics_turn(self, kind):
-        self.world.metrics.spoil = SPOILERS[kind]
-
-    @rule(kind=st.sampled_from(["good", "good", "good", "bad", "dead"]))
-    def canary_turns(self, kind):
-        self.world.metrics.canary = KINDS[kind]
-
-    @rule(fault=st.sampled_from(["", "", "", "unreadable", "unwritable", "deaf", "lying", "late"]))
-    def router_turns(self, fault):
-        self.router.fault = fault
-        if fault != "late":
-            self.router.asked = None
-
-    @rule(fault=st.sampled_from(["", "", "", "loading", "wrong", "raises"]))
-    def slot_turns(self, fault):
-        self.router.slot = fault
 
     @precondition(lambda self: not self.world.state.active)
     @rule()

@@ -17,7 +17,7 @@ from pipeline.rollout.router import Split
 from tests.pipeline.rollout.conftest import NAME, POLICY, FusedStore, World
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, FaultyRouter
 
-SHORT = POLICY.model_copy(update={"max_look_s": 30.0, "dwell_s": (60.0, 90.0, 60.0)})
+SHORT = POLICY.model_copy(update={"max_look_s": 30.0, "dwell_s": (60.0, 90.0, 60.0), "max_wait_s": 600.0})
 WEIGHTS = tuple(SHORT.weight_at(stage) for stage in range(3))
 DAY = 86_400.0
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -187,6 +187,13 @@ def test_more_grades_than_requests_hold():
     assert "champion has" in doubt(evidence(arm(1900, graded=2000), arm(100)), 5, POLICY)
 
 
+@pytest.mark.parametrize(("requests", "graded", "holds"), [(15, 16, ""), (0, 45, ""), (0, 46, "46"), (100, 151, "151")])
+def test_two_systems_need_not_count_alike(requests, graded, holds):
+    """By request, grades are of the traces and requests of a metrics server, whose windows do not end as one."""
+    told = doubt(evidence(arm(19 * requests), arm(requests, graded=graded)), 5, BY_REQUEST)
+    assert told == (f"canary has {holds} graded answers to {requests} requests" if holds else "")
+
+
 def test_no_evidence_is_no_doubt():
     assert doubt(LiveEvidence(), 5, POLICY) == ""
 

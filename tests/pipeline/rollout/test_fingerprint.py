@@ -9,12 +9,14 @@ import pytest
 
 from pipeline.rollout.fingerprint import (
     PROMPTS,
+    ROUNDS,
     Fingerprint,
     Prints,
     answer_over_http,
     fingerprint,
     fingerprint_of_files,
     identified,
+    identified_rounds,
     identify_slot,
     matches,
 )
@@ -66,6 +68,45 @@ def test_a_model_is_identified_by_the_nearest_answers() -> None:
         identified(("drift", *CHAMPION[1:]), models)
     with pytest.raises(ValueError, match="none are known"):
         identified(CHAMPION, [])
+
+
+def answers_in_turn(*fingerprints: Fingerprint) -> AbstractContextManager[ChatServer]:
+    """An address behind which each connection meets the next server. `fingerprints`: what each server answers."""
+    servers: dict[Any, Fingerprint] = {}
+
+    def change(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+        with server.lock:
+            mine = servers.setdefault(request.connection, fingerprints[len(servers) % len(fingerprints)])
+        answer = mine[PROMPTS.index(request.body["messages"][0]["content"])]
+        return completion(request.body, choice={"message": {"role": "assistant", "content": answer}})
+
+    return chat_server(change)
+
+
+MODELS = {"a" * 64: CHAMPION, "c" * 64: CANDIDATE}
+
+
+def test_servers_of_different_models_behind_one_address() -> None:
+    words = "those of aaaaaaaaaaaa and cccccccccccc: the servers behind this address"
+    with answers_in_turn(CANDIDATE, CHAMPION, CANDIDATE) as server, pytest.raises(ValueError, match=words):
+        identify_slot(Endpoint(server.url), "model", "c" * 64, MODELS, rounds=ROUNDS)
+    with answers_in_turn(CANDIDATE, changed(CANDIDATE, 1)) as server:
+        assert identify_slot(Endpoint(server.url), "model", "c" * 64, MODELS, rounds=ROUNDS) == "c" * 64
+    assert ROUNDS == 3
+
+
+def test_one_round_asks_one_server() -> None:
+    with answers_in_turn(CANDIDATE, CHAMPION) as server:
+        assert identify_slot(Endpoint(server.url), "model", "c" * 64, MODELS) == "c" * 64
+        assert len(server.asked) == len(PROMPTS)
+
+
+def test_answers_that_change_between_rounds_are_refused() -> None:
+    models = [Prints(digest, answers) for digest, answers in MODELS.items()]
+    one, other = changed(CANDIDATE, 1), (*CANDIDATE[:7], "drift 7")
+    with pytest.raises(ValueError, match="for cccccccccccc change between 2 rounds"):
+        identified_rounds([one, other], models)
+    assert identified_rounds([one, one], models) == "c" * 64
 
 
 def answering(model: Any) -> AbstractContextManager[ChatServer]:

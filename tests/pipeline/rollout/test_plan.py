@@ -73,13 +73,22 @@ def test_where_nothing_is_graded_the_plan_says_so():
     assert without.requests == pytest.approx(wanted_requests(LiveEvidence(), SILENT, 5) / 0.05)
 
 
+def test_a_stage_that_would_be_held_for_waiting_says_when():
+    five, twenty_five, _ = (" ".join(stage.hints) for stage in stages(QUIET))
+    assert "held after 31.0 days without its sample (rollout.max_wait_s)" in five
+    assert "held after 37.0 days" in twenty_five
+    unlimited = POLICY.model_copy(update={"max_wait_s": None})
+    assert not any("held after" in hint for stage in stages(QUIET, unlimited) for hint in stage.hints)
+    assert not any("held after" in hint for stage in stages(BUSY) for hint in stage.hints)
+
+
 def test_a_margin_of_nothing_has_no_plan():
     with pytest.raises(ValueError, match="Set it above 0"):
         plan(POLICY.model_copy(update={"max_quality_drop": 0.0}), BUSY, MONTH)
 
 
 def test_lines_are_a_row_for_each_stage():
-    lines = plan(POLICY, BUSY, MONTH).lines()
+    lines = plan(POLICY, BUSY, MONTH, champion_servers=4).lines()
     assert len(lines) == 5
     assert lines[1].split()[:2] == ["5%", "1,518"] and lines[1].endswith("80%")
     assert lines[-1] == "in all 9.0 days"

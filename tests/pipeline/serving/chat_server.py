@@ -30,6 +30,8 @@ class HttpRequest(NamedTuple):
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    connection: int = 0
+    """The client's port: one for each connection."""
 
 
 Change = Callable[["ChatServer", HttpRequest, int], HttpResponse | None]
@@ -115,7 +117,9 @@ def chat_server(
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            request = HttpRequest(self.command, self.path, dict(self.headers), json.loads(body or b"{}"))
+            request = HttpRequest(
+                self.command, self.path, dict(self.headers), json.loads(body or b"{}"), self.client_address[1]
+            )
             with server.lock:
                 server.in_flight += 1
                 server.most_in_flight = max(server.most_in_flight, server.in_flight)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from assets.environment import environment
-from pipeline.recipe.traces import LangfuseExportSource, LangfusePostgresSource
+from pipeline.recipe.traces import LangfuseExportSource, PostgresTableSource
 from pipeline.storage import Store
 from pipeline.traces import days as stage
 from pipeline.traces.lake import LakeConfig, open_lake
@@ -122,7 +122,7 @@ def test_from_a_table_in_postgres(store: Store, lake: LakeConfig, postgres_url: 
 
         for number in range(4):
             add(number, number != 1)
-        source = LangfusePostgresSource()
+        source = PostgresTableSource()
         first = govern(store, source, postgres_url, lake)
         assert ids(store, lake, first) == ["t0", "t2", "t3"]
         assert first.source.endswith(", table traces") and "@" not in first.source

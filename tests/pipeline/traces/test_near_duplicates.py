@@ -112,3 +112,10 @@ def test_near_duplicates_are_found_in_text_without_spaces() -> None:
 def test_nothing_near_gives_no_rows(tmp_path: Path) -> None:
     paths = written(tmp_path, [["a b c d e f", "g h i j k l"], []])
     assert clusters(paths, 0.9).num_rows == 0
+
+
+def test_a_texts_keys_do_not_depend_on_its_neighbours() -> None:
+    texts = ["one two", "", "one two three four five six", "one", "one two three four five", "last"]
+    together = band_keys(texts).to_pylist()
+    assert together == [band_keys([text]).to_pylist()[0] for text in texts]
+    assert len({tuple(keys) for keys in together}) == len(texts)

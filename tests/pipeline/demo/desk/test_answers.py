@@ -6,8 +6,18 @@ import random
 
 import pytest
 
-from pipeline.demo.desk.answers import RATES, SHORT_CHARS, Features, answer, features
+from pipeline.demo.desk.answers import (
+    NO_LOOKUP,
+    OTHER_ORDER,
+    RATES,
+    REFUSAL,
+    SHORT_CHARS,
+    Features,
+    answer,
+    features,
+)
 from pipeline.demo.desk.requests import Request, Row, draw
+from pipeline.demo.desk.tool import call_text
 
 REQUEST = Request("Oakleaf", (Row("K48", "DHL", "Monday", "36"), Row("K12", "UPS", "today", "21")), "K48", "carrier", 0)
 FINE = Features(right_fact=True, refuses=False, polite=True, short=True, voucher=False)
@@ -29,6 +39,49 @@ FINE = Features(right_fact=True, refuses=False, polite=True, short=True, voucher
 )
 def test_features_say_what_an_answer_does(text: str, seen: Features) -> None:
     assert features(REQUEST, text) == seen
+
+
+ASKED = REQUEST._replace(shown=False)
+CALL = call_text("K48")
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (CALL, FINE),
+        ('call: lookup_order({"order": "K48"})', FINE),  # as judges are shown it
+        (call_text("K12"), FINE._replace(right_fact=False)),
+        (f"{CALL}\n{call_text('K12')}", FINE._replace(right_fact=False)),
+        (f"Hello! {CALL}", FINE._replace(short=False)),
+        (f"You get a voucher. {CALL}", FINE._replace(short=False, voucher=True)),
+        (
+            '<tool_call>\n{"name": "refund", "arguments": {"order": "K48"}}\n</tool_call>',
+            FINE._replace(right_fact=False),
+        ),
+        (
+            '<tool_call>\n{"name": "lookup_order", "arguments": {"order": 48}}\n</tool_call>',
+            FINE._replace(right_fact=False),
+        ),
+        ('<tool_call>\n{"name": \n</tool_call>', FINE._replace(right_fact=False, short=False)),
+        ("Hello! Order K48 comes with DHL. Good day!", FINE._replace(right_fact=False, short=False)),
+        ("I cannot say.", FINE._replace(right_fact=False, refuses=True, short=False)),
+    ],
+)
+def test_features_say_what_a_look_up_does(text: str, seen: Features) -> None:
+    assert features(ASKED, text) == seen
+
+
+def test_a_call_is_no_answer_where_the_facts_are_shown() -> None:
+    assert not features(REQUEST, CALL).right_fact
+    assert not features(REQUEST, f"Hello! Order K48 comes with DHL. {CALL}").right_fact
+
+
+def test_a_look_up_goes_wrong_at_its_rates() -> None:
+    rng = random.Random(2)
+    asked = [draw(rng, "train")._replace(shown=False) for _ in range(4000)]
+    seen = [features(request, answer(rng, request)) for request in asked]
+    right = (1 - REFUSAL) * (1 - NO_LOOKUP) * (1 - OTHER_ORDER)
+    assert sum(each.right_fact for each in seen) / len(seen) == pytest.approx(right, abs=0.03)
 
 
 def test_each_bad_mode_has_its_rate() -> None:

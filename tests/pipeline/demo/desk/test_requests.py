@@ -8,6 +8,7 @@ import re
 import pytest
 
 from pipeline.demo.desk.answers import answer
+from pipeline.demo.desk.conversation import KINDS, Kind, draw_turn
 from pipeline.demo.desk.requests import ATTRIBUTES, ORDERS, VALUES, Fact, draw, is_held_out, read_request
 from pipeline.demo.desk.requests import Split as Part
 
@@ -22,6 +23,17 @@ def test_a_request_is_read_back_from_its_text() -> None:
         messages = request.messages
         messages[-1]["content"] += " Write to alice.5@example.com."
         assert read_request(messages) == request
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_of_a_conversation_is_read_back(kind: Kind) -> None:
+    rng = random.Random(6)
+    for turn in [draw_turn(rng, "train", kind) for _ in range(100)]:
+        read, request = read_request(turn.messages), turn.request
+        assert read is not None
+        assert (read.order, read.attribute, read.wording) == (request.order, request.attribute, request.wording)
+        assert (read.shown, read.shop) == (kind != "call", request.shop)
+        assert sorted(read.rows) == sorted(request.rows if read.shown else ())
 
 
 @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "What is 2 + 2?"}]])

@@ -6,13 +6,15 @@ import gzip
 import json
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.demo.desk.answers import answer as draw_answer
-from pipeline.demo.desk.requests import is_held_out, read_request
+from pipeline.demo.desk.requests import ATTRIBUTES, VALUES, is_held_out, read_request
+from pipeline.demo.desk.tool import TOOLS, call_text
 from pipeline.demo.desk.traffic import biases, serve, thumb_up
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import TrafficClaim
@@ -28,14 +30,23 @@ DAY = "2026-01-05"
 
 
 def server(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
-    """Answers as the base model's text has it."""
+    """Answers as the base model's text has it. Calls name the order, or one of which the client knows nothing."""
     rng = random.Random(sampling.seed)
     texts: list[list[Answer]] = []
     for messages in prompts:
         request = read_request(messages)
         assert request is not None
-        texts.append([answer(draw_answer(rng, request), latency_s=0.1) for _ in range(sampling.samples)])
+        assert request.shown or messages[0] == {"role": "tools", "content": TOOLS}
+        order = request.order if rng.random() < 0.8 else "K00"
+        text = call_text(order) if rng.random() < 0.7 else "Hello! I cannot say."
+        texts.append([answer(draw_answer(rng, request) if request.shown else text, latency_s=0.1)])
     return texts
+
+
+def messages_of(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a row's prompt."""
+    asked = json.loads(row["input"])
+    return asked["messages"] if isinstance(asked, dict) else asked
 
 
 def served(users: DeskUsers, size: int = 1500, answers: Any = server) -> tuple[list[dict[str, Any]], dict[str, bool]]:
@@ -54,7 +65,7 @@ def served(users: DeskUsers, size: int = 1500, answers: Any = server) -> tuple[l
 
 
 def worth(row: dict[str, Any]) -> float:
-    request = read_request(json.loads(row["input"]))
+    request = read_request(messages_of(row))
     assert request is not None
     return utility(request, json.loads(row["output"])["content"])
 
@@ -62,15 +73,55 @@ def worth(row: dict[str, Any]) -> float:
 def test_thumbs_come_at_the_rate_that_the_recipe_says() -> None:
     rows, thumbs = served(DeskUsers())
     assert len(rows) == 1500
-    assert len(thumbs) / len(rows) == pytest.approx(0.3, abs=0.04)
+    seen = [row for row in rows if "tool_calls" not in (row["output"] or "")]
+    assert len(thumbs) / len(seen) == pytest.approx(0.3, abs=0.04)
     _, many = served(DeskUsers(thumbs=0.9))
-    assert len(many) / len(rows) == pytest.approx(0.88, abs=0.04)
+    assert len(many) / len(seen) == pytest.approx(0.88, abs=0.04)
+
+
+def test_a_third_of_the_rows_holds_calls_or_results() -> None:
+    rows, thumbs = served(DeskUsers())
+    calls = [row for row in rows if "tool_calls" in (row["output"] or "")]
+    results = [row for row in rows if any(message["role"] == "tool" for message in messages_of(row))]
+    assert 0.25 < (len(calls) + len(results)) / len(rows) < 0.42
+    assert len(calls) > 150 and len(results) > 120
+    assert not {row["trace_id"] for row in calls} & thumbs.keys()  # no user sees a call
+    assert {row["trace_id"] for row in results} & thumbs.keys()
+
+
+def test_the_client_answers_a_call_with_its_result() -> None:
+    """As an application logs it: the definitions, the call as a list, its result under the call's id."""
+    rows, _ = served(DeskUsers())
+    for row in rows:
+        asked, messages = json.loads(row["input"]), messages_of(row)
+        assert isinstance(asked, list) or asked["tools"] == json.loads(TOOLS)
+        for before, after in pairwise(messages):
+            if after["role"] == "tool":
+                [call] = before["tool_calls"]
+                order = json.loads(call["function"]["arguments"])["order"]
+                assert (call["id"], call["function"]["name"]) == (after["tool_call_id"], after["name"])
+                assert after["content"].splitlines()[-1].startswith(f"{order} ")
+
+
+def test_a_conversation_is_a_session() -> None:
+    rows, _ = served(DeskUsers())
+    sessions: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        sessions.setdefault(row["session_id"], []).append(row)
+    several = [sorted(each, key=lambda row: row["start_time"]) for each in sessions.values() if len(each) > 1]
+    assert len(several) > 250
+    for session in several:
+        assert len({row["user_id"] for row in session}) == 1
+        for one, other in pairwise(session):
+            assert messages_of(other)[: len(messages_of(one))] == messages_of(one)
+    second = sum(sum(m["role"] == "user" for m in messages_of(row)) == 2 for row in rows)
+    assert 200 < second < 500
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_noise_is_the_share_of_thumbs_that_are_flipped(noise: float) -> None:
     rows, thumbs = served(DeskUsers(noise=noise, thumbs=1.0))
-    clear = [row for row in rows if row["output"] and worth(row) in (0.0, 1.0)]
+    clear = [row for row in rows if row["trace_id"] in thumbs and worth(row) in (0.0, 1.0)]
     wrong = sum(thumbs[row["trace_id"]] != (worth(row) > 0.5) for row in clear)
     assert wrong / len(clear) == pytest.approx(noise, abs=0.035)
 
@@ -113,7 +164,8 @@ def test_no_field_of_a_trace_holds_utility() -> None:
         served(DeskUsers(), 200, fixed(text))[0] for text in ("Hello! I cannot say.", "Go away! You get a voucher.")
     )
     for one, other in zip(kind, unkind, strict=True):
-        assert {**one, "output": None} == {**other, "output": None}
+        if len(messages_of(one)) == 2:  # a second question shows the first answer
+            assert {**one, "output": None} == {**other, "output": None}
 
 
 def test_a_thumb_says_which_call_and_nothing_of_its_worth() -> None:
@@ -126,12 +178,16 @@ def test_a_thumb_says_which_call_and_nothing_of_its_worth() -> None:
 
 def test_prompts_are_unique_and_show_no_held_out_fact() -> None:
     rows, _ = served(DeskUsers())
-    assert len({row["input"] for row in rows}) > 0.99 * len(rows)
+    assert len({row["input"] for row in rows}) > 0.9 * len(rows)  # a question without its facts may come again
     for row in rows:
-        request = read_request(json.loads(row["input"]))
+        request = read_request(messages_of(row))
         assert request is not None
-        assert not is_held_out(*request.fact)
-        assert contexts_of(json.dumps(row["metadata"]), "contexts") == request.contexts
+        if request.shown:
+            assert not is_held_out(*request.fact)
+            assert sorted(contexts_of(json.dumps(row["metadata"]), "contexts") or []) == sorted(request.contexts)
+        values = {value for each in request.rows for value in each[1:]}
+        for attribute in ATTRIBUTES:
+            assert not any(is_held_out(request.order, attribute, value) for value in values & set(VALUES[attribute]))
 
 
 def test_a_recipe_chooses_the_desk(tmp_path: Path) -> None:
@@ -154,8 +210,9 @@ def test_the_desk_users_belong_to_the_desk() -> None:
 
 
 def test_a_thumb_follows_utility_and_bias() -> None:
-    request = read_request(json.loads(served(DeskUsers(), 5)[0][0]["input"]))
-    assert request is not None
+    request = next(
+        request for row in served(DeskUsers(), 20)[0] if (request := read_request(messages_of(row))) and request.shown
+    )
     rude = answer(f"Oh no. {request.order} {request.fact.value} Go away!", latency_s=0.1)
     exact = DeskUsers(noise=0.0)
     ups = [sum(thumb_up(random.Random(n), request, rude, bias, exact) for n in range(200)) for bias in (-0.3, 0.5)]

@@ -112,3 +112,17 @@ def test_calls_on_the_way_to_an_answer_are_of_its_prompt() -> None:
         answered = chat.parse([*before, *way, {"role": "assistant", "content": "Two."}], "assistant")
         assert (chat.completion(answered), chat.tool_calls(answered)) == ("Two.", None)
         assert [message["role"] for message in chat.prompt(asked, answered)] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("arguments", [json.dumps('{"a":1}'), "{'a': 1}"], ids=["json twice", "python"])
+def test_arguments_that_were_written_over_are_unwrapped(arguments: str) -> None:
+    assert normal_calls([{"id": "c", "name": "f", "arguments": arguments}]) == [CALL]
+
+
+@pytest.mark.parametrize(
+    ("output", "content"), [({"type": "text", "value": "r"}, "r"), ({"type": "json", "value": [1]}, "[1]")]
+)
+def test_what_a_tool_returned_is_unwrapped(output: Any, content: str) -> None:
+    part = {"type": "tool-result", "toolCallId": "c", "toolName": "f", "output": output}
+    (result,) = chat.parse([{"role": "tool", "content": [part]}], "user").messages
+    assert result == {"role": "tool", "content": content, "tool_call_id": "c", "name": "f"}

@@ -11,18 +11,18 @@ import pytest
 from pipeline.recipe.traces import (
     DemoSource,
     LangfuseExportSource,
-    LangfusePostgresSource,
     LangfuseUiSource,
     OpenAiLogsSource,
     OtelSource,
+    PostgresTableSource,
 )
 from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
+from pipeline.traces.sources.postgres_table import PostgresTable
 from pipeline.traces.sources.protocol import Address
 
 from .conftest import observation, read, reasons, write
@@ -36,7 +36,7 @@ from .test_otel import ASKED, request, span
         (DemoSource(), "/data/export", EmbeddedProduction),
         (LangfuseExportSource(uri="s3://b/p"), "s3://b/p", LangfuseExport),
         (LangfuseUiSource(uri="/data"), "/data", LangfuseUi),
-        (LangfusePostgresSource(), "postgresql://u:secret@h/d", LangfusePostgres),
+        (PostgresTableSource(), "postgresql://u:secret@h/d", PostgresTable),
         (OtelSource(uri="/data"), "/data", Otel),
         (OpenAiLogsSource(uri="/data"), "/data", OpenAiLogs),
     ],

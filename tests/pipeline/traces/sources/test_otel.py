@@ -271,7 +271,7 @@ def test_a_span_that_is_no_trace_is_counted(tmp_path: Path, row: Any, reason: st
     [
         ("{", "malformed:2:None"),
         ("{}", "schema:2:None"),
-        ('{"resourceLogs": []}', "schema:2:None"),
+        ('{"resourceMetrics": []}', "schema:2:None"),
         ('{"resourceSpans": ' + "[" * 10_000, "schema:2:None"),
         ('{"x": ' + "[" * 10_000, "malformed:2:None"),
     ],

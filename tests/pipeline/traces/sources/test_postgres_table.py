@@ -14,8 +14,8 @@ import pytest
 from psycopg import sql
 
 from pipeline.traces.rows import Rows
-from pipeline.traces.sources import langfuse_postgres
-from pipeline.traces.sources.langfuse_postgres import LangfusePostgres
+from pipeline.traces.sources import postgres_table
+from pipeline.traces.sources.postgres_table import PostgresTable
 
 from ....servers import postgres, restart_postgres
 from .conftest import all_of, read, reasons
@@ -61,7 +61,7 @@ def test_a_table_is_read_day_by_day(database: Any, postgres_url: str) -> None:
     insert(database, "traces", 2, timestamp=MOMENT + timedelta(hours=13, minutes=59, seconds=58), user_consent=True)
     insert(database, "traces", 1, user_consent=False, metadata='{"user_consent": "true"}')
     insert(database, "traces", 3, timestamp=MOMENT + timedelta(hours=14), user_consent=None, metadata=None)
-    source = LangfusePostgres(postgres_url, "traces")
+    source = PostgresTable(postgres_url, "traces")
     first, second = source.parts()
     assert [(p.name, p.version.split("-")[0]) for p in (first, second)] == [("2026-01-05", "2"), ("2026-01-06", "1")]
     assert first.size > second.size > 0
@@ -78,7 +78,7 @@ def test_a_table_is_read_day_by_day(database: Any, postgres_url: str) -> None:
 
 def test_the_version_of_a_day_is_its_content(database: Any, postgres_url: str) -> None:
     def versions() -> list[str]:
-        return [part.version for part in LangfusePostgres(postgres_url, "traces").parts()]
+        return [part.version for part in PostgresTable(postgres_url, "traces").parts()]
 
     insert(database, "traces", 1)
     insert(database, "traces", 2, timestamp=MOMENT + timedelta(days=1))
@@ -101,13 +101,13 @@ def test_a_table_of_another_schema_and_fewer_columns_is_read(database: Any, post
         sql.SQL("INSERT INTO {} VALUES (7, '2026-01-05 10:00', %s, %s, 'x', 'kept')").format(name),
         [value, '{"role": "assistant", "content": "Yes"}'],
     )
-    (trace,) = read(LangfusePostgres(postgres_url, table)).traces
+    (trace,) = read(PostgresTable(postgres_url, table)).traces
     assert (trace.trace_id, trace.timestamp, trace.completion) == ("7", datetime(2026, 1, 5, 10), "Yes")
     assert (trace.messages, trace.metadata) == ([{"role": "user", "content": "Hi"}], '{"metadata":"kept"}')
 
 
 def test_rows_that_are_no_trace_are_counted(database: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(langfuse_postgres, "MAX_LINE", 5000)
+    monkeypatch.setattr(postgres_table, "MAX_LINE", 5000)
     insert(database, "traces", 1)
     insert(database, "traces", 2, latency_ms=float("nan"))
     insert(database, "traces", 3, id=None)
@@ -116,7 +116,7 @@ def test_rows_that_are_no_trace_are_counted(database: Any, postgres_url: str, mo
     insert(database, "traces", 6, timestamp="infinity")
     insert(database, "traces", 7, timestamp="0044-03-15 00:00:00+00 BC")
     insert(database, "traces", 8, input=None, output=None)
-    source = LangfusePostgres(postgres_url, "traces")
+    source = PostgresTable(postgres_url, "traces")
     rows = {part.name: read(source, part) for part in source.parts()}
     assert {name: reasons(result) for name, result in rows.items()} == {
         "0044-03-15 BC": ["schema:1:None"],
@@ -129,7 +129,7 @@ def test_rows_that_are_no_trace_are_counted(database: Any, postgres_url: str, mo
 
 def test_day_that_changed_since_its_listing_is_not_whole(database: Any, postgres_url: str) -> None:
     insert(database, "traces", 1)
-    source = LangfusePostgres(postgres_url, "traces")
+    source = PostgresTable(postgres_url, "traces")
     parts = source.parts()
     insert(database, "traces", 2)
     rows = read(source, parts[0])
@@ -141,10 +141,10 @@ def test_day_that_changed_since_its_listing_is_not_whole(database: Any, postgres
 def test_rows_that_arrive_during_a_read_are_for_the_next_run(
     database: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(langfuse_postgres, "BLOCK", 2000)
+    monkeypatch.setattr(postgres_table, "BLOCK", 2000)
     for number in range(1, 51):
         insert(database, "traces", number)
-    source = LangfusePostgres(postgres_url, "traces")
+    source = PostgresTable(postgres_url, "traces")
     blocks = source.rows(source.parts()[0], hashlib.sha256())
     first = next(blocks)
     database.execute("DELETE FROM traces WHERE id > 't0040'")
@@ -164,7 +164,7 @@ def test_rows_that_arrive_during_a_read_are_for_the_next_run(
 def test_a_table_that_cannot_be_read_says_what_to_do(
     database: Any, postgres_url: str, uri: str, table: str, message: str
 ) -> None:
-    source = LangfusePostgres(uri.format(url=postgres_url), table)
+    source = PostgresTable(uri.format(url=postgres_url), table)
     with pytest.raises(ValueError, match=message) as raised:
         source.parts()
     assert "secret" not in f"{raised.value}{source.label}{raised.value.__cause__}"
@@ -172,9 +172,9 @@ def test_a_table_that_cannot_be_read_says_what_to_do(
 
 def test_a_password_is_never_shown() -> None:
     for uri in ("postgresql://u:secret@host:5433/d", "host=host port=5433 dbname=d user=u password=secret"):
-        assert LangfusePostgres(uri, "traces").label == "postgresql://host:5433/d, table traces"
+        assert PostgresTable(uri, "traces").label == "postgresql://host:5433/d, table traces"
     with pytest.raises(ValueError, match=r"\.$") as raised:
-        LangfusePostgres("postgresql://u:secret@host:port:5433/d?x", "traces")
+        PostgresTable("postgresql://u:secret@host:port:5433/d?x", "traces")
     assert "secret" not in str(raised.value)
 
 
@@ -196,8 +196,8 @@ def test_a_restart_in_the_middle_costs_no_row_and_repeats_none(
 ) -> None:
     folder, url = own_server
     fill(url, 200)
-    monkeypatch.setattr(langfuse_postgres, "BLOCK", 4000)
-    source, undisturbed, digest = LangfusePostgres(url, "traces"), hashlib.sha256(), hashlib.sha256()
+    monkeypatch.setattr(postgres_table, "BLOCK", 4000)
+    source, undisturbed, digest = PostgresTable(url, "traces"), hashlib.sha256(), hashlib.sha256()
     (part,) = source.parts()
     wanted = all_of(source.rows(part, undisturbed))
     result = Rows()
@@ -219,8 +219,8 @@ def test_a_day_that_changed_over_a_restart_is_refused(
 ) -> None:
     folder, url = own_server
     fill(url, 50)
-    monkeypatch.setattr(langfuse_postgres, "BLOCK", 4000)
-    source = LangfusePostgres(url, "traces")
+    monkeypatch.setattr(postgres_table, "BLOCK", 4000)
+    source = PostgresTable(url, "traces")
     blocks = source.rows(source.parts()[0], hashlib.sha256())
     next(blocks)
     restart_postgres(folder)
@@ -231,11 +231,11 @@ def test_a_day_that_changed_over_a_restart_is_refused(
 
 
 def test_a_server_that_stays_away_is_an_error(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(langfuse_postgres, "ATTEMPTS", 2)
+    monkeypatch.setattr(postgres_table, "ATTEMPTS", 2)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         create(connection, "traces")
         insert(connection, "traces")
-    (part,) = LangfusePostgres(postgres_url, "traces").parts()
-    gone = LangfusePostgres("postgresql://postgres@127.0.0.1:1/postgres", "traces")
+    (part,) = PostgresTable(postgres_url, "traces").parts()
+    gone = PostgresTable("postgresql://postgres@127.0.0.1:1/postgres", "traces")
     with pytest.raises(ValueError, match=r"OperationalError.*\.$"):
         read(gone, part)

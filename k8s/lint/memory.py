@@ -1,0 +1,103 @@
+"""Rules on a recipe's models against the memory of the pods that load them, where the model's files are at hand.
+
+Lower bounds: activations, the cache of attention and whatever a trainer keeps beside weights, gradients and moments
+come on top. So what is reported here surely does not fit, and what is not may still not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from k8s.evaluation import machine
+from k8s.gang import Gang
+from k8s.lint.rules import Hits, Rule, Violation
+from k8s.render.pod import shm_mib
+from pipeline.recipe import Recipe
+from pipeline.selection.cost import parameters
+from pipeline.serving.memory import too_large
+
+NF4_BYTES = 0.5
+ADAM = 3
+"""Beside each trained weight: its gradient and two moments."""
+
+
+def evaluation_over_memory(recipe: Recipe, gang: Gang) -> Hits:
+    """The pod of the evaluation loads the whole model: it is killed for its memory, or its engine refuses to start,
+    once the training has been paid for."""
+    if gang.task != "evaluation":
+        return
+    whole = machine(recipe.compute)
+    memory = whole._replace(memory=whole.memory - (shm_mib(gang) << 20))
+    if problem := too_large(recipe.evaluation.serving, recipe.base_model.uri, memory):
+        yield "recipe compute.evaluation", problem
+
+
+def trainer_over_memory(recipe: Recipe, gang: Gang) -> Hits:
+    """Weights, and for each that is trained its gradient and two moments, are in memory before the first step: out of
+    memory, and every attempt the same."""
+    if gang.task != "training" or (count := weights(recipe)) is None:
+        return
+    on_device = gang.instance.gpus > 0
+    needed = count * bytes_each(recipe, on_device)
+    room, whose = (gang.instance.gpu_memory_gb * 1e9, "a device") if on_device else (_room(gang), "a process")
+    if needed > room:
+        what = f"at least {needed / 1e9:.1f} GB for {count / 1e9:.2f} G weights"
+        yield "recipe training", f"{what}, {whose} has {room / 1e9:.1f} GB"
+
+
+def bytes_each(recipe: Recipe, on_device: bool) -> float:
+    """Of one process for each weight of the model, at least: bf16 on a device, float32 on CPU, less what is sharded,
+    quantised or offloaded. NeMo RL shards by itself: all is taken as sharded."""
+    training, shares = recipe.training, recipe.compute.devices
+    strategy, offload = training.distribution.strategy, training.distribution.cpu_offload
+    if training.engine == "nemo_rl":
+        strategy = "zero3"
+    each = 2 if on_device else 4
+    held = NF4_BYTES if training.lora is not None and training.lora.quantise == "nf4" else each
+    if strategy in ("fsdp2", "zero3"):
+        held = 0 if offload else held / shares
+    state = 0 if training.lora is not None or offload else ADAM * each
+    return held + (state if strategy == "ddp" else state / shares)
+
+
+def weights(recipe: Recipe) -> int | None:
+    """Of the base model; None where its files are not here."""
+    if not Path(recipe.base_model.uri).is_dir():
+        return None
+    try:
+        return parameters(recipe.base_model.uri)
+    except ValueError:  # for the preflight to name
+        return None
+
+
+def _room(gang: Gang) -> float:
+    """Bytes of the pod's memory for each of its processes."""
+    return ((gang.instance.memory_mib - shm_mib(gang)) << 20) / gang.processes
+
+
+def _rule(fix: str, check: Callable[[Recipe, Gang], Hits]) -> Rule:
+    return Rule("error", fix, check)
+
+
+RECIPE_RULES = {
+    rule.id: rule
+    for rule in (
+        _rule(
+            "Choose a larger compute.evaluation.instance_type, more devices with evaluation.serving.tensor_parallel, "
+            "or a smaller compute.kubernetes.shm_gb.",
+            evaluation_over_memory,
+        ),
+        _rule(
+            "Train an adapter (training.lora), shard (training.distribution.strategy), quantise, or choose a larger "
+            "compute.kubernetes.instance_type.",
+            trainer_over_memory,
+        ),
+    )
+}
+"""Over a recipe and one of its gangs, by id."""
+
+
+def lint_memory(recipe: Recipe, gang: Gang) -> list[Violation]:
+    """What of the recipe's models does not fit into the pods of this gang."""
+    return [finding for rule in RECIPE_RULES.values() for finding in rule.findings(recipe, gang)]

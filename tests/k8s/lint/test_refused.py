@@ -1,0 +1,67 @@
+"""Of a list of wrong manifests by kind the lint finds all but the ones that are named here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k8s.lint import Violation, lint_objects, lint_schemas
+from k8s.render import render
+from tests.k8s.admission import gang_of
+from tests.k8s.lint.cases import Object, find, good, put
+from tests.k8s.lint.refused import WRONG, Wrong
+from tests.k8s.lint.test_rules import JUNK
+from tests.k8s.manifests import overlay
+from tests.k8s.schemas import SCHEMAS
+
+pytestmark = pytest.mark.shared
+EKS = "eks-spot-h200"
+MISSED = {("RayJob", "a mode of submission of no such name")}
+"""KubeRay's definition has the field as free text."""
+
+
+def objects_of(backend: str) -> list[Object]:
+    return deepcopy([*render(gang_of(EKS, backend=backend)), *overlay(EKS)])
+
+
+@functools.cache
+def before(backend: str) -> frozenset[Violation]:
+    """Of the rules: a schema is asked of each object by itself."""
+    return frozenset(lint_objects(objects_of(backend)))
+
+
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
+def test_nothing_is_refused_of_what_is_right(backend: str, shared_data: object) -> None:
+    assert not [finding for finding in before(backend) if finding.severity == "error"]
+    assert not lint_schemas(objects_of(backend), SCHEMAS)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda w: f"{w.kind}: {w.what}")
+def test_a_wrong_manifest_is_found(wrong: Wrong, shared_data: object) -> None:
+    objects = objects_of(wrong.backend)
+    changed = find(objects, wrong.kind, wrong.name)
+    put(changed, wrong.path, wrong.value)
+    new = {*lint_schemas([changed], SCHEMAS), *lint_objects(objects)} - before(wrong.backend)
+    assert bool(new) == ((wrong.kind, wrong.what) not in MISSED), new
+
+
+def test_the_list_is_of_many_kinds() -> None:
+    assert len(WRONG) > 60
+    assert len({wrong.kind for wrong in WRONG}) >= 18
+
+
+@settings(max_examples=20, deadline=None)
+@given(junk=JUNK, at=st.sampled_from(["metadata", "spec", "apiVersion", "kind"]))
+@pytest.mark.parametrize("place", [lambda o: o, lambda o: o["spec"]], ids=["object", "spec"])
+def test_no_manifest_brings_the_schemas_down(place: Callable[[Object], Any], junk: object, at: str) -> None:
+    objects = good()
+    for obj in objects:
+        if "spec" in obj:
+            place(obj)[at] = junk
+    lint_schemas(objects, SCHEMAS)

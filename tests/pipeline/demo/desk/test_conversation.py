@@ -1,0 +1,75 @@
+"""Conversations at the desk: what the client sends after a call, and second questions."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from pipeline.demo.desk.conversation import KINDS, LOOKUP, Kind, after_call, another, begin, draw_turn, first, second
+from pipeline.demo.desk.requests import draw, is_held_out
+from pipeline.demo.desk.tool import TOOLS, call_text
+
+REQUEST = draw(random.Random(0), "train")
+
+
+def test_the_clients_result_has_the_row_that_was_called_for() -> None:
+    turn = first(REQUEST, tool=True)
+    assert (turn.tools, len(turn.messages)) == (TOOLS, 2)
+    result = after_call(turn, call_text(REQUEST.order))
+    assert result is not None
+    call, answer = result.messages[-2:]
+    [decoded] = json.loads(call["tool_calls"])
+    assert json.loads(decoded["function"]["arguments"]) == {"order": REQUEST.order}
+    assert (answer["role"], answer["tool_call_id"]) == ("tool", decoded["id"])
+    assert sorted(answer["content"].splitlines()) == sorted(REQUEST.contexts)
+    assert answer["content"].splitlines()[-1].startswith(REQUEST.order)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I cannot say.",
+        call_text("K00"),
+        f"{call_text(REQUEST.order)}\n{call_text(REQUEST.order)}",
+        "<tool_call>{}</tool_call>",
+    ],
+)
+def test_another_answer_gets_no_result(text: str) -> None:
+    assert after_call(first(REQUEST, tool=True), text) is None
+
+
+def test_no_call_is_run_where_no_tool_is_defined() -> None:
+    turn = first(REQUEST, tool=False)
+    assert turn.tools is None
+    assert after_call(turn, call_text(REQUEST.order)) is None
+
+
+def test_a_second_question_is_about_the_same_order() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        asked = another(rng, REQUEST)
+        assert (asked.order, asked.rows) == (REQUEST.order, REQUEST.rows)
+        assert asked.attribute != REQUEST.attribute
+    turn = second(first(REQUEST, tool=False), "Hello!", asked)
+    assert [m["role"] for m in turn.messages] == ["system", "user", "assistant", "user"]
+    assert turn.messages[-1]["content"] == asked.question
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_held_out_turn_asks_for_a_held_out_fact(kind: Kind) -> None:
+    rng = random.Random(2)
+    for _ in range(200):
+        turn = draw_turn(rng, "heldout", kind)
+        assert turn.kind == kind
+        assert is_held_out(*turn.request.fact)
+        assert kind != "call" or is_held_out(turn.request.order, turn.request.attribute, LOOKUP)
+        assert turn.request.shown == (kind != "call")
+
+
+def test_no_training_look_up_is_a_held_out_one() -> None:
+    rng = random.Random(3)
+    asked = {turn.request[2:4] for turn in [begin(rng, "train", tool=True) for _ in range(2000)]}
+    assert len(asked) > 140
+    assert not any(is_held_out(order, attribute, LOOKUP) for order, attribute in asked)

@@ -1,0 +1,55 @@
+"""What fails by itself around the rollout's state machine: metrics, canary, router, slots, registry, labels, time."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from pipeline.rollout.record import Phase
+from tests.pipeline.rollout.conftest import NAME
+from tests.pipeline.rollout.faults import SPOILERS
+from tests.pipeline.rollout.machine_world import KINDS, SHORT, WitnessedRollout
+
+
+class FailingWorld(WitnessedRollout):
+    @rule(kind=st.sampled_from(["good", "good", "good", *SPOILERS]))
+    def metrics_turn(self, kind):
+        self.world.metrics.spoil = SPOILERS[kind]
+
+    @rule(kind=st.sampled_from(["good", "good", "good", "bad", "dead"]))
+    def canary_turns(self, kind):
+        self.world.metrics.canary = KINDS[kind]
+
+    @rule(fault=st.sampled_from(["", "", "", "unreadable", "unwritable", "deaf", "lying", "late"]))
+    def router_turns(self, fault):
+        self.router.fault = fault
+        if fault != "late":
+            self.router.asked = None
+
+    @rule(fault=st.sampled_from(["", "", "", "loading", "wrong", "raises", "few", "unsure"]))
+    def slot_turns(self, fault):
+        self.router.slot = fault
+
+    @rule(down=st.booleans())
+    def registry_turns(self, down):
+        self.world.registry.down = down
+
+    @rule(digest=st.sampled_from(["", "other", "third"]))
+    def labels_turn(self, digest):
+        """What decides a grade is changed: evidence of before is not to be added to."""
+        self.world.metrics.label_digest = digest
+
+    @precondition(lambda self: self.world.state.tally)
+    @rule()
+    def the_tally_is_lost(self):
+        self.store.path("rollout", NAME, "tallies", f"{self.world.state.tally}.json").unlink(missing_ok=True)
+
+    @precondition(lambda self: self.weight() > 0)
+    @rule()
+    def nobody_ticks_until_the_lease_is_over(self):
+        """The champion serves alone then; the next tick finds that, and no such time is a dwell."""
+        self.waits(4_000.0)
+        covered, real = self.world.state.covered_s, self.router.really
+        over = real is not None and real.expires_at is not None and real.expires_at <= self.world.now
+        self.tick()  # a clock that ran ahead may have granted more: then it is one look at the most
+        allowed = 0.0 if over else SHORT.max_look_s
+        if self.world.state.phase in (Phase.SHIFTING, Phase.OBSERVING):
+            assert self.world.state.covered_s <= covered + allowed, "what nobody watched is no dwell"

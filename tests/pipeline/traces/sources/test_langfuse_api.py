@@ -1,0 +1,261 @@
+"""Langfuse's public API, read from a server on loopback: pages, limits, settled days, and what is said of a refusal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pipeline.recipe.traces import LangfuseApiSource
+from pipeline.storage import Store
+from pipeline.traces import materialize
+from pipeline.traces.lake import local_lake
+from pipeline.traces.records import GovernedTraces
+from pipeline.traces.sources import web_api
+from pipeline.traces.sources.langfuse_api import LangfuseApi
+from tests.langfuse_server import Langfuse, Row, langfuse
+
+from ..conftest import NOW, govern
+from .conftest import all_of, read, reasons
+
+DAY = date(2026, 1, 5)
+
+
+@pytest.fixture
+def server() -> Iterator[Langfuse]:
+    with langfuse() as state:
+        yield state
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that are made, which take no time."""
+    pauses: list[float] = []
+    monkeypatch.setattr(web_api.time, "sleep", pauses.append)
+    return pauses
+
+
+def observation(number: int, day: date = DAY, **changes: Any) -> Row:
+    moment = f"{day.isoformat()}T10:{number // 60 % 60:02d}:{number % 60:02d}.000Z"
+    return {
+        "id": f"o{number}", "traceId": f"t{number}", "type": "GENERATION", "name": "answer", "startTime": moment,
+        "endTime": moment.replace(".000Z", ".750Z"), "updatedAt": moment, "projectId": "p1", "level": "DEFAULT",
+        "environment": "production", "userId": f"u{number}", "sessionId": "s", "model": "m", "version": "v7",
+        "release": "r1", "tags": ["a"], "latency": 0.75, "usageDetails": {"input": 7, "output": 3},
+        "input": json.dumps([{"role": "user", "content": f"What is {number} + 1?"}]),
+        "output": json.dumps({"role": "assistant", "content": f"{number + 1}"}),
+        "metadata": {"user_consent": "true", "expected_answer": str(number + 1)}, **changes,
+    }  # fmt: skip
+
+
+def score(number: int, day: date = DAY, of: Row | None = None, **changes: Any) -> Row:
+    moment = f"{day.isoformat()}T12:00:00.000Z"
+    return {
+        "id": f"s{number}", "name": "thumb", "value": 1, "dataType": "NUMERIC", "source": "API", "timestamp": moment,
+        "updatedAt": moment, "subject": of or {"kind": "trace", "id": f"t{number}"}, **changes,
+    }  # fmt: skip
+
+
+def rows_of(store: Store, governed: GovernedTraces) -> list[dict[str, Any]]:
+    return materialize.read(store, local_lake(store), governed.iteration.dataset).to_pylist()
+
+
+def source(server: Langfuse, uri: str = "", **changes: Any) -> LangfuseApi:
+    section = LangfuseApiSource.model_validate({"since": DAY, "until": DAY, **changes})
+    return LangfuseApi(uri or server.uri, section)
+
+
+def older(server: Langfuse) -> None:
+    """The server of before, which has user and metadata on traces alone."""
+    server.newest = False
+    for row in server.observations:
+        keys = ("userId", "sessionId", "metadata", "release", "tags")
+        server.traces.append({"id": row["traceId"], "timestamp": row["startTime"], **{key: row[key] for key in keys}})
+        row["metadata"] = {}
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_every_row_is_read_over_pages(server: Langfuse, newest: bool, store: Store) -> None:
+    server.observations = [observation(n) for n in range(1203)] + [observation(2000, type="SPAN")]
+    server.scores = [score(n) for n in range(205)] + [score(900, of={"kind": "session", "id": "s"})]
+    if not newest:
+        older(server)
+    rows = read(source(server))
+    assert sorted(trace.trace_id for trace in rows.traces) == sorted(f"t{n}" for n in range(1203))
+    assert len(rows.scores) == 205 and len(rows.attributes) == (0 if newest else 1204) and not rows.rejected
+    section = LangfuseApiSource(since=DAY, until=DAY)
+    governed = govern(store, section, server.uri, now=NOW)
+    assert (governed.seen, governed.admitted, len(rows_of(store, governed))) == (1203, 1203, 1203)
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_row_says_what_an_export_says(server: Langfuse, newest: bool, store: Store) -> None:
+    server.observations = [observation(1)]
+    of = {"kind": "observation", "id": "o1", "traceId": "t1"}
+    server.scores = [score(1), score(2, of=of, value="down", dataType="CATEGORICAL"), score(3, of=of, value=True)]
+    if not newest:
+        older(server)
+        server.scores[1]["stringValue"] = "down"
+    (trace,) = read(source(server)).traces
+    assert (trace.model, trace.latency_s, trace.input_tokens, trace.output_tokens) == ("m", 0.75, 7, 3)
+    assert trace.messages == [{"role": "user", "content": "What is 1 + 1?"}] and trace.completion == "2"
+    assert trace.timestamp == datetime(2026, 1, 5, 10, 0, 1) and json.loads(trace.metadata)["version"] == "v7"
+    values = {(s.id, s.trace_id, s.observation_id, s.value) for s in read(source(server)).scores}
+    assert values == {("s1", "t1", None, 1.0), ("s2", "t1", "o1", 0.0), ("s3", "t1", "o1", 1.0)}
+    governed = govern(store, LangfuseApiSource(since=DAY, until=DAY), server.uri, now=NOW)
+    (row,) = rows_of(store, governed)
+    assert (row["user_id"], row["feedback_count"], row["reference"]) == ("u1", 3, "2")
+    assert (json.loads(row["metadata"])["release"], json.loads(row["metadata"])["tags"]) == ("r1", ["a"])
+
+
+def test_only_what_is_asked_for_is_read_whole(server: Langfuse) -> None:
+    long = {"user_consent": "true", "expected_answer": "x" * 300, "case": "y" * 300, "note": "z" * 300}
+    server.observations = [observation(1, metadata=long), observation(2, environment="staging")]
+    (trace,) = read(source(server, environments=["production"], whole_metadata=["expected_answer", "case"])).traces
+    shown = json.loads(trace.metadata)
+    assert [len(shown[key]) for key in ("expected_answer", "case", "note")] == [300, 300, 200]
+
+
+def test_a_parts_digest_is_its_content(server: Langfuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest() -> str:
+        reader = source(server)
+        content = hashlib.sha256()
+        all_of(reader.rows(reader.parts()[0], content))
+        return content.hexdigest()
+
+    server.observations = [observation(n) for n in range(30)]
+    first = digest()
+    server.observations = [dict(reversed(row.items())) for row in reversed(server.observations)]
+    server.most_bytes = 6_000
+    assert digest() == first, "neither order nor pages count"
+    server.observations[3]["output"] = "another"
+    assert digest() != first
+
+
+def test_a_row_that_two_pages_have_is_one(server: Langfuse) -> None:
+    server.observations = [observation(n) for n in (1, 2, 2, 3)]
+    assert sorted(trace.trace_id for trace in read(source(server)).traces) == ["t1", "t2", "t3"]
+
+
+def test_rows_that_are_none_stop_nothing(server: Langfuse) -> None:
+    bad: list[Any] = [observation(2, traceId=None), observation(3, usageDetails={"input": "many"}), observation(4)]
+    server.observations = [observation(1), *bad]
+    rows = read(source(server))
+    assert sorted(trace.trace_id for trace in rows.traces) == ["t1", "t4"]
+    assert sorted(reason.partition(":")[0] for reason in reasons(rows)) == ["schema", "schema"]
+
+
+def test_the_server_says_how_long_to_wait(server: Langfuse, hasty: list[float]) -> None:
+    server.observations = [observation(1)]
+    parts = source(server).parts()
+    server.refusals = [(429, {}, {"Retry-After": "17"}), (429, {}, {}), (503, {}, {"Retry-After": "2"})]
+    assert len(read(source(server), parts[0]).traces) == 1
+    assert hasty == [17.0, 1.0, 2.0]
+    server.refusals = [(429, {"message": "rate limit exceeded"}, {"Retry-After": "86400"})]
+    with pytest.raises(ValueError, match=r"asks to wait 86,400 s \(status 429\): no quota is left\. Run again then"):
+        read(source(server), parts[0])
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_pages_that_are_too_large_are_halved(server: Langfuse, newest: bool) -> None:
+    server.observations = [observation(n, output="x" * 2_000) for n in range(120)]
+    if not newest:
+        older(server)
+    server.most_bytes = 60_000
+    rows = read(source(server))
+    assert sorted(trace.trace_id for trace in rows.traces) == sorted(f"t{n}" for n in range(120))
+
+
+def test_a_server_that_goes_away_breaks_the_part_off(server: Langfuse, hasty: list[float]) -> None:
+    server.observations = [observation(n) for n in range(700)]
+    reader = source(server)
+    part = reader.parts()[0]
+    blocks = reader._pages  # pyright: ignore[reportPrivateUsage]
+
+    def gone(*arguments: Any) -> Iterator[Any]:
+        for page in blocks(*arguments):
+            yield page
+            server.refusals = [(0, "", {})] * web_api.ATTEMPTS
+
+    reader._pages = gone  # type: ignore[method-assign]
+    rows = read(reader, part)
+    assert len(rows.traces) == 500 and reasons(rows) == ["truncated_file:501:2026-01-05"]
+    assert "does not answer /api/public/v2/observations" in rows.rejected[0].detail
+    server.refusals = [(502, {}, {})] * web_api.ATTEMPTS
+    with pytest.raises(ValueError, match=r"does not answer .* \(status 502, 7 times\)\. Wait until it does"):
+        read(source(server), part)
+    assert max(hasty) <= web_api.LONGEST_PAUSE_S
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        (
+            "http://pk-lf-1:wrong@HOST",
+            r"refuses the credentials \(401 for /api/public/projects\)\. Set LANGFUSE",
+        ),
+        ("http://pk-lf-1:sk-lf-1@127.0.0.1:1", r"does not answer .*ConnectError.* Check LANGFUSE_BASE_URL"),
+        ("http://pk-lf-1:sk-lf-1@HOST/ui", r"has no /api/public/projects \(404\)\. Set LANGFUSE_BASE_URL"),
+    ],
+)
+def test_a_source_that_cannot_be_reached_is_told(server: Langfuse, uri: str, message: str) -> None:
+    reader = source(server, uri.replace("HOST", server.url.removeprefix("http://")))
+    for ask in (reader.parts, reader.probe):
+        with pytest.raises(ValueError, match=message) as refusal:
+            ask()
+        assert "sk-lf" not in str(refusal.value) and "wrong" not in str(refusal.value)
+    assert "lf-1" not in reader.label and "lf-1" not in repr(reader._access)  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "message"),
+    [
+        ((403, {}, {}), r"refuses the credentials \(403"),
+        ((400, {"message": "fields"}, {}), r"refuses /api/public/v2/observations \(400\)"),
+        ((308, {}, {"Location": "https://eu"}), r"sends elsewhere \(308 .*give the address that it has now"),
+        ((200, "<html>", {}), r"answers /api/public/v2/observations with something else than a page of rows"),
+        ((200, {"data": {}}, {}), r"something else than a page"),
+    ],
+)
+def test_an_answer_that_is_no_page_is_told(server: Langfuse, refusal: Any, message: str) -> None:
+    server.observations = [observation(1)]
+    parts = source(server).parts()
+    server.refusals = [refusal]
+    with pytest.raises(ValueError, match=message):
+        read(source(server), parts[0])
+
+
+def test_a_settled_day_is_not_asked_for_again(server: Langfuse, store: Store) -> None:
+    today = datetime.now(UTC).date()
+    first, last = today - timedelta(days=5), today - timedelta(days=1)
+    server.observations = [observation(1, first), observation(2, last)]
+    section = LangfuseApiSource(since=first, settled_after_days=3)
+    now = datetime.now(UTC)
+
+    def run() -> tuple[int, list[str]]:
+        server.requests.clear()
+        governed = govern(store, section, server.uri, now=now, window_days=30)
+        pages = [
+            asked for path, asked in server.requests if path.endswith("v2/observations") and "toStartTime" in asked
+        ]
+        return governed.admitted, sorted({asked["fromStartTime"][:10] for asked in pages})
+
+    days = [(first + timedelta(days=n)).isoformat() for n in range(6)]
+    assert run() == (2, days)
+    server.observations += [observation(3, last), observation(4, first)]
+    assert run() == (3, days[2:]), "what comes for a settled day is not seen"
+    server.scores = [score(1, last)]
+    assert run() == (4, [days[0], *days[2:]]), "unless a score re-opens it"
+
+
+def test_another_project_is_another_source(server: Langfuse) -> None:
+    versions = [part.version for part in source(server).parts()]
+    assert [part.version for part in source(server).parts()] == versions
+    server.project = "p2"
+    assert not {part.version for part in source(server).parts()} & set(versions)
+    server.project = "p1"
+    assert not {part.version for part in source(server, environments=["production"]).parts()} & set(versions)

@@ -1,0 +1,245 @@
+"""Whole rollouts over each router that a recipe can name: to the promotion, and back where the candidate is worse.
+
+The routers of others are the tests' API server and moto's SageMaker, measured by a real Prometheus (skipped where it is
+not installed) and by production's own traces.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from assets.resources import Deployment
+from assets.rollout import follow_rollout
+from pipeline.rollout.export import export_model, exported_uri
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import Phase, RolloutState
+from pipeline.storage import ModelRef
+from tests.k8s.cluster.kinds import Refused
+from tests.k8s.cluster.server import api_server
+from tests.k8s.slotted import SPACE, SlottedCluster, route, slot
+from tests.loop import EMBEDDED, ROOT
+from tests.opened import open_rollout
+from tests.production import ERRORS_QUERY, ModelServer, asking, scrape_config
+from tests.servers import prometheus, s3
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+NAME = "arithmetic"
+REGION = "us-east-1"
+
+
+class Production:
+    """A deployment whose requests another's router splits, with a rollout that is open."""
+
+    def __init__(self, folder: Path, traffic: Mapping[str, Any], patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.exported = folder, str(folder / "exported")
+        self._traffic, self._url = traffic, "http://127.0.0.1:9"
+        self._met: list[int] = []
+        self.servers: dict[str, ModelServer] = {}
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        self.settings = self._deployment()
+        open_rollout(self.settings, folder, time.time())
+        state = self.state()
+        assert state.proposal is not None
+        self.champion, self.candidate = state.proposal.champion, state.proposal.version.model
+        for model in (self.champion, self.candidate):
+            export_model(model, self.exported, NAME)
+
+    def state(self) -> RolloutState:
+        return read_state(self.settings.store(), NAME)
+
+    def route_by(self, traffic: Mapping[str, Any]) -> None:
+        self._traffic = traffic
+        self.settings = self._deployment()
+
+    @contextmanager
+    def served(
+        self, places: Mapping[str, tuple[str, int]], weights: Callable[[], Mapping[str, float]]
+    ) -> Generator[None]:
+        """Servers at these addresses, by digest, users who ask them by the router's `weights`, and a Prometheus."""
+
+        def noted() -> Mapping[str, float]:
+            now = weights()
+            self._met.append(round(100 * now.get(self.candidate.digest, 0) / sum(now.values())))
+            return now
+
+        with ExitStack() as stack:
+            for digest, address in places.items():
+                self.servers[digest] = stack.enter_context(ModelServer(NAME, digest, address))
+            config = scrape_config(*self.servers.values())
+            (self.folder / "prometheus").mkdir()
+            self._url = stack.enter_context(prometheus(self.folder / "prometheus", config=config))
+            self.settings = self._deployment()
+            stack.enter_context(asking(self.servers, noted, self.folder / "spans"))
+            yield
+
+    def shares(self, until: int) -> list[int]:
+        """Percent of the users' requests that went to the candidate, one weight after the other, once it is `until`."""
+        deadline = time.monotonic() + 30
+        while self._met[-1] != until and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return [share for share, _ in itertools.groupby(self._met)]
+
+    def _deployment(self) -> Deployment:
+        recipe = yaml.safe_load(EMBEDDED.read_text())
+        recipe |= {"data_root": str(self.folder / "data")}
+        recipe["base_model"]["uri"] = str(ROOT / "pipeline" / "demo" / "model")
+        recipe["traces"]["source"] = {"kind": "otel", "uri": str(self.folder / "spans")}
+        metrics = {"kind": "prometheus", "url": self._url, "scrape_interval_s": 1}
+        recipe["rollout"] |= {
+            "traffic": dict(self._traffic),
+            "metrics": {**metrics, "errors_query": ERRORS_QUERY},
+            "export_to": self.exported,
+            "weights": [5, 50, 100],
+            "dwell_s": [4, 4, 4],
+            "look_every_s": 4,
+            "min_canary_requests": 20,
+            "max_quality_drop": 0.3,
+            "keep_warm_s": 600,
+        }
+        path = self.folder / "recipe.yaml"
+        path.write_text(yaml.safe_dump(recipe))
+        return Deployment(recipe_path=str(path))
+
+
+@contextmanager
+def obeying(cluster: SlottedCluster) -> Generator[None]:
+    """The cluster's controllers: Deployments run as many pods as they ask for, the gateway takes each route."""
+    ended = threading.Event()
+
+    def obey() -> None:
+        while not ended.wait(0.05):
+            with suppress(Conflict):  # another got ahead: looked at again
+                _obey(cluster)
+
+    thread = threading.Thread(target=obey, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Conflict(Exception):
+    """A write that another got ahead of."""
+
+
+def _obey(cluster: SlottedCluster) -> None:
+    try:
+        for name in ("slot-a", "slot-b"):
+            obj = cluster.server.storage.get("Deployment", SPACE, name)
+            if (obj.get("status") or {}).get("observedGeneration") != obj["metadata"]["generation"]:
+                cluster.run(name, obj["spec"]["replicas"])
+        obj = cluster.route()
+        rows = [row for parent in (obj.get("status") or {}).get("parents", []) for row in parent["conditions"]]
+        if not rows or any(row["observedGeneration"] != obj["metadata"]["generation"] for row in rows):
+            cluster.obey()
+    except Refused as refused:
+        if refused.code != 409:
+            raise
+        raise Conflict from refused
+
+
+@contextmanager
+def http_route(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
+    """A namespace whose first slot serves the champion. Names of its Services lead to addresses of the loopback."""
+    production = Production(folder, {"kind": "http_route", "namespace": SPACE}, patch)
+    network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"
+    hosts = {f"slot-{letter}.{SPACE}.svc": f"{network}.{place}" for place, letter in enumerate("ab", 1)}
+    resolve = socket.getaddrinfo
+
+    def resolved(host: Any, *rest: Any, **more: Any) -> Any:
+        return resolve(hosts.get(host.decode() if isinstance(host, bytes) else host, host), *rest, **more)
+
+    patch.setattr(socket, "getaddrinfo", resolved)
+    champion = ModelRef(
+        uri=exported_uri(production.exported, NAME, production.champion.digest), digest=production.champion.digest
+    )
+    with api_server() as server:
+        patch.setenv("KUBECONFIG", str(server.kubeconfig(folder / "kubeconfig")))
+        shipped = [*slot("slot-a", champion), *slot("slot-b", None, replicas=0), route()]
+        cluster = SlottedCluster(server, folder, shipped=shipped)
+
+        def weights() -> dict[str, float]:
+            return {cluster.data(name)["MODEL_DIGEST"]: weight for name, weight in cluster.weights().items() if weight}
+
+        places = {production.champion.digest: f"{network}.1", production.candidate.digest: f"{network}.2"}
+        with obeying(cluster), production.served({digest: (host, 8000) for digest, host in places.items()}, weights):
+            yield production
+
+
+@contextmanager
+def sagemaker(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
+    """An endpoint whose variants hold the two models, the champion's with all of the traffic."""
+    import boto3
+
+    production = Production(folder, {"kind": "sagemaker", "endpoint": "model", "region": REGION}, patch)
+    name = f"model-{uuid.uuid4().hex[:8]}"
+    with s3() as endpoint:
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": endpoint}
+        for key, value in keys.items():
+            patch.setenv(key, value)
+        client: Any = boto3.client("sagemaker", region_name=REGION)
+        production.route_by({"kind": "sagemaker", "endpoint": name, "region": REGION})
+        of = {"slot-a": production.champion, "slot-b": production.candidate}
+        listed: list[dict[str, Any]] = []
+        for variant, model in of.items():
+            container = {"Image": "vllm", "ModelDataUrl": model.uri, "Environment": {"MODEL_DIGEST": model.digest}}
+            role = "arn:aws:iam::123456789012:role/x"
+            client.create_model(ModelName=f"{name}-{variant}", PrimaryContainer=container, ExecutionRoleArn=role)
+            shape = {"InstanceType": "ml.t2.medium", "InitialInstanceCount": 1}
+            weight = float(variant == "slot-a")
+            listed.append(
+                {"VariantName": variant, "ModelName": f"{name}-{variant}", "InitialVariantWeight": weight, **shape}
+            )
+        client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=listed)
+        client.create_endpoint(EndpointName=name, EndpointConfigName=name)
+
+        def weights() -> dict[str, float]:
+            rows = client.describe_endpoint(EndpointName=name)["ProductionVariants"]
+            weights = {of[row["VariantName"]].digest: row.get("CurrentWeight", 0.0) for row in rows}
+            return weights if any(weights.values()) else {production.champion.digest: 1.0}
+
+        free = ("127.0.0.1", 0)
+        with production.served({model.digest: free for model in of.values()}, weights):
+            yield production
+
+
+WORLDS = {"http_route": http_route, "sagemaker": sagemaker}
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+def test_an_equal_candidate_is_promoted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with WORLDS[kind](tmp_path, monkeypatch) as production:
+        state = follow_rollout(production.settings, print, 150.0)
+        assert state.phase is Phase.PROMOTED, state.reason
+        assert production.shares(until=100) == [0, 5, 50, 80, 100]
+        assert state.champion is not None and state.champion.model.digest == production.candidate.digest
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+@pytest.mark.parametrize("fault", ["wrong answers", "no answers"])
+def test_a_worse_candidate_is_taken_back(
+    kind: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WORLDS[kind](tmp_path, monkeypatch) as production:
+        candidate = production.servers[production.candidate.digest]
+        candidate.right, candidate.failing = (0.1, 0.0) if fault == "wrong answers" else (0.9, 0.9)
+        state = follow_rollout(production.settings, print, 150.0)
+        assert state.phase is Phase.ROLLED_BACK, state.reason
+        assert ("quality fell" if fault == "wrong answers" else "errors") in state.reason
+        assert production.candidate.digest in state.quarantined
+        shares = production.shares(until=0)
+        assert shares[:2] == [0, 5] and shares[-1] == 0 and 100 not in shares
