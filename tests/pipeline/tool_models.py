@@ -33,19 +33,21 @@ def memorise(folder: Path, rows: list[dict[str, Any]], steps: int = 200) -> None
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     answers = tokenised(tokenizer, [tokenizer.eos_token_id], rows).labelled()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(steps):
-        worst = 0.0
-        for each in answers:
-            ids, labels = torch.tensor([each["input_ids"]]), torch.tensor([each["labels"]])
-            loss = model(input_ids=ids, labels=labels).loss
-            loss.backward()
-            worst = max(worst, loss.item())
+        losses = [
+            model(input_ids=torch.tensor([each["input_ids"]]), labels=torch.tensor([each["labels"]])).loss
+            for each in answers
+        ]
+        sum(losses).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if worst < 0.01:
+        if max(losses) < 0.05:
             break
     else:
         raise AssertionError(f"not learned: {rendered(tokenizer, rows[0]['prompt'])!r}")
+    torch.set_num_threads(threads)
     model.save_pretrained(folder)
