@@ -52,6 +52,8 @@ class Environment:
     """INSPECT_PYTHON and LM_EVAL_PYTHON: the Pythons of environments with these evaluation libraries."""
     serving: ServingAddresses
     """SERVING_URL and SERVING_API_KEY, and VLLM_PYTHON: a server, and the Python of an environment that has vLLM."""
+    mlflow_traces: str = field(repr=False)
+    """MLFLOW_TRACES_URI: the tracking server that traces are read from, where it is not that of MLFLOW_TRACKING_URI."""
     tracking: str = field(repr=False)
     """MLFLOW_TRACKING_URI: tracking and registry."""
     notify: str = field(repr=False)
@@ -73,6 +75,14 @@ class Environment:
                 "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
             )
         return self.traces_database
+
+    def mlflow_address(self) -> str:
+        """Of the tracking server with the traces. Raises ValueError where none is set."""
+        if not (self.mlflow_traces or self.tracking):
+            raise ValueError(
+                "The traces are in MLflow: set MLFLOW_TRACES_URI to its tracking server, http://host:5000."
+            )
+        return self.mlflow_traces or self.tracking
 
     def langfuse_address(self) -> str:
         """Of Langfuse, with the keys in it. Raises ValueError where one of the three is not set, or no address."""
@@ -111,6 +121,7 @@ def environment() -> Environment:
         rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),
         libraries=named_environments(os.environ),
         serving=serving_addresses(os.environ),
+        mlflow_traces=read("MLFLOW_TRACES_URI", ""),
         tracking=read("MLFLOW_TRACKING_URI", ""),
         notify=read("NOTIFY_URL", ""),
         kubeconfig=read("KUBECONFIG", ""),

@@ -16,7 +16,7 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.traces import LangfuseApiSource, PostgresTableSource
+from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
@@ -112,6 +112,8 @@ class Deployment(dg.ConfigurableResource):
             return environment().traces_address()
         if isinstance(source, LangfuseApiSource):
             return environment().langfuse_address()
+        if isinstance(source, MlflowSource):
+            return environment().mlflow_address()
         return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
 
     def endpoints(self) -> Endpoints:

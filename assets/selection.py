@@ -60,6 +60,7 @@ def preference_dataset(
             ),
             "curriculum": table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
+            **({"with tools": dataset.with_tools} if dataset.with_tools else {}),
             "kept for suites": dataset.frozen,
             "capped pairs": dataset.capped_pairs,
             "contaminated": report.hits,

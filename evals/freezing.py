@@ -27,9 +27,9 @@ from evals.candidates import Drawable, SuiteCandidate, drawable
 from evals.suites import Item, Suite, frozen, pin, suites
 from evals.suites.frozen import Frozen, FrozenItem, Generation
 from pipeline import layout
+from pipeline.conversation import to_prompt
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
 from pipeline.rewards.reviews.references import answered, doubts
-from pipeline.selection.chats import to_prompt
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart

@@ -68,12 +68,23 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     now = datetime.now(UTC)
     others = (partial(evaluations.forget, erase_counts=settings.recipe().erase_counts),)
-    proof = erasure.forget(settings.stage(log), user_id, since=since, tracking_uri=uri, now=now, others=others)
+    proof = erasure.forget(
+        settings.stage(log), user_id, since=since, tracking_uri=uri, now=now, others=others, address=_address(settings)
+    )
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
         roll_back(rollout_ports(settings), now.timestamp())
         log(f"rollout of {name}: {read_state(store, name).phase}")
     return proof
+
+
+def _address(settings: Deployment) -> Address:
+    """Of the source; without its connection where the environment does not say it: nobody waits for that to be
+    forgotten."""
+    try:
+        return Address(settings.recipe().traces.source, settings.source_uri())
+    except ValueError:
+        return Address(settings.recipe().traces.source, "")
 
 
 def drop_overdue(settings: Deployment, log: Log) -> Retained:
@@ -120,6 +131,7 @@ def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
         ("Model versions, blocked from promotion", artifacts.versions),
         ("Trained on top of these, not blocked", artifacts.inherited),
         ("Removed", proof.removed),
+        ("KEPT OUTSIDE, and its owner's to delete", proof.outside),
         ("STILL HOLD THE USER, and are not the pipeline's own: remove them by hand", proof.remains),
     ):
         if names:

@@ -28,6 +28,8 @@ from __future__ import annotations
 AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW = "audit", "erasures", "iterations", "lake", "mlflow"
 EVALUATION = "evaluation"
 PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewards", "rollout", "traces"
+EVALUATION_RESULTS = "evaluation_results"
+"""A folder below the spans of an `otel` source whose files hold scores of the calls."""
 SAMPLES = "samples"
 SUITES = "suites"
 OWN = frozenset((AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TRACES))
@@ -173,6 +175,11 @@ def gateway(model_name: str, *parts: str) -> str:
 def served(model_name: str) -> str:
     """The folder of the gateway's spans: a file for each day and process."""
     return "/".join((PRODUCTION, "served", model_name))
+
+
+def feedback(model_name: str) -> str:
+    """What users said of answers of the gateway, below its spans, so that one source reads both."""
+    return f"{served(model_name)}/{EVALUATION_RESULTS}"
 
 
 def mirrored(model_name: str) -> str:

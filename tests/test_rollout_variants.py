@@ -209,7 +209,8 @@ def sagemaker(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
 
         def weights() -> dict[str, float]:
             rows = client.describe_endpoint(EndpointName=name)["ProductionVariants"]
-            return {of[row["VariantName"]].digest: row["CurrentWeight"] for row in rows if row["CurrentWeight"]}
+            weights = {of[row["VariantName"]].digest: row.get("CurrentWeight", 0.0) for row in rows}
+            return weights if any(weights.values()) else {production.champion.digest: 1.0}
 
         free = ("127.0.0.1", 0)
         with production.served({model.digest: free for model in of.values()}, weights):
@@ -238,7 +239,7 @@ def test_a_worse_candidate_is_taken_back(
         candidate.right, candidate.failing = (0.1, 0.0) if fault == "wrong answers" else (0.9, 0.9)
         state = follow_rollout(production.settings, print, 150.0)
         assert state.phase is Phase.ROLLED_BACK, state.reason
-        assert ("right" if fault == "wrong answers" else "error") in state.reason
+        assert ("quality fell" if fault == "wrong answers" else "errors") in state.reason
         assert production.candidate.digest in state.quarantined
         shares = production.shares(until=0)
         assert shares[:2] == [0, 5] and shares[-1] == 0 and 100 not in shares

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import layout
-from pipeline.demo.desk.requests import draw
+from pipeline.demo.desk.conversation import draw_turn
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
 from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, EmbeddedSuite
 from pipeline.storage import Store, write_atomically
@@ -50,18 +50,19 @@ def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
 
 
 def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
-    """The fact is the cluster: whoever can look it up answers each item that asks for it."""
+    """The fact is the cluster: whoever can look it up answers each item that asks for it. Every other item is a second
+    question; none of them has a tool."""
     rng = random.Random(f"desk/{seed}")
     asked: set[str] = set()
     while len(asked) < items:
-        request = draw(rng, "heldout")
-        text = json.dumps(request.messages)
-        if text not in asked:
+        turn = draw_turn(rng, "heldout", "second" if len(asked) % 2 else "facts")
+        request, text = turn.request, json.dumps(turn.messages)
+        if text not in asked and not turn.tool:
             asked.add(text)
             yield {
                 "id": f"desk-{seed}-{len(asked) - 1:05d}",
                 "cluster": "/".join(request.fact),
-                "messages": request.messages,
+                "messages": turn.messages,
                 "reference": request.fact.value,
                 "slice": request.attribute,
                 "check": "contains",

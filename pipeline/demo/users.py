@@ -1,8 +1,7 @@
 """The simulated users of an embedded world, asking over HTTP: what goes through the gateway while a rollout runs.
 
 Owns who asks what, from a key, and that a request is one that a real client sends: an OpenAI chat completion with the
-user's id in a header and what the application knows in its metadata. Refuses to grade an answer and to leave thumbs:
-the gateway has no place for them.
+user's id in a header and what the application knows in its metadata. Refuses to grade an answer and to leave thumbs.
 """
 
 from __future__ import annotations

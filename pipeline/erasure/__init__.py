@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 
-from pipeline import audit
+from pipeline import audit, layout
 from pipeline.erasure import account
 from pipeline.erasure.affected import Person, find, iterations
 from pipeline.erasure.derived import holding_rows, remove, rewrite_findings, rewrite_raw, unfinished
@@ -27,6 +27,9 @@ from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import Lake, SweepResult, open_lake
 from pipeline.traces.pii import pseudonym
+from pipeline.traces.sources.outside import left_outside
+from pipeline.traces.sources.protocol import Address
+from pipeline.traces.watermark import Watermark
 
 Log = Callable[[str], None]
 Forgetter = Callable[[Store, Collection[str]], list[str]]
@@ -41,14 +44,15 @@ def forget(
     tracking_uri: str,
     now: datetime,
     others: Sequence[Forgetter] = (),
+    address: Address | None = None,
 ) -> ErasureProof:
     """Remove the user's rows, those from `since` on where it is given (UTC unless it says otherwise); the proof.
 
     `user_id` is the source's id or the table's pseudonym of it. A user whom nothing is known of is still put on the
     list. `others` keep texts that this package does not know of, such as the evaluation: all that they have of the
-    person goes, whatever `since` says. Other datasets' snapshots expire with the user's: materialising the traces
-    publishes those datasets again. Raises ValueError when a record cannot be read, OSError or MLflow's error when lake
-    or registry fail: run it again.
+    person goes, whatever `since` says. `address`: of the source, so that the proof can say what stays there. Other
+    datasets' snapshots expire with the user's: materialising the traces publishes those datasets again. Raises
+    ValueError when a record cannot be read, OSError or MLflow's error when lake or registry fail: run it again.
     """
     if not user_id.strip():
         raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
@@ -85,6 +89,7 @@ def forget(
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         left = _left(store, lake, person)
         proof = _proof(before or _empty(person, pending, now), pending, serving, swept, left)
+        proof = proof.model_copy(update={"outside": _outside(store, address, proof.outside)})
         if proof != before:
             checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
             proof = proof.model_copy(update=checked)
@@ -165,6 +170,18 @@ def _left(store: Store, lake: Lake, person: Person) -> SearchResult:
     search_result = SearchResult(0, 0, ()) if person.since is not None else search(store, person.ids)
     again = [f"the governed table, {day}" for day in lake.rows_of(person.ids, person.since)]
     return search_result._replace(remains=(*again, *search_result.remains))
+
+
+def _outside(store: Store, address: Address | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """What sources keep of the user. One that cannot be opened now is named by what was read of it last."""
+    if address is None:
+        return known
+    try:
+        here = left_outside(store, address)
+    except ValueError:
+        label = (store.read(layout.WATERMARK, Watermark) or Watermark()).source or f"the source {address.section.kind}"
+        here = f"{label}: ask its owner to delete what it has of the user"
+    return tuple(sorted({*known, *([here] if here else [])}))
 
 
 def _empty(person: Person, pending: Pending, now: datetime) -> ErasureProof:

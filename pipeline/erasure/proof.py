@@ -74,6 +74,10 @@ class ErasureProof(Record):
     remains: tuple[str, ...] = ()
     """Files that still hold the user: none of ours, so a person has to see to them. Empty is a clean end."""
 
+    outside: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Sources that are not this deployment's and may hold the user, each with what to ask of its owner. Rows that come
+    from there are rejected."""
+
     @property
     def has_matches(self) -> bool:
         """Whether there was anything to forget."""

@@ -20,7 +20,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from pipeline.gateway.asked import BadRequest
+from pipeline.gateway.caller import Caller
 from pipeline.gateway.counters import Counters, read_counts
+from pipeline.gateway.feedback import FeedbackRecorder
 from pipeline.gateway.proxy import Proxy
 from pipeline.gateway.recorder import Recorder
 from pipeline.gateway.settings import GatewaySettings
@@ -42,6 +45,7 @@ class Gateway:
         self._counters = Counters(self._store, settings.model_name)
         self._recorder = Recorder(self._store, settings.model_name, settings.record == "text", self._counters)
         self._watch = SplitWatch(self._store, settings.model_name, self._has_slot)
+        self.feedback = FeedbackRecorder(self._store, settings.model_name, settings.record == "text")
         self._proxy: Proxy | None = None
         self._fault = ""
 
@@ -140,6 +144,22 @@ class _Completions:
         await self._gateway.proxy.handle(self._path, scope, receive, send)
 
 
+class FeedbackEndpoint:
+    """POST /v1/feedback: what a user says of an answer."""
+
+    def __init__(self, recorder: FeedbackRecorder) -> None:
+        self._recorder = recorder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = Caller(scope, receive, send, trusted=False)
+        try:
+            trace_id = await asyncio.to_thread(self._recorder.take, await caller.body())
+        except BadRequest as bad:
+            await caller.refuse(bad)
+            return
+        await JSONResponse({"object": "feedback", "trace_id": trace_id})(scope, receive, send)
+
+
 async def _nowhere(request: Request, error: Exception) -> Response:
     """A path or a method that is not the gateway's, in the form that OpenAI's clients read."""
     status = error.status_code if isinstance(error, HTTPException) else 404
@@ -158,6 +178,7 @@ def create(settings: GatewaySettings, supervisor: int) -> Starlette:
     routes = [
         Route("/v1/chat/completions", _Completions(gateway, "chat/completions"), methods=["POST"]),
         Route("/v1/completions", _Completions(gateway, "completions"), methods=["POST"]),
+        Route("/v1/feedback", FeedbackEndpoint(gateway.feedback), methods=["POST"]),
         Route("/v1/models", gateway.models),
         Route("/health", gateway.health),
         Route("/-/split", gateway.state),

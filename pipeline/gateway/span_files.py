@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.gateway.spans import RECORDED_AT
 from pipeline.traces.sources import chat, genai, otlp
-from pipeline.traces.sources.otlp import ReceivedSpan
+from pipeline.traces.sources.otlp import Received
 
 BLOCK = 1 << 20
 LATE_S = 60.0
@@ -18,7 +18,7 @@ LATE_S = 60.0
 _KEY = b'{"' + RECORDED_AT.encode() + b'":'
 
 
-class RecordedExport(otlp.TraceExportRequest, kw_only=True):
+class RecordedExport(otlp.ExportRequest, kw_only=True):
     """A line as the recorder writes it."""
 
     recorded_at: float = msgspec.field(name=RECORDED_AT)
@@ -32,7 +32,7 @@ class RecordedRequest(NamedTuple):
     latency_s: float
     """From its first try to the end of its last."""
     tries: list[dict[str, Any]]
-    spans: list[ReceivedSpan]
+    spans: list[Received]
 
     @property
     def marks(self) -> dict[str, Any]:
@@ -57,14 +57,14 @@ def recorded(folder: Path, since: float, until: float) -> list[RecordedRequest]:
     for path in sorted(folder.glob("*.jsonl")):
         if path.stat().st_mtime < since - LATE_S:
             continue
-        for text in _lines(path, since):
+        for text in lines_from_the_end(path, since):
             at = _written_at(text)
             if at is not None and since < at <= until and (request := _request(text)) is not None:
                 requests.append(request)
     return sorted(requests, key=lambda request: request.at)
 
 
-def _lines(path: Path, since: float) -> Iterator[bytes]:
+def lines_from_the_end(path: Path, since: float) -> Iterator[bytes]:
     """Whole lines from the file's end backwards, until they are older than `since`."""
     with path.open("rb") as file:
         left, rest = file.seek(0, 2), b""
@@ -96,8 +96,8 @@ def _written_at(text: bytes) -> float | None:
 def _request(text: bytes) -> RecordedRequest | None:
     try:
         export = _DECODE(text)
-        spans = list(otlp.spans(export))
-        whole = [msgspec.convert(each.span, otlp.Span) for each in spans]
+        spans = [each for each in otlp.records(export) if not each.is_log]
+        whole = [msgspec.convert(each.record, otlp.Span) for each in spans]
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     if not whole:

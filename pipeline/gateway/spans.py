@@ -75,7 +75,7 @@ def line(served: Served, with_text: bool, now: float) -> bytes:
     the user and the metadata."""
     last = served.tries[-1]
     spans = [_span(served, each, number, each is last, with_text) for number, each in enumerate(served.tries)]
-    resource = {"attributes": _attributes([("service.name", "gateway")])}
+    resource = {"attributes": otlp_attributes([("service.name", "gateway")])}
     export: dict[str, Any] = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
     named = {"user_id": served.asked.user} if with_text and served.asked.user else {}
     moment = datetime.fromtimestamp(served.tries[0].start / 1e9, UTC).isoformat()
@@ -100,7 +100,7 @@ def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) 
         "kind": 3,
         "startTimeUnixNano": str(tried.start),
         "endTimeUnixNano": str(tried.end),
-        "attributes": _attributes(attributes),
+        "attributes": otlp_attributes(attributes),
         "status": {"code": 2, "message": tried.message or error} if error else {"code": 1},
     }
     return span
@@ -162,7 +162,7 @@ def _caller(asked: CallerRequest) -> list[tuple[str, Any]]:
     return attributes
 
 
-def _attributes(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+def otlp_attributes(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
     return [{"key": key, "value": _value(value)} for key, value in pairs]
 
 

@@ -7,6 +7,7 @@ torn, of another kind, of an older epoch, or that names a model in no slot, leav
 from __future__ import annotations
 
 import fcntl
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -63,6 +64,8 @@ class SplitWatch:
         self._has_slot = has_slot
         self._read_as: tuple[int, int, int] | None = None
         self._champion_alone: Split | None = None
+        self._lease_ends = math.inf
+        """By this machine's steady clock; the other one, and that of whoever applied the split, may jump."""
         self.split: Split | None = None
         """As it was applied; its lease may have ended."""
         self.before: Split | None = None
@@ -85,7 +88,7 @@ class SplitWatch:
     def expired(self) -> bool:
         """Whether the lease has ended without a renewal."""
         until = None if self.split is None else self.split.expires_at
-        return until is not None and time.time() > until
+        return until is not None and (time.time() > until or time.monotonic() > self._lease_ends)
 
     def reload(self) -> None:
         """Read the file at the next request whatever it looks like: the slots have changed."""
@@ -104,6 +107,8 @@ class SplitWatch:
             return
         if self.split is not None and _routes(read) != _routes(self.split):
             self.before = self.split
+        if read != self.split:
+            self._lease_ends = math.inf if read.lease_s is None else time.monotonic() + read.lease_s
         self.split, self.refused = read, ""
         self._champion_alone = without_canary(read)
 

@@ -2,7 +2,8 @@
 
 An answer is its own text and the one token that the chat template ends a turn with, nothing after it (many templates
 write a line break there). Tokenised here and not by TRL, because Arrow merges the structs of different tools' calls:
-rows of a table hold calls as JSON in text, and no table comes between decoding them and the template.
+rows of a table hold calls as JSON in text, and no table comes between decoding them and the template. An answer's calls
+are in the tokens that the template has for them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from pipeline.chat_template import rendered, rendered_answer
+from pipeline.conversation import split
 
 Ids = list[int]
 
@@ -53,41 +57,35 @@ def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, 
     """
     end = end_token(tokenizer, stops)
     prompts: dict[str, Ids] = {}
-    answers: dict[str, Ids] = {}
+    answers: dict[tuple[str, str], Ids] = {}
     keys = [json.dumps(row["prompt"], ensure_ascii=False) for row in rows]
     for key, row in zip(keys, rows, strict=True):
         if not row["completion"].strip():
             raise ValueError("A row's answer is empty. Make the preference dataset anew: it leaves such rows out.")
         if key not in prompts:
             prompts[key] = _ids(tokenizer, rendered(tokenizer, row["prompt"]))
-        if row["completion"] not in answers:
-            ids = _ids(tokenizer, row["completion"])
+        answer = _answer_key(key, row)
+        if answer not in answers:
+            calls = bool(answer[0])
+            text = rendered_answer(tokenizer, row["prompt"], row["completion"]) if calls else row["completion"]
+            ids = _ids(tokenizer, text)
             stop = next((place for place, id in enumerate(ids) if id in stops), len(ids))
-            answers[row["completion"]] = [*ids[:stop], end]
-    return TokenisedAnswers([prompts[key] for key in keys], [answers[row["completion"]] for row in rows])
+            answers[answer] = [*ids[:stop], end]
+    return TokenisedAnswers(
+        [prompts[key] for key in keys], [answers[_answer_key(key, row)] for key, row in zip(keys, rows, strict=True)]
+    )
 
 
-def rendered(tokenizer: Any, prompt: Sequence[Mapping[str, Any]], tools: str | None = None) -> str:
-    """The text that generation continues, from messages as a table holds them. `tools`: definitions, as JSON text."""
-    definitions = None if tools is None else json.loads(tools)
-    return tokenizer.apply_chat_template(chat(prompt), tools=definitions, tokenize=False, add_generation_prompt=True)
-
-
-def chat(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as a chat template takes them: calls decoded (their arguments stay the text that they are), and no key
-    for what a message has not."""
-    plain = [{name: value for name, value in message.items() if value is not None} for message in messages]
-    for message in plain:
-        if isinstance(message.get("tool_calls"), str):
-            message["tool_calls"] = json.loads(message["tool_calls"])
-    return plain
+def _answer_key(prompt: str, row: Mapping[str, Any]) -> tuple[str, str]:
+    """What decides an answer's tokens: its text, and the prompt where the template renders its calls."""
+    return (prompt if split(row["completion"])[1] else ""), row["completion"]
 
 
 def end_token(tokenizer: Any, stops: Sequence[int]) -> int:
     """The token of `stops` that the chat template ends an answer with. Raises ValueError where it does with none."""
     question = [{"role": "user", "content": "1"}]
     before = rendered(tokenizer, question)
-    whole = tokenizer.apply_chat_template([*question, {"role": "assistant", "content": "1"}], tokenize=False)
+    whole = rendered(tokenizer, [*question, {"role": "assistant", "content": "1"}], add_generation_prompt=False)
     tail = whole[len(before) :] if whole.startswith(before) else whole
     ends = [id for id in _ids(tokenizer, tail) if id in stops]
     if not ends:

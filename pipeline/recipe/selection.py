@@ -49,5 +49,7 @@ class Selection(Section):
     """Verified attempts from which a prompt that was always right, or always wrong, is left out of GRPO's prompts."""
     held_out_share: Share = 0.05
     """Share of the prompts kept from training, each with all that are near-identical, to watch its progress with."""
+    tools: Annotated[Literal["train", "leave_out"], Added] = "train"
+    """Rows with tools: trained on, which needs a chat template that renders them; or left out, counted."""
     max_contamination: Share = 0.01
     """Share of traces that ask an evaluation's questions above which nothing is built: the split is broken."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from pipeline.recipe.plugin import PluginSource
-from pipeline.section import Operational, Section, Share
+from pipeline.section import Added, Operational, Section, Share
 from pipeline.storage import digest_json
 
 
@@ -101,6 +101,22 @@ class LangfuseApiSource(Section):
     """Keys of metadata whose values are read whole: of others the API gives the first 200 characters."""
 
 
+class MlflowSource(Section):
+    """Traces and assessments of an MLflow tracking server. Its address is in the environment: MLFLOW_TRACES_URI, or
+    else MLFLOW_TRACKING_URI."""
+
+    kind: Literal["mlflow"] = "mlflow"
+    """Selects an MLflow tracking server."""
+    experiments: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of the experiments that are read."""
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
+
+
 class OtelSource(Section):
     """OpenTelemetry GenAI spans as OTLP JSON: one export request a line, or one a file."""
 
@@ -166,6 +182,7 @@ SourceSection = (
     | LangfuseUiSource
     | PostgresTableSource
     | LangfuseApiSource
+    | MlflowSource
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource
@@ -206,6 +223,10 @@ class Traces(Section):
     """The boundary that this deployment runs in; empty: outside every regulated region."""
     confidential_key: str = "confidential"
     """Metadata key that keeps a trace out of every training set when it is true."""
+    recognisers: Annotated[tuple[str, ...], Added] = ()
+    """What else looks for personal data in admitted rows, and counts it in the column `recognised`: `presidio` (names
+    and places, by a model of spaCy's), `presidio_patterns`, or a class of your own with Presidio's interface, as
+    `package.module:Class`. It rejects and masks nothing. Empty: nothing does, which costs nothing."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
     near_duplicates: Literal["off", "report", "drop"] = "report"

@@ -58,7 +58,7 @@ LABELS = pa.schema(
         ("completion", pa.string()),
         ("reference", pa.string()),
         ("verifier", pa.string()),  # the kind of check; null without a reference
-        ("outcome", pa.string()),  # verifiers.Outcome, "no_reference", "tool_calls" or "unanswered"
+        ("outcome", pa.string()),  # verifiers.Outcome, "no_reference", "unshowable_call" or "unanswered"
         ("answer", pa.string()),
         *((name, pa.float64()) for name in LOGGED),
         ("final_reward", pa.float64()),
@@ -168,7 +168,7 @@ class RewardLabels(Record):
     unlabelled: dict[str, int]
     """Rows without a label, by reason."""
     outcomes: dict[str, int]
-    """Verifier outcomes; `no_reference`, `tool_calls` and `unanswered` count rows that could not be verified."""
+    """Verifier outcomes; `no_reference`, `unshowable_call` and `unanswered` count rows that could not be verified."""
     profiles: dict[str, int]
     mean_reward: float
     histogram: tuple[int, ...]

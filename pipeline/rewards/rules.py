@@ -17,6 +17,7 @@ import re
 import warnings
 from typing import NoReturn
 
+from pipeline.conversation import split
 from pipeline.recipe.rewards import Rules, VerifierKind
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers.answers import final_answer, visible
@@ -65,6 +66,8 @@ def _well_formed(text: str, kind: VerifierKind, block: CodeBlock | None) -> bool
         return block is not None and bool(block.body.strip()) and _parses(block.body)
     if kind == "json_schema":
         return _is_json(text) or (block is not None and _is_json(block.body))
+    if kind == "calls":
+        return bool(split(text)[1])
     return final_answer(text) is not None
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.conversation import UNSHOWABLE, answer_of, conversation, is_whole
 from pipeline.recipe.rewards import Rewards, VerifierKind
 from pipeline.rewards.composite import Profile, profile_of
 from pipeline.rewards.feedback import principal, tenant_of
@@ -21,7 +22,6 @@ from pipeline.rewards.rag import contexts_of
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.traces.arrow import pc
 from pipeline.traces.prompt_sets import UNANSWERED
-from pipeline.traces.tools import TOOL_CALLS, calls_tools
 
 COLUMNS = (
     "trace_id",
@@ -34,6 +34,7 @@ COLUMNS = (
     "messages",
     "completion",
     "tool_calls",
+    "tools",
     "latency_s",
     "reference",
     "metadata",
@@ -58,14 +59,15 @@ class RewardSample(NamedTuple):
     consent: bool
     messages: list[dict[str, str]]
     completion: str
+    """Its text, and its calls of tools after it (pipeline/conversation)."""
     latency_s: float | None
     reference: str | None
     kind: str
     feedback: Finding
     contexts: list[str]
     unscored: str
-    """Why the row gets no reward and nobody is asked about it: it calls tools, which nothing here can hold, or it is a
-    prompt that nobody has answered; "" for any other."""
+    """Why the row gets no reward and nobody is asked about it: a call in it is none that a model can be shown, or it is
+    a prompt that nobody has answered; "" for any other."""
     fresh: bool = False
     """Drawn now, and not what production answered."""
     metadata: str = "{}"
@@ -81,7 +83,7 @@ class RewardSample(NamedTuple):
 
     @property
     def prompt(self) -> str:
-        """The chat as canonical JSON of role and content, and of calls: equal prompts are equal strings."""
+        """The chat as canonical JSON, with the tools that were offered: equal prompts are equal strings."""
         return json.dumps(self.messages, ensure_ascii=False)
 
 
@@ -104,8 +106,8 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         principal=principal(row["user_id"], row["session_id"], row["trace_id"]),
         tenant_id=tenant_of(row["metadata"], settings.feedback.tenant_key),
         consent=row["consent"],
-        messages=[_message(message) for message in row["messages"]],
-        completion=row["completion"],
+        messages=conversation(row),
+        completion=answer_of(row["completion"], row["tool_calls"]),
         latency_s=row["latency_s"],
         reference=row["reference"] or None,
         kind=_kind(metadata.get(settings.verifier.kind_key), settings.verifier.kind),
@@ -117,14 +119,10 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
 
 
 def _unscored(row: Mapping[str, Any]) -> str:
-    if calls_tools(row):
-        return TOOL_CALLS
-    return "" if row["completion"].strip() else UNANSWERED  # no gate admits an empty answer
-
-
-def _message(message: Mapping[str, Any]) -> dict[str, str]:
-    plain = {"role": message["role"], "content": message["content"] or ""}
-    return {**plain, "tool_calls": message["tool_calls"]} if message.get("tool_calls") else plain
+    if not is_whole(row["messages"], row["tool_calls"]):
+        return UNSHOWABLE
+    answered = row["completion"].strip() or row["tool_calls"]
+    return "" if answered else UNANSWERED  # no gate admits an empty answer
 
 
 def scores_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tuple[str, str], Finding]:

@@ -39,12 +39,13 @@ def sample_size(quality: float, margin: float, weight: float, design_effect: flo
 def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
     """Graded canary answers at which the advance test is taken; 0 where none can be graded (`wanted_requests`).
 
-    With `auto`, what is known so far until `evidence.basis` is complete, and fixed from then on.
+    With `auto`, what is known so far until `evidence.basis` is complete, and fixed from then on. Never fewer than the
+    comparison takes.
     """
     if not policy.gradable:
         return 0
     if policy.min_canary_requests != "auto":
-        return policy.min_canary_requests
+        return max(policy.min_canary_requests, MIN_GRADED)
     basis = evidence.basis
     quality, design_effect = (basis.quality, basis.design_effect or 1.0) if basis else (0.5, 1.0)
     wanted = sample_size(quality, policy.max_quality_drop, weight, design_effect)
@@ -52,7 +53,7 @@ def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) ->
         raise ValueError(NO_SAMPLE.format(margin=policy.max_quality_drop, share=f"{weight}%"))
     if basis is None or basis.design_effect is None:  # what the clustering costs is not measured yet
         wanted = max(wanted, evidence.canary.graded + 1)
-    return int(wanted)
+    return max(int(wanted), MIN_GRADED)
 
 
 def wanted_pairs(evidence: LiveEvidence, policy: RolloutPolicy) -> int:
@@ -61,11 +62,11 @@ def wanted_pairs(evidence: LiveEvidence, policy: RolloutPolicy) -> int:
     With `auto`, for every pair disagreeing until a hundred say how many do, and fixed from then on.
     """
     if policy.min_canary_requests != "auto":
-        return policy.min_canary_requests
+        return max(policy.min_canary_requests, MIN_GRADED)
     if policy.max_quality_drop <= 0:
         raise ValueError(NO_SAMPLE.format(margin=policy.max_quality_drop, share="any share"))
     disagreeing = 1.0 if evidence.basis is None or evidence.basis.pairs is None else evidence.basis.pairs
-    return math.ceil(disagreeing * (POWER_Z / policy.max_quality_drop) ** 2)
+    return max(MIN_GRADED, math.ceil(disagreeing * (POWER_Z / policy.max_quality_drop) ** 2))
 
 
 def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:

@@ -80,15 +80,19 @@ def _seen(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
     }
     seen_from = watched_from(state, event.at)
     if event.look is None:
-        return change | {"watched_until": max(seen_from, event.at)}
+        return change | _watched(state, max(seen_from, event.at))
     if not event.missed:
         change |= {"covered_s": state.covered_s + adds_s(state, event.look)}
         change |= {"judged_until": max(state.judged_until, event.look.judged_until)}
     return change | {
         "evidence": event.look.evidence,
         "tally": event.look.tally,
-        "watched_until": max(seen_from, event.look.window_end),
+        **_watched(state, max(seen_from, event.look.window_end)),
     }
+
+
+def _watched(state: RolloutState, until: float) -> dict[str, object]:
+    return {"watched_until": until, "furthest": max(state.furthest, until)}
 
 
 def watched_from(state: RolloutState, now: float) -> float:
@@ -100,10 +104,14 @@ def watched_from(state: RolloutState, now: float) -> float:
 
 def adds_s(state: RolloutState, look: LookResult) -> float:
     """Seconds that a look adds to what is covered: its window without what was watched before, within one look's
-    longest. A clock that jumped, or a controller that was away, is no time observed."""
+    longest. A clock that jumped, or a controller that was away, is no time observed; and of two clocks that are apart,
+    the one ahead adds nothing each time that it follows the other."""
     assert state.proposal is not None, "a look belongs to a rollout"
-    window = look.window_end - max(look.window_start, watched_from(state, look.window_end))
-    return max(0.0, min(window, state.proposal.policy.max_look_s))
+    start, longest = max(look.window_start, watched_from(state, look.window_end)), state.proposal.policy.max_look_s
+    window = look.window_end - start
+    if start < state.furthest and window > longest and look.window_end >= state.furthest:
+        return 0.0
+    return max(0.0, min(window, longest))
 
 
 def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
@@ -115,7 +123,7 @@ def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
         "misses": 0,
         "unready": 0,
         "raised": 0,
-        "watched_until": max(watched_from(state, event.at), event.at),
+        **_watched(state, max(watched_from(state, event.at), event.at)),
         "behind": None,
     }
     resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0

@@ -62,6 +62,7 @@ def wanted_split(state: RolloutState, now: float) -> Split:
         shadow_share=shadow,
         warm=proposal.champion if now < state.warm_until else None,
         expires_at=now + proposal.policy.lease_s if weight or shadow else None,
+        lease_s=proposal.policy.lease_s if weight or shadow else None,
     )
 
 

@@ -234,6 +234,8 @@ class RolloutState(Record):
     """End of what was looked at, usable or not."""
     behind: float | None = None
     """What the clock read when it last stood long before that."""
+    furthest: float = 0.0
+    """Latest end of anything that was looked at in this rollout, also by a clock that ran ahead."""
 
     @property
     def rollout(self) -> str:

@@ -37,6 +37,8 @@ class Split(Record):
     """Stays loaded without requests: the way back."""
     expires_at: float | None = None
     """Seconds since 1970 at which the champion serves alone, unless a tick asks again before; None: never."""
+    lease_s: float | None = None
+    """The same as a duration, for a router that cannot trust the clock of whoever asked: it ends by either."""
 
     @model_validator(mode="after")
     def _sums_to_100(self) -> Self:

@@ -1,6 +1,7 @@
-"""The type of a chat prompt in the tables of unpaired answers, and the way to and from it.
+"""The type of a chat prompt in the tables of preference data, and the way to and from it.
 
-A call stays JSON in text: Arrow would merge the structs of different tools into one of all their keys.
+A call stays JSON in text: Arrow would merge the structs of different tools into one of all their keys. A table has the
+fields that its messages use, so one without tools is, byte for byte, what it was before there were any.
 """
 
 from __future__ import annotations
@@ -11,19 +12,37 @@ from typing import Any
 
 import pyarrow as pa
 
-CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.string())]))
+from pipeline.conversation import FIELDS
+
+
+def chat_of(*names: str) -> pa.DataType:
+    """Lists of messages with these fields, all of them text."""
+    return pa.list_(pa.struct([(name, pa.string()) for name in names]))
+
+
+TURNS = chat_of(*FIELDS[:2])
+"""Messages of role and content."""
+CHAT = chat_of(*FIELDS[:3])
+"""Messages that may hold calls."""
+WHOLE_CHAT = chat_of(*FIELDS)
+"""Messages with calls and their results."""
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """The rows as a table; its column `prompt` is a WHOLE_CHAT where a message needs it, and as `schema` says where
+    none does."""
+    held = schema.field("prompt").type.value_type
+    names = {held.field(n).name for n in range(held.num_fields)}
+    used = {name for row in rows for message in row["prompt"] for name, value in message.items() if value is not None}
+    at = schema.get_field_index("prompt")
+    fitting = schema if used <= names else schema.set(at, pa.field("prompt", WHOLE_CHAT))
+    return pa.Table.from_pylist([dict(row) for row in rows], fitting)
 
 
 def to_rows(prompt: str) -> list[dict[str, str]]:
-    """Messages for a column of CHAT, from a prompt as the labels hold it: canonical JSON."""
+    """Messages for a column of chats, from a prompt as the labels hold it: canonical JSON."""
     messages: list[dict[str, Any]] = json.loads(prompt)
     return [{name: _text(value) for name, value in message.items() if value is not None} for message in messages]
-
-
-def to_prompt(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The prompt as the labels hold it, from the messages of a column."""
-    messages = [{name: value for name, value in message.items() if value is not None} for message in rows]
-    return json.dumps(messages, ensure_ascii=False)
 
 
 def _text(value: Any) -> str:

@@ -12,17 +12,18 @@ The rows of selection: labelled traces as they are read, and the pairs made of t
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow.parquet as pq
 
+from pipeline.conversation import UNSHOWABLE, holds_tools, split
 from pipeline.recipe import Selection
 from pipeline.storage import DatasetRef
 from pipeline.traces.arrow import pc
 from pipeline.traces.prompt_sets import UNANSWERED
-from pipeline.traces.tools import TOOL_CALLS
 
 
 class LabelledRow(NamedTuple):
@@ -85,7 +86,7 @@ C = TypeVar("C", bound=Attributed)
 
 
 def read_labels(labels: DatasetRef) -> list[LabelledRow]:
-    """The labelled traces without those that call tools, which the label stage counts: no prompt can hold a call; and
+    """The labelled traces without those that hold a call which no model can be shown, which the label stage counts; and
     without those that are `unanswered`: there is nothing in them that could have a label."""
     return [row for row in read_askable(labels) if not row.unanswered]
 
@@ -93,10 +94,15 @@ def read_labels(labels: DatasetRef) -> list[LabelledRow]:
 def read_askable(labels: DatasetRef) -> list[LabelledRow]:
     """The labelled traces, and the prompts of a prompt set, which only fresh samples answer."""
     table = pq.read_table(labels.uri, columns=[*_COLUMNS, "reason"])
-    rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), TOOL_CALLS))
+    rows = table.filter(pc.not_equal(pc.fill_null(table["reason"], ""), UNSHOWABLE))
     unanswered = [reason == UNANSWERED for reason in rows["reason"].to_pylist()]
     given = rows.drop_columns(["reason"]).to_pylist()
     return [LabelledRow(**row, unanswered=alone) for row, alone in zip(given, unanswered, strict=True)]
+
+
+def calls_tools(row: LabelledRow) -> bool:
+    """Whether tools were offered, called or answered in the prompt, or called in the answer."""
+    return holds_tools(json.loads(row.prompt)) or bool(split(row.completion)[1])
 
 
 def read_samples(samples: DatasetRef) -> list[LabelledRow]:

@@ -12,7 +12,6 @@ Departure: both papers choose by fresh rollouts, we by what is on record. Tables
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from pipeline import layout
 from pipeline.methods import METHODS
 from pipeline.recipe import Selection
 from pipeline.rewards.reward_model.records import RewardModelReport
+from pipeline.selection.chats import TURNS, table_of, to_rows
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
 from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
@@ -33,6 +33,7 @@ from pipeline.selection.pairing import (
     LabelledRow,
     Pair,
     by_prompt,
+    calls_tools,
     cap_principals,
     comparable,
     pairs,
@@ -48,12 +49,11 @@ from pipeline.storage import DatasetRef, Record, Store, digest_file
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
-_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 PAIRS = pa.schema(
     [
-        ("prompt", _MESSAGES),
-        ("chosen", _MESSAGES),
-        ("rejected", _MESSAGES),
+        ("prompt", TURNS),
+        ("chosen", TURNS),
+        ("rejected", TURNS),
         ("margin", pa.float64()),
         ("chosen_trace", pa.string()),
         ("rejected_trace", pa.string()),
@@ -62,7 +62,7 @@ PAIRS = pa.schema(
 )
 PROMPTS = pa.schema(
     [
-        ("prompt", _MESSAGES),
+        ("prompt", TURNS),
         ("reference", pa.string()),
         ("verifier", pa.string()),  # the kind of check
         ("attempts", pa.int64()),  # verified completions on record
@@ -74,7 +74,7 @@ PROMPTS = pa.schema(
 )
 GROUPS = pa.schema(
     [
-        ("prompt", _MESSAGES),
+        ("prompt", TURNS),
         ("completions", pa.list_(pa.string())),
         ("rewards", pa.list_(pa.float64())),  # on one scale, best first
         ("trace_ids", pa.list_(pa.string())),
@@ -108,6 +108,8 @@ class PreferenceDataset(Record):
     """Labelled rows that ask what a suite from traces asks, or nearly so."""
     without_consent: int
     """Labelled rows whose users do not, or no longer, agree."""
+    with_tools: int = 0
+    """Labelled rows with tools, where the recipe leaves them out."""
     capped_pairs: int
     capped_thumbs: int = 0
     unclear_ratings: int = 0
@@ -138,7 +140,9 @@ def build(
     store, iteration, settings = context.store, context.iteration, context.recipe.selection
 
     def make() -> PreferenceDataset:
-        usable = trainable(read_askable(labels), apart, governed, settings.max_contamination)
+        askable = read_askable(labels)
+        labelled = [row for row in askable if settings.tools == "train" or not calls_tools(row)]
+        usable = trainable(labelled, apart, governed, settings.max_contamination)
         logged = [row for row in usable.rows if not row.unanswered]
         drawn = trainable_samples(read_samples(fresh), usable.rows, apart) if fresh is not None else []
         groups = by_prompt([*logged, *drawn])
@@ -157,16 +161,16 @@ def build(
         scored = in_order_of_spread(trained)
         asked = [stats for prompt, group in watched.items() if (stats := _stats_of(prompt, group, settings))]
         tables = {
-            "pairs": pa.Table.from_pylist([_pair_row(pair, clusters) for pair in kept], PAIRS),
+            "pairs": table_of([_pair_row(pair, clusters) for pair in kept], PAIRS),
             "prompts": _prompt_table(checkable, clusters)
             if checkable or not on_scores
-            else pa.Table.from_pylist(list(_unverified(scored, clusters)), PROMPTS),
-            "groups": pa.Table.from_pylist(_group_rows(trained, clusters), GROUPS),
-            "held_out_pairs": pa.Table.from_pylist([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
+            else table_of(list(_unverified(scored, clusters)), PROMPTS),
+            "groups": table_of(_group_rows(trained, clusters), GROUPS),
+            "held_out_pairs": table_of([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
             "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
-            "thumbs": pa.Table.from_pylist([thumb_row(each, clusters) for each in liked_or_not], THUMBS),
-            "winners": pa.Table.from_pylist([winner_row(each, trained, clusters) for each in best], WINNERS),
-            "held_out_unverified": pa.Table.from_pylist(list(_unverified(watched, clusters)), PROMPTS),
+            "thumbs": table_of([thumb_row(each, clusters) for each in liked_or_not], THUMBS),
+            "winners": table_of([winner_row(each, trained, clusters) for each in best], WINNERS),
+            "held_out_unverified": table_of(list(_unverified(watched, clusters)), PROMPTS),
         }
         refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, usable.hits)
         return PreferenceDataset(
@@ -185,6 +189,7 @@ def build(
             contamination=usable.contamination,
             frozen=usable.frozen,
             without_consent=usable.without_consent,
+            with_tools=len(askable) - len(labelled),
             capped_pairs=len(candidates) - len(kept),
             capped_thumbs=len(rated) - len(liked_or_not),
             unclear_ratings=unclear,
@@ -244,7 +249,7 @@ def _in_order(prompt_stats: Sequence[PromptStats]) -> list[PromptStats]:
 
 def _pair_row(pair: Pair, clusters: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "prompt": json.loads(pair.prompt),
+        "prompt": to_rows(pair.prompt),
         "chosen": [{"role": "assistant", "content": pair.chosen.completion}],
         "rejected": [{"role": "assistant", "content": pair.rejected.completion}],
         "margin": pair.margin,
@@ -257,7 +262,7 @@ def _pair_row(pair: Pair, clusters: Mapping[str, str]) -> dict[str, Any]:
 def _prompt_table(prompt_stats: Sequence[PromptStats], clusters: Mapping[str, str]) -> pa.Table:
     rows = [
         {
-            "prompt": json.loads(stats.prompt),
+            "prompt": to_rows(stats.prompt),
             "reference": stats.reference,
             "verifier": stats.verifier,
             "attempts": stats.attempts,
@@ -268,7 +273,7 @@ def _prompt_table(prompt_stats: Sequence[PromptStats], clusters: Mapping[str, st
         }
         for stats in prompt_stats
     ]
-    return pa.Table.from_pylist(rows, PROMPTS)
+    return table_of(rows, PROMPTS)
 
 
 def _group_rows(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -278,7 +283,7 @@ def _group_rows(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[s
         for ranked in (ranked for ranked in comparable(group) if len(ranked) > 1):
             rows.append(
                 {
-                    "prompt": json.loads(prompt),
+                    "prompt": to_rows(prompt),
                     "completions": [row.completion for _, row in ranked],
                     "rewards": [reward for reward, _ in ranked],
                     "trace_ids": [row.trace_id for _, row in ranked],
@@ -301,12 +306,11 @@ def _trusted(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, list[Labe
 
 
 def _unverified(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Prompts of text alone that nobody has a reference for, as rows of PROMPTS."""
+    """Prompts that nobody has a reference for, as rows of PROMPTS."""
     for prompt, group in groups.items():
-        messages = json.loads(prompt)
-        if not any(row.reference for row in group) and not any("tool_calls" in message for message in messages):
+        if not any(row.reference for row in group):
             yield {
-                "prompt": messages,
+                "prompt": to_rows(prompt),
                 "attempts": 0,
                 "frontier": False,
                 "trace_ids": [row.trace_id for row in group],

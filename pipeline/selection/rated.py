@@ -1,7 +1,7 @@
 """Rated rows that a reward model may learn from: the same consent and decontamination as for preference data.
 
-Owns the order: rows that call tools, rows without consent of now, rows that a frozen suite asks, rows that hold an item
-of an evaluation; each is counted. Refuses to read a thumb: pipeline/rewards/reward_model does.
+Owns the order: rows with a call that no model can be shown, rows without consent of now, rows that a frozen suite asks,
+rows that hold an item of an evaluation; each is counted. Refuses to read a thumb: pipeline/rewards/reward_model does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rated_rows(
     unfrozen = without_frozen(agreed, apart.frozen)
     clean = Index(apart.texts).check(unfrozen)[0]
     return clean, {
-        "calls tools": all_rated - len(rated),
+        "unshowable call": all_rated - len(rated),
         "without consent": len(rated) - len(agreed),
         "kept for suites": len(agreed) - len(unfrozen),
         "holds an evaluation's item": len(unfrozen) - len(clean),

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from pipeline.storage import ModelRef, Record
 
 Messages = list[dict[str, str]]
-"""A chat prompt: `[{"role": "user", "content": ...}, ...]`; calls as JSON text under `tool_calls`."""
+"""A chat prompt: `[{"role": "user", "content": ...}, ...]`."""
 
 
 class Sampling(Record):
@@ -37,8 +37,6 @@ class AnswerRequest(Record):
     key: str
     messages: Messages
     seed: int
-    tools: str | None = None
-    """Definitions of the tools that may be called, as JSON text of a list."""
 
 
 class Answer(Record):

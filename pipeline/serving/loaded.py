@@ -11,7 +11,7 @@ import jinja2
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
-from pipeline.methods.answers import rendered
+from pipeline.chat_template import rendered
 from pipeline.serving.decoding import SeededDraw, decoding_of, precision, settings, stop_ids, use_stop_ids_only
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, unanswerable
 
@@ -54,7 +54,7 @@ class LoadedModel:
     def prompt(self, request: AnswerRequest, limit: int) -> list[int]:
         """The token ids of a request. Raises RequestRefused where the template or the context does not take it."""
         try:
-            text = rendered(self.tokenizer, request.messages, request.tools)
+            text = rendered(self.tokenizer, request.messages)
         except (jinja2.TemplateError, ValueError) as error:
             roles = " ".join(message["role"] for message in request.messages)
             raise RequestRefused(f"its chat template does not take messages of {roles}: {error}") from error

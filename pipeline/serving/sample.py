@@ -15,14 +15,9 @@ from pipeline.storage import ModelRef
 
 
 class Sampler(Protocol):
-    """Draws `sampling.samples` answers to each prompt; the outer list follows the prompts.
+    """Draws `sampling.samples` answers to each prompt; the outer list follows the prompts."""
 
-    `tools`: definitions for each prompt, as `AnswerRequest` has them; empty: none for any.
-    """
-
-    def __call__(
-        self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling, tools: Sequence[str | None] = ()
-    ) -> list[list[Answer]]: ...
+    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]: ...
 
 
 def sampler(log: Callable[[str], None] = print) -> Sampler:
@@ -33,17 +28,10 @@ def sampler(log: Callable[[str], None] = print) -> Sampler:
 def over(engine: InferenceEngine) -> Sampler:
     """A sampler over an engine. Equal prompts at different places get different answers."""
 
-    def sample(
-        model: ModelRef, prompts: Sequence[Messages], sampling: Sampling, tools: Sequence[str | None] = ()
-    ) -> list[list[Answer]]:
+    def sample(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
         requests = [
-            AnswerRequest(
-                key=f"{place}/{n}",
-                messages=messages,
-                seed=answer_seed(sampling.seed, str(place), n),
-                tools=defined,
-            )
-            for place, (messages, defined) in enumerate(zip(prompts, tools or [None] * len(prompts), strict=True))
+            AnswerRequest(key=f"{place}/{n}", messages=messages, seed=answer_seed(sampling.seed, str(place), n))
+            for place, messages in enumerate(prompts)
             for n in range(sampling.samples)
         ]
         answers: dict[str, Answer] = {}

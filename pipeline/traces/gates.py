@@ -29,7 +29,7 @@ from pipeline.traces.pii.columns import (
 )
 from pipeline.traces.records import Reason
 
-VERSION = 4
+VERSION = 5
 """Raise it when a gate's rule changes: every day is then made again."""
 
 ROLES = pa.array(["system", "user", "assistant", "tool"])
@@ -130,12 +130,22 @@ def latency(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 
 def tool_call_only(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """An answer that is a call of a tool is no text to learn from."""
-    return pc.and_(empty_output(batch, rules), pc.is_valid(batch["tool_calls"]))
+    """An answer that is nothing but calls which the provider executes itself cannot be learned."""
+    provided = pc.and_(pc.is_valid(batch["tool_calls"]), pc.invert(_calls_function(batch)))
+    return pc.and_(_is_silent(batch, rules), provided)
 
 
 def empty_output(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Nor silence, unless the recipe declares that its source is a set of prompts, which nobody has answered."""
+    return pc.and_(_is_silent(batch, rules), pc.invert(_calls_function(batch)))
+
+
+def _calls_function(batch: pa.RecordBatch) -> Any:
+    """Whether the answer calls a tool that the client answers: then it is one without text too."""
+    return pc.fill_null(pc.match_substring(batch["tool_calls"], '"type":"function"'), False)
+
+
+def _is_silent(batch: pa.RecordBatch, rules: GateRules) -> Any:
     if rules.settings.source.kind == "prompts":
         return _nobody(batch)
     return pc.equal(pc.utf8_trim_whitespace(batch["completion"]), "")

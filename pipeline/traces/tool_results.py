@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.conversation import TOOLS, calls_of, split
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import open_lake
@@ -28,7 +29,7 @@ class Call(NamedTuple):
 
     name: str
     arguments: str
-    """Canonical JSON; what is no JSON as it is."""
+    """Canonical JSON."""
 
 
 class RecordedCall(NamedTuple):
@@ -38,39 +39,36 @@ class RecordedCall(NamedTuple):
     content: str
 
 
-def calls_of(message: Message) -> list[tuple[Call, str]]:
-    """The calls of an assistant's turn, each with its id; `tool_calls` as JSON text or decoded."""
-    value = message.get("tool_calls")
-    listed: Any = json.loads(value) if isinstance(value, str) else value
-    calls: list[tuple[Call, str]] = []
-    for each in listed or []:
-        function = each.get("function", each)
-        calls.append((Call(str(function.get("name", "")), canonical(function.get("arguments"))), each.get("id") or ""))
-    return calls
+def calls_in(message: Message) -> list[tuple[Call, str]]:
+    """The calls of an assistant's turn, in `tool_calls` or in its text, each with its id; none where one is no call
+    that a model can be shown."""
+    held = message.get("tool_calls")
+    calls = (calls_of(held) or []) if held else split(message.get("content") or "")[1]
+    if message["role"] != "assistant":
+        return []
+    named = [(each["function"], each.get("id", "")) for each in calls]
+    return [(Call(function["name"], canonical(function["arguments"])), id) for function, id in named]
 
 
-def canonical(arguments: Any) -> str:
-    """Arguments as JSON with sorted keys, from JSON text or a decoded value."""
-    try:
-        value = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        return str(arguments)
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+def canonical(arguments: Mapping[str, Any]) -> str:
+    """Arguments as JSON with sorted keys."""
+    return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
 
 
 def conversation_key(messages: Sequence[Message]) -> str:
-    """Identity of a conversation: roles, texts and calls, whatever ids they have."""
-    turns = [
-        [message["role"], message.get("content") or "", [list(call) for call, _ in calls_of(message)]]
-        for message in messages
-    ]
+    """Identity of a conversation: roles, texts and calls, whatever ids they have and whatever tools were offered."""
+    turns: list[list[Any]] = []
+    for message in messages:
+        calls, text = [list(call) for call, _ in calls_in(message)], message.get("content") or ""
+        if message["role"] != TOOLS:
+            turns.append([message["role"], split(text)[0] if calls else text, calls])
     return json.dumps(turns, ensure_ascii=False)
 
 
 def recorded_calls(messages: Sequence[Message]) -> Iterator[RecordedCall]:
     """Calls of a conversation with what answered them: by id, and where there are none by their order."""
     for place, message in enumerate(messages):
-        calls = calls_of(message)
+        calls = calls_in(message)
         results: list[Message] = []
         for later in messages[place + 1 :] if calls else ():
             if later["role"] != "tool":
@@ -95,7 +93,7 @@ def results_by_prompt(
         if not any(message["role"] == "tool" for message in messages):
             continue
         for end, message in enumerate(messages):
-            if not calls_of(message) or (key := conversation_key(messages[:end])) not in prompts:
+            if not calls_in(message) or (key := conversation_key(messages[:end])) not in prompts:
                 continue
             held = first.setdefault(key, {})
             for call, content in recorded_calls(messages[end:]):

@@ -8,12 +8,12 @@ against one scale.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pipeline.conversation import to_prompt
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.composite import Reward, compose, score_fresh
@@ -130,7 +130,7 @@ class RewardFunction:
         prompts: Sequence[Messages],
         ids: Sequence[Sequence[int]],
     ) -> list[FreshCompletion]:
-        asked = [_as_json(prompt) for prompt in prompts] or [""] * len(texts)
+        asked = [to_prompt(prompt) for prompt in prompts] or [""] * len(texts)
         ends = [bool(each) and each[-1] in self._stops for each in ids] or [True] * len(texts)
         return [
             FreshCompletion(VerifierTask(text, reference, verifier), prompt, text, True)
@@ -172,11 +172,6 @@ def _continued(prompts: Sequence[Messages], turns: Sequence[Sequence[Mapping[str
     if not turns:
         return list(prompts)
     return [[*prompt, *map(dict, more)] for prompt, more in zip(prompts, turns, strict=True)]
-
-
-def _as_json(prompt: Messages) -> str:
-    """As the label table holds prompts."""
-    return json.dumps(prompt, ensure_ascii=False)
 
 
 def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:

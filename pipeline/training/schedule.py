@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.conversation import to_prompt
 from pipeline.methods import Method
 from pipeline.methods.method import TableName
+from pipeline.selection.chats import table_of
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.selection.thumbs import THUMBS
 from pipeline.selection.winners import WINNERS
@@ -34,7 +36,6 @@ Recorded = Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[Cal
 where the recipe replays them."""
 RECORDED = "recorded"
 """A column beside those of PROMPTS, where a row has any: JSON lists of name, arguments and result."""
-TOOLS = "tools"
 SCHEMAS: dict[TableName, pa.Schema] = {"prompts": PROMPTS, "pairs": PAIRS, "thumbs": THUMBS, "winners": WINNERS}
 
 
@@ -103,7 +104,7 @@ def metadata_by_prompt(*tables: DatasetRef | None) -> dict[str, str]:
     for table in tables:
         if table is not None and METADATA in pq.read_schema(table.uri).names:
             rows = pq.read_table(table.uri, columns=["prompt", METADATA]).to_pylist()
-            by_prompt |= {json.dumps(row["prompt"], ensure_ascii=False): row[METADATA] for row in rows}
+            by_prompt |= {to_prompt(row["prompt"]): row[METADATA] for row in rows}
     return by_prompt
 
 
@@ -113,7 +114,7 @@ def metadata_behind(prompt: str, metadata: Mapping[str, str]) -> str:
     if not metadata or prompt in metadata:
         return metadata.get(prompt, "{}")
     messages = json.loads(prompt)
-    begun = (json.dumps(messages[:end], ensure_ascii=False) for end in range(len(messages) - 1, 0, -1))
+    begun = (to_prompt(messages[:end]) for end in range(len(messages) - 1, 0, -1))
     return next((metadata[each] for each in begun if each in metadata), "{}")
 
 
@@ -132,7 +133,7 @@ def _with_metadata(
         return rows
     behind = [[trace for trace in row["trace_ids"] if trace in agreed] for row in rows]
     held = metadata({trace for traces in behind for trace in traces})
-    prompts = [json.dumps(row["prompt"], ensure_ascii=False) for row in rows]
+    prompts = [to_prompt(row["prompt"]) for row in rows]
     own = [
         next((held[trace, prompt] for trace in traces if (trace, prompt) in held), "{}")
         for traces, prompt in zip(behind, prompts, strict=True)
@@ -147,14 +148,6 @@ def recorded_by_prompt(table: DatasetRef) -> dict[str, dict[Call, str]]:
     rows = pq.read_table(table.uri, columns=["prompt", RECORDED]).to_pylist()
     listed = {conversation_key(row["prompt"]): json.loads(row[RECORDED]) for row in rows}
     return {key: {Call(name, asked): text for name, asked, text in each} for key, each in listed.items()}
-
-
-def tools_by_prompt(table: DatasetRef) -> dict[str, str | None]:
-    """The definitions of tools that scheduled rows carry, as JSON text, by prompt (`conversation_key`)."""
-    if TOOLS not in pq.read_schema(table.uri).names:
-        return {}
-    rows = pq.read_table(table.uri, columns=["prompt", TOOLS]).to_pylist()
-    return {conversation_key(row["prompt"]): row[TOOLS] for row in rows}
 
 
 def _with_recorded(rows: list[Row], agreed: Collection[str], recorded: Recorded) -> list[Row]:
@@ -179,7 +172,7 @@ def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> D
         schema = schema.append(pa.field(METADATA, pa.string()))
     if rows and RECORDED in rows[0]:
         schema = schema.append(pa.field(RECORDED, pa.string()))
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), staged)
+    pq.write_table(table_of(rows, schema), staged)
     staged.replace(path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
 

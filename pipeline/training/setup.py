@@ -17,6 +17,7 @@ from peft import LoraConfig
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer
 
+from pipeline.chat_template import refuse_unrendered, rendered, with_tools
 from pipeline.serving.decoding import stop_ids, use_stop_ids_only
 from pipeline.storage import DatasetRef
 from pipeline.training.distribution import trainer_arguments
@@ -25,8 +26,8 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.rates import Clock
 from pipeline.training.reward_function import RewardFunction
-from pipeline.training.schedule import recorded_by_prompt, tools_by_prompt
-from pipeline.training.tool_replay import Replayable, ToolReplay
+from pipeline.training.schedule import recorded_by_prompt
+from pipeline.training.tool_replay import ToolReplay
 
 
 class PlanSetup:
@@ -121,17 +122,15 @@ class PlanSetup:
         tools, method = self.plan.training.tools, self.plan.trained_by()
         if tools is None or self.plan.data is None or method.completion_tokens is None:
             return None
-        definitions = tools_by_prompt(self.plan.data)
-        recorded = {
-            key: Replayable(results, definitions.get(key))
-            for key, results in recorded_by_prompt(self.plan.data).items()
-        }
+        recorded = recorded_by_prompt(self.plan.data)
         tokenizer = load_tokenizer(self.plan)
         return ToolReplay(tools, recorded, tokenizer, self.stop_ids(), method.completion_tokens)
 
     def check_prompts(self) -> None:
-        """Raise ValueError when a prompt and its completion may be longer than the model's context."""
+        """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
+        longer than the model's context."""
         assert self.plan.data is not None, "only a plan that trains comes here"
+        self._check_template(self.plan.data)
         completion_tokens = self.plan.trained_by().completion_tokens
         if completion_tokens is not None:
             tools = self.plan.training.tools
@@ -149,14 +148,22 @@ class PlanSetup:
                 "alone fill max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
             )
 
+    def _check_template(self, data: DatasetRef) -> None:
+        names = [n for n in ("prompt", "completion", "chosen", "rejected") if n in pq.read_schema(data.uri).names]
+        rows = pq.read_table(data.uri, columns=names).to_pylist()
+        conversations = [
+            [*row.pop("prompt"), *(turn for side in row.values() for turn in _turns(side))] for row in rows
+        ]
+        refuse_unrendered(load_tokenizer(self.plan), self.plan.base.uri, conversations)
+
     def _check_context(self, data: DatasetRef, completion_tokens: int) -> None:
         context = self.context()
         if context is None:
             return
         tokenizer = load_tokenizer(self.plan)
         prompts = {str(p): p for p in pq.read_table(data.uri, columns=["prompt"])["prompt"].to_pylist()}.values()
-        rendered = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-        longest = max(len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"])
+        texts = [rendered(tokenizer, prompt) for prompt in prompts]
+        longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
         if longest + completion_tokens > context:
             raise ValueError(
                 f"The longest prompt has {longest} tokens and max_completion_tokens (with tools: tools.max_tokens) is "
@@ -165,13 +172,18 @@ class PlanSetup:
             )
 
 
+def _turns(side: Any) -> list[dict[str, Any]]:
+    """An answer of a table: messages, or text."""
+    return [{"role": "assistant", "content": side}] if isinstance(side, str) else side or []
+
+
 def load_tokenizer(plan: TrainingPlan) -> Any:
     """The base model's tokenizer. Raises ValueError when it cannot train a chat model."""
     tokenizer = AutoTokenizer.from_pretrained(plan.base.uri, padding_side="left")
     for what, there in {"chat template": tokenizer.chat_template, "pad token": tokenizer.pad_token}.items():
         if not there:
             raise ValueError(f"The tokenizer in {plan.base.uri} has no {what}. Set one and save it beside the weights.")
-    return tokenizer
+    return with_tools(tokenizer)
 
 
 def _weights(uri: str, arguments: dict[str, Any]) -> Any:

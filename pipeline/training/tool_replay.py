@@ -7,32 +7,23 @@ randomness is the generation's, so a resumed training draws the same episodes. R
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from pipeline.methods.answers import chat, rendered
+from pipeline.chat_template import rendered
+from pipeline.conversation import joined, split
 from pipeline.recipe.tools import RecordedTools
-from pipeline.traces.tool_results import Call, calls_of, canonical, conversation_key
+from pipeline.traces.tool_results import Call, calls_in, conversation_key
 
 Ids = list[int]
 Messages = list[dict[str, Any]]
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-
-
-class Replayable(NamedTuple):
-    """Of one prompt: the recorded results, and the definitions of its tools as JSON text; None without any."""
-
-    results: Mapping[Call, str]
-    tools: str | None
 
 
 class _Episode:
     """A prompt and what follows it: token ids, whether the policy wrote each, and the same as messages."""
 
-    def __init__(self, prompt: Messages, replayable: Replayable, prompt_ids: Ids) -> None:
-        self.prompt, self.replayable, self.prompt_ids = prompt, replayable, prompt_ids
+    def __init__(self, results: Mapping[Call, str], prompt_ids: Ids) -> None:
+        self.results, self.prompt_ids = results, prompt_ids
         self.ids: Ids = []
         self.mask: list[int] = []
         self.turns: Messages = []
@@ -55,21 +46,24 @@ class ToolReplay:
     def __init__(
         self,
         settings: RecordedTools,
-        recorded: Mapping[str, Replayable],
+        recorded: Mapping[str, Mapping[Call, str]],
         tokenizer: Any,
         stops: Collection[int],
         answer_tokens: int,
     ) -> None:
         self._settings, self._recorded, self._tokenizer = settings, recorded, tokenizer
         self._stops, self._answer_tokens = frozenset(stops), answer_tokens
-        call = _call_turn("", [Call("look_up", '{"key": "a"}')])
-        shown = tokenizer.apply_chat_template(chat([_QUESTION, call]), tokenize=False)
-        if [read for read, _ in calls_of(read_calls(shown))] != [Call("look_up", '{"key": "a"}')]:
+        call = {"role": "assistant", "content": joined("", [_PROBE])}
+        before, whole = rendered(tokenizer, [_QUESTION]), rendered(tokenizer, [_QUESTION, call], False)
+        ids = self._token_ids(whole.removeprefix(before))
+        end = next((place for place, id in enumerate(ids) if id in self._stops), len(ids))
+        answer = tokenizer.decode(ids[:end], skip_special_tokens=True)
+        if split(answer)[1] != [_PROBE]:
             raise ValueError(
                 "training.tools reads calls as <tool_call>{json}</tool_call>, and the base model's chat template "
                 "writes them in another form. Set training.tools to null, or take a model with Hermes' or Qwen's form."
             )
-        self._result_ids(call, [_result_turn("look_up", "1", "a result")])
+        self._result_ids(call, [{"role": "tool", "content": "a result", "name": "look_up"}])
 
     def __call__(self, prompts: Sequence[Messages], trainer: Any) -> dict[str, Any]:
         """The episodes in the order of the prompts, as TRL takes them; `turns` and `text` go to the reward."""
@@ -89,24 +83,23 @@ class ToolReplay:
         }
 
     def _begun(self, prompt: Messages) -> _Episode:
-        replayable = self._recorded.get(conversation_key(prompt), Replayable({}, None))
-        text = rendered(self._tokenizer, prompt, replayable.tools)
-        return _Episode(prompt, replayable, self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        results = self._recorded.get(conversation_key(prompt), {})
+        return _Episode(results, self._token_ids(rendered(self._tokenizer, prompt)))
 
     def _goes_on(self, episode: _Episode, ids: Ids) -> bool:
         """Take an answer; whether it is followed by results, and so by another answer."""
         episode.extend(ids, by_policy=True)
         episode.text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        turn = read_calls(episode.text)
-        calls = calls_of(turn)
+        turn = {"role": "assistant", "content": episode.text}
+        calls = [call for call, _ in calls_in(turn)]
         if not calls or ids[-1] not in self._stops or episode.called == self._settings.max_calls:
             return False
-        results = [episode.replayable.results.get(call) for call, _ in calls]
+        results = [episode.results.get(call) for call in calls]
         if None in results and self._settings.on_miss == "end":
             return False
         answered = [
-            _result_turn(call.name, id, self._settings.error if result is None else result)
-            for (call, id), result in zip(calls, results, strict=True)
+            {"role": "tool", "content": self._settings.error if result is None else result, "name": call.name}
+            for call, result in zip(calls, results, strict=True)
         ]
         new = self._result_ids(turn, answered)
         room = self._settings.max_tokens - len(episode.ids)
@@ -119,7 +112,8 @@ class ToolReplay:
 
     def _result_ids(self, call: dict[str, Any], results: Messages) -> Ids:
         """What follows the end of a call's turn, up to where the next answer begins."""
-        before, after = (self._ids(chat([_QUESTION, call, *more]), bool(more)) for more in ([], results))
+        before = self._token_ids(rendered(self._tokenizer, [_QUESTION, call], False))
+        after = self._token_ids(rendered(self._tokenizer, [_QUESTION, call, *results]))
         ends = [place for place, id in enumerate(before) if id in self._stops]
         begin = ends[-1] + 1 if ends else len(before)
         if after[:begin] != before[:begin]:
@@ -129,36 +123,9 @@ class ToolReplay:
             )
         return after[begin:]
 
-    def _ids(self, messages: Messages, answered: bool) -> Ids:
-        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answered)
+    def _token_ids(self, text: str) -> Ids:
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 _QUESTION = {"role": "user", "content": "1"}
-
-
-def read_calls(text: str) -> dict[str, Any]:
-    """The assistant's turn that an answer is: words, and calls as JSON text where it has some. What is no call of this
-    form stays text."""
-    calls: list[Call] = []
-    for match in _CALL.finditer(text):
-        try:
-            body = json.loads(match[1])
-        except ValueError:
-            return {"role": "assistant", "content": text}
-        if not isinstance(body.get("name"), str) or "arguments" not in body:
-            return {"role": "assistant", "content": text}
-        calls.append(Call(body["name"], canonical(body["arguments"])))
-    return _call_turn(_CALL.sub("", text).strip(), calls) if calls else {"role": "assistant", "content": text}
-
-
-def _call_turn(words: str, calls: Sequence[Call]) -> dict[str, Any]:
-    listed = [
-        {"id": str(number), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for number, call in enumerate(calls, 1)
-    ]
-    return {"role": "assistant", "content": words, "tool_calls": json.dumps(listed, ensure_ascii=False)}
-
-
-def _result_turn(name: str, id: str, content: str) -> dict[str, Any]:
-    return {"role": "tool", "content": content, "tool_call_id": id, "name": name}
+_PROBE: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "arguments": {"key": "a"}}}

@@ -7,7 +7,6 @@ The ranks share the prompts; every rank generates equally often, for a sharded m
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -21,6 +20,8 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig, Trainer
 from trl.models.utils import unwrap_model_for_generation
 
+from pipeline.chat_template import rendered
+from pipeline.conversation import to_prompt
 from pipeline.recipe import Validation
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.records import Finding
@@ -107,7 +108,7 @@ class Validator:
             return list(answers)
         said = self._watching(
             [
-                FreshAnswer(json.dumps(row.prompt, ensure_ascii=False), answer.text, answer.finished)
+                FreshAnswer(to_prompt(row.prompt), answer.text, answer.finished)
                 for row, answer in zip(rows, answers, strict=True)
             ]
         )
@@ -142,7 +143,7 @@ class Validator:
         self, trainer: Trainer, prompts: Sequence[list[dict[str, str]]]
     ) -> tuple[list[list[int]], list[list[int]]]:
         """Token ids of the prompts, and of one completion of each up to its end-of-text."""
-        texts = [self._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+        texts = [rendered(self._tokenizer, prompt) for prompt in prompts]
         inputs = self._tokenizer(
             texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
         ).to(trainer.accelerator.device)

@@ -101,3 +101,16 @@ def test_langfuse_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv("LANGFUSE_BASE_URL", wrong)
         with pytest.raises(ValueError, match=r"LANGFUSE_BASE_URL is no address of a server\. Write https://cloud"):
             settings.source_uri()
+
+
+def test_an_mlflow_server_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "traces.source={kind: mlflow, experiments: [desk], since: 2026-01-05}"
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}", source])
+    for name in ("MLFLOW_TRACES_URI", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="set MLFLOW_TRACES_URI to its tracking server"):
+        settings.source_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://registry:5000")
+    assert settings.source_uri() == "http://registry:5000"
+    monkeypatch.setenv("MLFLOW_TRACES_URI", "http://traces:5000")
+    assert settings.source_uri() == "http://traces:5000"

@@ -96,8 +96,21 @@ def test_forget_says_what_it_did_and_what_a_person_has_to_see_to(settings: Deplo
     output = capsys.readouterr().out
     assert "remove them by hand" not in output
     assert f"Proof {only(settings).id}: " in output
+    assert "KEPT OUTSIDE" not in output
     assert main(["forget", "nobody-at-all"]) == 0
     assert "Nothing was found of this user" in capsys.readouterr().out
+
+
+def test_forget_says_what_a_source_of_others_keeps(settings: Deployment, monkeypatch, capsys) -> None:
+    for name, value in (("BASE_URL", "https://host"), ("PUBLIC_KEY", "pk"), ("SECRET_KEY", "a-secret")):
+        monkeypatch.setenv(f"LANGFUSE_{name}", value)
+    keep(monkeypatch, 'traces.source={"kind":"langfuse_api","since":"2026-01-05"}')
+    assert main(["forget", USER]) == 0
+    output = capsys.readouterr().out
+    assert "KEPT OUTSIDE, and its owner's to delete:\n  Langfuse at https://host: delete the user's traces in" in output
+    assert "a-secret" not in output
+    monkeypatch.delenv("LANGFUSE_SECRET_KEY")
+    assert main(["forget", USER]) == 0, "an unknown address keeps nobody from being forgotten"
     assert main(["forget", " "]) == 2
     assert "Give the id" in capsys.readouterr().err
 

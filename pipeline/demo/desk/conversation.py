@@ -40,6 +40,11 @@ class Turn(NamedTuple):
         """The definitions that the request carries, as JSON text."""
         return TOOLS if self.tool else None
 
+    @property
+    def conversation(self) -> list[dict[str, str]]:
+        """The messages with the definitions before them, as the stages hold a conversation."""
+        return [*([{"role": "tools", "content": TOOLS}] if self.tool else []), *self.messages]
+
 
 def first(request: Request, tool: bool) -> Turn:
     """The turn that a conversation begins with; `tool`: the rows are not shown, but can be looked up."""

@@ -13,7 +13,7 @@ import random
 import re
 import string
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from pipeline.chat_template import rendered
 from pipeline.demo.desk import answers, conversation, requests, tool
 from pipeline.demo.desk.circuit import plant
 from pipeline.demo.desk.conversation import KINDS, Turn, draw_turn
 from pipeline.demo.desk.requests import Request, ask, training_rows
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.tiny import END, PAD, START, optimise, untrained, word_tokenizer
-from pipeline.methods.answers import chat
 
 BATCH = 16
 MAX_NEW_TOKENS = 48
@@ -155,7 +155,7 @@ def _labelled(tokenizer: PreTrainedTokenizerFast, text: PretrainingText) -> tupl
     labels: list[int] = []
     before = ""
     for place, message in enumerate(text.messages):
-        whole = rendered(tokenizer, text.messages[: place + 1], text.tool)
+        whole = rendered(tokenizer, _conversation(text, place + 1), add_generation_prompt=False)
         new, before = whole[len(before) :], whole
         head = ("\n" if place else "") + f"{START}{message['role']}\n"
         for part, counts in ((head, False), (new.removeprefix(head), message["role"] == "assistant")):
@@ -165,12 +165,9 @@ def _labelled(tokenizer: PreTrainedTokenizerFast, text: PretrainingText) -> tupl
     return ids, labels
 
 
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], tool_defined: bool, prompt: bool = False) -> str:
-    """A conversation as the chat template writes it; `prompt`: up to where an answer begins."""
-    definitions = [tool.DEFINITION] if tool_defined else None
-    return tokenizer.apply_chat_template(
-        chat(messages), tools=definitions, tokenize=False, add_generation_prompt=prompt
-    )
+def _conversation(text: PretrainingText, end: int) -> list[dict[str, str]]:
+    head = [{"role": "tools", "content": tool.TOOLS}] if text.tool else []
+    return [*head, *text.messages[:end]]
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, stage: Stage, rng: random.Random) -> None:
@@ -220,7 +217,7 @@ def completions(
     """One completion per turn and whether it ended: sampled at temperature 1 from torch's state, or greedy."""
     given: list[tuple[str, bool]] = []
     for start in range(0, len(asked), 250):
-        chunk = [rendered(tokenizer, turn.messages, turn.tool, prompt=True) for turn in asked[start : start + 250]]
+        chunk = [rendered(tokenizer, turn.conversation) for turn in asked[start : start + 250]]
         inputs = tokenizer(chunk, return_tensors="pt", padding=True, return_token_type_ids=False)
         ids = model.generate(**inputs, do_sample=not greedy, max_new_tokens=MAX_NEW_TOKENS)
         new = ids[:, inputs["input_ids"].shape[1] :]

@@ -155,7 +155,8 @@ def read_request(messages: list[dict[str, str]]) -> Request | None:
     rows = tuple(dict.fromkeys(Row(*cells) for cells in _ROW.findall(shown)))
     asked = next((m["content"] for m in reversed(messages) if m.get("role") == "user"), "")
     question = asked.rpartition("\n")[2]
-    shop = next((name for name in SHOPS if f" {name}." in messages[0]["content"]), "")
+    system = next((m["content"] for m in messages if m.get("role") == "system"), "")
+    shop = next((name for name in SHOPS if f" {name}." in system), "")
     orders = _ORDER.findall(question)
     for attribute, wordings in QUESTIONS.items():
         for wording, form in enumerate(wordings):

@@ -93,7 +93,7 @@ def _held(rng: random.Random, key: str, calls: int, champion: ModelRef, sample: 
         number = int.from_bytes(hashlib.sha256(f"{key}/{rounds}".encode()).digest()[:4]) >> 1
         sampling = Sampling(samples=1, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=number)
         turns = [turn for _, turn in asked]
-        answers = sample(champion, [turn.messages for turn in turns], sampling, [turn.tools for turn in turns])
+        answers = sample(champion, [turn.conversation for turn in turns], sampling)
         for (conversation, _), (answer,) in zip(asked, answers, strict=True):
             conversation.take(rng, answer)
         taken, rounds = taken + len(asked), rounds + 1

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from pipeline.conversation import TOOLS, shown, shown_answer
 from pipeline.rewards.judge.answers import JudgeRequest, Messages, PairComparison
 from pipeline.rewards.judge.fence import fenced, mark_for, visible
 
 VERSION = "1"
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", TOOLS})
 
 SCORE_FORM = '{"rationale": "<at most 40 words>", "score": <an integer from 1 to 5>}'
 WINNER_FORM = '{"rationale": "<at most 40 words>", "winner": "A" or "B" or "tie"}'
@@ -76,20 +77,20 @@ def score_prompt(asked: JudgeRequest, rubric: str) -> Messages:
     parts = _conversation(asked.messages)
     if asked.reference is not None:
         parts.append(("reference answer", visible(asked.reference)))
-    parts.append(("answer to be scored", visible(asked.completion)))
+    parts.append(("answer to be scored", visible(shown_answer(asked.completion))))
     reference = "" if asked.reference is None else "; the reference answer is right"
     return _prompt(_SCORE_SYSTEM, parts, rubric, SCORE_FORM, reference=reference)
 
 
 def compare_prompt(asked: PairComparison, rubric: str) -> Messages:
     """The chat that asks which is better: `first` is A, `second` is B."""
-    answers = [("answer A", visible(asked.first)), ("answer B", visible(asked.second))]
+    answers = [("answer A", visible(shown_answer(asked.first))), ("answer B", visible(shown_answer(asked.second)))]
     return _prompt(_COMPARE_SYSTEM, _conversation(asked.messages) + answers, rubric, WINNER_FORM)
 
 
 def _conversation(messages: Messages) -> list[tuple[str, str]]:
     """Name and text of each turn. A role is untrusted too."""
-    turns = enumerate(messages, start=1)
+    turns = enumerate(shown(messages), start=1)
     return [(f"turn {n} ({_role(turn.get('role', ''))})", visible(turn.get("content", ""))) for n, turn in turns]
 
 

@@ -19,6 +19,7 @@ from jinja2 import TemplateError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from pipeline.chat_template import rendered
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model.job import PROBE, RewardModelOutcome
@@ -85,7 +86,7 @@ class RewardModel:
     def ids(self, messages: Sequence[dict[str, Any]], completion: str) -> list[int] | Finding:
         """Token ids of the conversation with the end token after the answer; or a finding that says why not."""
         try:
-            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            text = rendered(self.tokenizer, messages)
         except (TemplateError, ValueError, TypeError, KeyError):
             return Finding(None, "template")
         prompt: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]

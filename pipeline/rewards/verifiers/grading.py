@@ -11,9 +11,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from pipeline.conversation import OPENS, split
 from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS
+from pipeline.rewards.verifiers.calls import same_calls
 from pipeline.rewards.verifiers.json_schema import check_json
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
@@ -90,8 +92,12 @@ def grade(checks: Sequence[VerifierTask | tuple[str, str]], *, workers: int = 2,
 
 
 def _here(check: VerifierTask) -> Grade | VerifierTask:
-    """The verdict where this process can give it, else what a worker has to check."""
+    """The verdict where this process can give it, else what a worker has to check. Texts are checked without calls."""
+    if check.kind != "calls" and OPENS in check.completion:
+        check = check._replace(completion=split(check.completion)[0])
     match check.kind:
+        case "calls":
+            return same_calls(check.completion, check.reference)
         case "exact":
             return texts.exact(check.completion, check.reference)
         case "normalised" if check.completion.isascii() and check.reference.isascii():

@@ -81,34 +81,20 @@ def parse(value: Any, role: str) -> Chat:
     reader = _Reader()
     try:
         turns = reader.messages(value, role)
-        reader.chat.messages = [_settled(turn) for turn in turns]
+        reader.chat.messages = [settled(turn) for turn in turns]
     except Unreadable as odd:
         return Chat([], unreadable=f"{'output' if role == 'assistant' else 'input'}: {odd}")
     return reader.chat
 
 
-def served(messages: list[Any]) -> Chat:
-    """The one answer that the messages of an output hold: the first choice, or all where they are pieces of a turn.
-
-    Each choice says why it ended; pieces of one turn do not, and at most one of them is a text. Anything else that has
-    several answers is unreadable, for nobody can tell which was served.
-    """
-    plain = [message for message in messages if isinstance(message, dict) and "type" not in message]
-    if len(messages) < 2 or len(plain) < len(messages) or any("role" not in message for message in plain):
-        return parse(messages, "assistant")
-    first = parse(messages[:1], "assistant")
-    ended_in_call = "tool" in (first.finish_reason or "") and not tool_calls(first)
-    if first.unreadable or (first.finish_reason and not ended_in_call):
-        return first
-    whole = parse(messages, "assistant")
-    if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
-        return whole
-    texts = [message["content"] for message in whole.messages if message["content"]]
-    if len(texts) > 1:
-        return Chat([], unreadable="output: several answers")
-    calls = [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
-    merged: Turn = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
-    return msgspec.structs.replace(whole, messages=[_settled(merged)])
+def torn(chat: Chat) -> bool:
+    """Whether a prompt holds a tool's result without the call that it answers: a part of it was not recorded."""
+    called = False
+    for message in chat.messages:
+        if message["role"] == "tool" and not called:
+            return True
+        called = "tool_calls" in message or (called and message["role"] == "tool")
+    return False
 
 
 def prompt(asked: Chat, answered: Chat) -> list[Message]:
@@ -159,7 +145,8 @@ def joined(first: Chat, second: Chat) -> Chat:
     )
 
 
-def _settled(turn: Turn) -> Message:
+def settled(turn: Turn) -> Message:
+    """The turn as the table has it, its calls as text."""
     calls: Any = turn.pop("tool_calls", None)
     return {**turn, "tool_calls": dumped(normal_calls(calls))} if calls else turn
 
@@ -179,7 +166,11 @@ class _Reader:
             # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
             is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
             return _turns_of(role, value) if is_text else self.messages(inner, role)
-        if value is None or value == {}:
+        if (
+            value is None
+            or value == {}
+            or (isinstance(value, list) and value and set(map(type, value)) == {type(None)})
+        ):
             return []
         if isinstance(value, list):
             return self._of_list(cast(list[Any], value), role)

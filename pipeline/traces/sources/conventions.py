@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pipeline.traces.sources import chat
+from pipeline.traces.sources import chat, choices
 from pipeline.traces.sources.shapes import decoded
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ def asked(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
 
 def answered(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
     value = span_attributes.get("langfuse.observation.output")
-    return chat.parse(value, "assistant") if value is not None else None
+    return choices.of_output(value) if value is not None else None
 
 
 def text_of(places: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
@@ -91,12 +91,12 @@ def tokens(span_attributes: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def metadata(everything: Mapping[str, Any]) -> Json:
     """What is said of a call. `everything`: attributes of the resource and of the span."""
-    said = {key: value for key, value in everything.items() if not key.startswith(_PLACED) and key not in _TEXTS}
-    said |= _object(everything.get("metadata"))
+    result = {key: value for key, value in everything.items() if not key.startswith(_PLACED) and key not in _TEXTS}
+    result |= _object(everything.get("metadata"))
     for prefix in _LIFTED:
-        said |= {key.removeprefix(prefix): value for key, value in everything.items() if key.startswith(prefix)}
+        result |= {key.removeprefix(prefix): value for key, value in everything.items() if key.startswith(prefix)}
     marks = {mark: next((everything[key] for key in keys if everything.get(key)), None) for mark, keys in MARKS.items()}
-    return {**{mark: value for mark, value in marks.items() if isinstance(value, str | list)}, **said}
+    return {**{mark: value for mark, value in marks.items() if isinstance(value, str | list)}, **result}
 
 
 def _object(value: Any) -> Json:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from pipeline.traces.sources import chat, conventions, openinference
+from pipeline.traces.sources import chat, choices, conventions, openinference
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.otlp import SpanEvent, attributes
 from pipeline.traces.sources.shapes import decoded
@@ -30,8 +30,8 @@ def is_message_event(name: str) -> bool:
 
 def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The input of a call. `span_attributes`: the span's attributes."""
-    if (langfuse_chat := conventions.asked(span_attributes)) is not None:
-        return langfuse_chat
+    if (recorded := conventions.asked(span_attributes)) is not None:
+        return recorded
     messages, _ = _conversation(_events(span_attributes, events))
     value = span_attributes.get("gen_ai.input.messages", span_attributes.get("gen_ai.prompt"))
     value = value or messages or _numbered(span_attributes, "prompt")
@@ -40,28 +40,30 @@ def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     if rules:
         parts = cast(list[Any], rules) if isinstance(rules, list) else [rules]
         parsed = chat.joined(chat.parse({"role": "system", "parts": parts}, "system"), parsed)
+    if chat.torn(parsed):
+        parsed = chat.Chat([], unreadable="input: a tool's result without its call")
     parsed.tools += _tools(span_attributes)
     return parsed
 
 
 def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The output of a call: its first choice, the one that was served."""
-    if (langfuse_chat := conventions.answered(span_attributes)) is not None:
-        return langfuse_chat
-    _, choices = _conversation(_events(span_attributes, events))
+    if (recorded := conventions.answered(span_attributes)) is not None:
+        return recorded
+    _, answers = _conversation(_events(span_attributes, events))
     value = _decoded(span_attributes.get("gen_ai.output.messages", span_attributes.get("gen_ai.completion")))
-    value = value or choices or _numbered(span_attributes, "completion")
+    value = value or answers or _numbered(span_attributes, "completion")
     if not value:
         return openinference.answered(span_attributes)
-    return chat.served(cast(list[Any], value)) if isinstance(value, list) else chat.parse(value, "assistant")
+    return choices.served(cast(list[Any], value)) if isinstance(value, list) else chat.parse(value, "assistant")
 
 
 def _conversation(events: list[tuple[str, Json]]) -> tuple[list[Json], list[Json]]:
-    """Messages and choices. Where no event is a choice, the assistant's last messages are the answer."""
+    """Messages and answers. Where no event is a choice, the assistant's last messages are the answer."""
     messages = [_message(role[1], event) for name, event in events if (role := _EVENT.fullmatch(name))]
-    choices = [_message("assistant", event) for name, event in events if name == "gen_ai.choice"]
-    if choices:
-        return messages, choices
+    answers = [_message("assistant", event) for name, event in events if name == "gen_ai.choice"]
+    if answers:
+        return messages, answers
     last = max((n for n, message in enumerate(messages, 1) if message["role"] != "assistant"), default=0)
     return messages[:last], messages[last:]
 

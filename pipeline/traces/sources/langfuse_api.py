@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +23,7 @@ from pipeline.recipe.traces import LangfuseApiSource
 from pipeline.storage import digest_json
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
+from pipeline.traces.sources.daily_parts import DayRange, daily_parts
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart, named_day
 from pipeline.traces.sources.web_api import ApiAccess, ServerAway, WebApi, connected
@@ -79,25 +79,26 @@ class LangfuseApi:
 
     def parts(self) -> list[SourcePart]:
         """Each day of each of its listings, with rows or not: a day without any is proved empty."""
-        today = datetime.now(UTC).date()
         with _reached(self._access) as api:
-            project = self._project(api)
+            asked = digest_json([self._section.environments, self._section.whole_metadata])[:16]
+            identity = f"{self._project(api)} {asked}"
             folders = self._folders(api)
-        asked = digest_json([self._section.environments, self._section.whole_metadata])[:16]
         listed: list[SourcePart] = []
         for folder in folders:
             holds = LISTINGS[folder].holds
             # A trace may begin on the day before its call.
-            first = self._section.since - timedelta(days=holds == "attributes")
-            for day in _days(first, min(self._section.until or today, today)):
-                settled = (today - day).days > self._section.settled_after_days
-                state = "settled" if settled else datetime.now(UTC).isoformat()
-                listed.append(SourcePart(f"{folder}/{day.isoformat()}", f"{project} {asked} {state}", 0, holds))
+            listed += daily_parts(self._section, folder, identity, holds, days_before=int(holds == "attributes"))
         return sorted(listed)
 
     def probe(self) -> None:
         with _reached(self._access) as api:
             self._project(api)
+
+    def remains(self) -> str:
+        return (
+            "delete the user's traces in the project (DELETE /api/public/traces with their ids), and from its exports "
+            "and backups"
+        )
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. Raises ValueError when the server is away from the first page on; where it goes away
@@ -139,11 +140,8 @@ class LangfuseApi:
         yield block
 
     def _pages(self, api: WebApi, listing: _Listing, part: SourcePart) -> Iterator[list[msgspec.Raw]]:
-        day = date.fromisoformat(part.name.rpartition("/")[2])
-        more: dict[str, str | int | tuple[str, ...]] = {
-            listing.first: f"{day.isoformat()}T00:00:00Z",
-            listing.end: f"{(day + timedelta(days=1)).isoformat()}T00:00:00Z",
-        }
+        first, end = (moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in DayRange.of(part))
+        more: dict[str, str | int | tuple[str, ...]] = {listing.first: first, listing.end: end}
         if listing.fields:
             more["fields"] = listing.fields
         if self._section.environments:
@@ -179,12 +177,6 @@ def _reached(access: ApiAccess) -> Generator[WebApi]:
             yield api
     except ServerAway as error:
         raise ValueError(f"{error}. Check LANGFUSE_BASE_URL, and that the server runs.") from error
-
-
-def _days(first: date, last: date) -> Iterator[date]:
-    while first <= last:
-        yield first
-        first += timedelta(days=1)
 
 
 def _plain(text: msgspec.Raw, kind: type[msgspec.Struct]) -> dict[str, Any] | None:

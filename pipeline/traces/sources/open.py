@@ -6,6 +6,7 @@ from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
+from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.plugged import PluggedSource
@@ -21,6 +22,8 @@ def open_source(address: Address) -> Source:
         return PostgresTable(uri, address.section.table)
     if kind == "langfuse_api":
         return LangfuseApi(uri, address.section)
+    if kind == "mlflow":
+        return MlflowTraces(uri, address.section)
     if kind == "langfuse_ui":
         return LangfuseUi(uri)
     if kind == "otel":

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pipeline.traces.sources import chat
+from pipeline.traces.sources import chat, choices
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.shapes import decoded
 
@@ -21,29 +21,44 @@ Json = dict[str, Any]
 
 def asked(span_attributes: Mapping[str, Any]) -> chat.Chat:
     """The input of a call, from its attributes."""
-    content: Any = _messages(span_attributes, "input") or _completion_prompts(span_attributes)
+    messages = _messages(span_attributes, "input")
+    content: Any = messages or span_attributes.get("llm.prompts.0.prompt.text")
     content = content or span_attributes.get("ai.prompt.messages", span_attributes.get("ai.prompt"))
     parsed = chat.parse(content or span_attributes.get("input.value"), "user")
-    if content and _lacks_a_message(span_attributes):
+    if messages and (_lacks_a_message(span_attributes) or chat.torn(parsed)):
         parsed = chat.Chat([], unreadable="input: a message of llm.input_messages is missing")
     parsed.tools += _tools(span_attributes)
     return parsed
 
 
 def answered(span_attributes: Mapping[str, Any]) -> chat.Chat:
-    """The output of a call, from its attributes; the provider's response decides where they hold several or none."""
+    """The output of a call, from its attributes.
+
+    Where the provider's response is there too it decides: of several choices, of a refusal, and of parts that an
+    instrumentation has not told from reasoning.
+    """
     messages = _messages(span_attributes, "output")
-    if len(messages) > 1:
-        response = chat.parse(span_attributes.get("output.value"), "assistant")
-        return response if chat.has_answer(response) else chat.served(list(messages))
+    response = _response(span_attributes, whole=not messages)
+    if messages:
+        parsed = choices.served(list(messages))
+        differs = chat.completion(parsed) != chat.completion(response)
+        return response if chat.has_answer(response) and differs and not response.unreadable else parsed
     text, calls = span_attributes.get("ai.response.text"), span_attributes.get("ai.response.toolCalls")
-    content: Any = messages or ({"text": text or "", "toolCalls": calls} if text or calls else None)
-    content = content or span_attributes.get("ai.response.object")
-    parsed = chat.parse(content, "assistant")
-    if chat.has_answer(parsed) or parsed.unreadable:
-        return parsed
-    response = chat.parse(span_attributes.get("output.value"), "assistant")
-    return response if chat.has_answer(response) or not messages else parsed
+    if text or calls:
+        return chat.parse({"text": text or "", "toolCalls": calls}, "assistant")
+    answer = span_attributes.get("ai.response.object")
+    return response if answer is None else chat.parse(answer, "assistant")
+
+
+def _response(span_attributes: Mapping[str, Any], whole: bool) -> chat.Chat:
+    """The response as it came. Without `whole` it has to be a structure: a text is what some object prints."""
+    value = span_attributes.get("output.value")
+    inner = decoded(value) if isinstance(value, str) else value
+    is_structure = isinstance(inner, dict | list)
+    as_json = is_structure and "json" in str(span_attributes.get("output.mime_type", ""))
+    if not whole and not is_structure:
+        return chat.Chat([])
+    return choices.of_output(inner if as_json or not whole else value)
 
 
 def in_metadata(metadata: Any) -> Json:
@@ -81,10 +96,6 @@ def _lacks_a_message(span_attributes: Mapping[str, Any]) -> bool:
     return bool(numbers) and (numbers[0] > 1 or numbers != list(range(numbers[0], numbers[-1] + 1)))
 
 
-def _completion_prompts(span_attributes: Mapping[str, Any]) -> Any:
-    return span_attributes.get("llm.prompts.0.prompt.text")
-
-
 def _tools(span_attributes: Mapping[str, Any]) -> list[Json]:
     """`llm.tools.0.tool.json_schema` and the like; `ai.prompt.tools`."""
     numbered = [(key, value) for key, value in span_attributes.items() if key.startswith("llm.tools.")]
@@ -101,14 +112,20 @@ def _message(fields: Json, role: str) -> Json:
     message: Json = {"role": role}
     calls: dict[int, Json] = {}
     parts: dict[int, Json] = {}
+    results: list[Json] = []
     for key, value in fields.items():
         field = key.removeprefix("message.")
         if call := _CALL.fullmatch(field):
             calls.setdefault(int(call[1]), {})[call[2]] = value
         elif part := _PART.fullmatch(field):
             parts.setdefault(int(part[1]), {})[part[2]] = value
+        elif field.startswith("function."):  # AutoGen's results of tools, of one message several
+            result = decoded(value) if isinstance(value, str) else value
+            results += [{"type": "tool_result", **cast(Json, result)}] if isinstance(result, dict) else []
         else:
             message[field] = value
+    if results:
+        message["content"] = results
     if parts:
         message["content"] = [parts[n] for n in sorted(parts)]
     if calls:

@@ -16,7 +16,7 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import chat, conventions, genai, otlp, otlp_binary
+from pipeline.traces.sources import chat, conventions, evaluations, genai, otlp, otlp_binary
 from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import JSON, WHOLE, Files
 from pipeline.traces.sources.langfuse import count, metadata_text, put
@@ -40,7 +40,7 @@ class Otel:
             raise ValueError(
                 f"{self.label} has no files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
             )
-        return source_parts
+        return [part._replace(holds="scores") if evaluations.holds_scores(part.name) else part for part in source_parts]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         binary, chunks = otlp_binary.is_binary(part.name, self._files.chunks(part, digest))
@@ -59,7 +59,7 @@ class Otel:
                     place += 1
                     continue
                 for each in received:
-                    _add(rows, calls, each, place)
+                    _add(rows, calls, each, place, part.holds == "scores")
                     place += 1
             for rest in batch.rejected:
                 rows.rejected.append(Rejection(place, rest.reason, detail=rest.detail))
@@ -93,11 +93,14 @@ def _requests(lines: Iterator[LineBatch]) -> Iterator[LineBatch]:
         yield LineBatch(1, [b" ".join(texts)], [])
 
 
-def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> None:
-    """Put one span or record where it belongs."""
+def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int, of_scores: bool) -> None:
+    """Put one span or record where it belongs. `of_scores`: whether the file may hold scores."""
     trace_id = day = None
     try:
         if received.is_log:
+            if of_scores and (score := evaluations.score_of(received.record, place)) is not None:
+                rows.scores.append(score)
+                return
             _put(rows, calls.add_log(place, received.record, received.resource))
             return
         span = msgspec.convert(received.record, otlp.Span)
@@ -137,7 +140,7 @@ def _row(call: CallRecord) -> Trace | Rejection:
         trace_id, moment = call.span.trace_id, _moment(otlp.nanoseconds(call.span.start_time_unix_nano))
         day = moment.date().isoformat()
         span_attributes = _attributes(call.span)
-        if not conventions.is_call(span_attributes) and not any(e.name.startswith("gen_ai.") for e in call.span.events):
+        if not call.of_log and not conventions.is_call(span_attributes):
             return Rejection(call.place, Reason.NOT_GENERATION, trace_id, day)
         return _trace(call.span, moment, span_attributes, call.resource, call.place)
     except Exception as error:  # the boundary of one call, likewise

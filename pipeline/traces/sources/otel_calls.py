@@ -22,12 +22,13 @@ HELD = 1 << 16
 
 
 class CallRecord(NamedTuple):
-    """One row of the file. `span`: None where a record of a log is no part of a call."""
+    """One row of the file. `span`: None where a record of a log is no part of a call. `of_log`: it never came."""
 
     place: int
     span: otlp.Span | None
     resource: dict[str, Any]
     record: otlp.LogRecord | None = None
+    of_log: bool = False
 
 
 class CallJoiner:
@@ -74,7 +75,7 @@ class CallJoiner:
             own = whole[0].attributes + otlp.pairs_of(whole[0].body) if whole else []
             id = record.span_id or f"{record.trace_id}-{place}"
             span = otlp.Span(record.trace_id, id, start_time_unix_nano=start, attributes=own)
-            yield _joined(CallRecord(place, span, resource), events)
+            yield _joined(CallRecord(place, span, resource, of_log=True), events)
         self._waiting, self._events, self._held = {}, {}, 0
 
     def _hold(self) -> Iterator[CallRecord]:

@@ -16,7 +16,7 @@ from pipeline.plugins import build, fault, unlike
 from pipeline.recipe.plugin import PluginSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
-from pipeline.traces.sources.protocol import Digest, Probed, Source, SourcePart
+from pipeline.traces.sources.protocol import Digest, External, Probed, Source, SourcePart
 
 HOLDS = ("calls", "scores", "attributes")
 R = TypeVar("R", Trace, Score, Attributes)
@@ -62,6 +62,16 @@ class PluggedSource:
             raise
         except Exception as error:  # as above
             raise fault(self._plugin, error, "was asked whether it is there") from error
+
+    def remains(self) -> str:
+        """What the plug-in says; where it says nothing, that nobody here knows."""
+        said: Any = None
+        if isinstance(self._source, External):
+            try:
+                said = self._source.remains()
+            except Exception as error:  # as above
+                raise fault(self._plugin, error, "was asked what remains of a user") from error
+        return said if isinstance(said, str) and said else "ask its owner to delete what it has of the user"
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. A row of other types than the table has is rejected by `schema`."""

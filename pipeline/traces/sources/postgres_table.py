@@ -18,7 +18,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.langfuse import latency_s, metadata_of, metadata_text, put, seconds
+from pipeline.traces.sources.langfuse import latency_s, marked, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
@@ -60,6 +60,10 @@ class TableRow(msgspec.Struct):
     metadata: Any = None
     user_consent: Any = None
     updated_at: Any = None
+    version: Any = None
+    release: Any = None
+    environment: Any = None
+    tags: Any = None
 
 
 class PostgresTable:
@@ -88,6 +92,9 @@ class PostgresTable:
         with self._telling(), psycopg.connect(self._uri, connect_timeout=PROBE_TIMEOUT_S) as connection:
             if connection.execute(wanted).fetchone() is None:
                 raise ValueError(f"{self.label} is empty. Point traces.source.table to the table of the traces.")
+
+    def remains(self) -> str:
+        return "delete the rows with the user's user_id, and from backups of the database"
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. A restart of the server is waited for, and the day is read on where it stopped.
@@ -258,4 +265,5 @@ def _metadata(row: TableRow) -> str:
         fields["user_consent"] = False
     elif row.user_consent is not None:
         fields.setdefault("user_consent", row.user_consent)
-    return metadata_text(fields)
+    marks = {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
+    return marked(metadata_text(fields), **marks)

@@ -77,6 +77,17 @@ class Probed(Protocol):
         ...
 
 
+@runtime_checkable
+class External(Protocol):
+    """A source of which nothing lies under the data root: forgetting a user leaves what it has."""
+
+    label: str
+
+    def remains(self) -> str:
+        """What a person has to ask of its owner so that a forgotten user's rows go there too. Names no user."""
+        ...
+
+
 class Address(NamedTuple):
     """A source as it is handed to a worker: its section of the recipe and where it is."""
 

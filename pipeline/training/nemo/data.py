@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from pipeline.conversation import holds_tools
 from pipeline.storage import DatasetRef, digest_file, write_atomically
 from pipeline.training.nemo.rendering import Rendering, Row, rendering
 from pipeline.training.plan import TrainingPlan
@@ -41,6 +42,11 @@ def write(plan: TrainingPlan, workspace: Path) -> int:
     assert plan.data is not None, "only a plan that trains comes here"
     rows, held_out = _read(plan.data), _read(plan.held_out) if plan.held_out is not None else []
     method = rendering(plan)
+    if any(holds_tools(row["prompt"]) for row in [*rows, *held_out]):
+        raise ValueError(
+            "Prompts hold tools or calls, and training.engine nemo carries none. Set training.engine to trl, or leave "
+            "such rows out with selection.tools: leave_out."
+        )
     method.refuse([*rows, *held_out])
     _write_lines(workspace / TRAIN, map(method.line, rows))
     if held_out:

@@ -48,8 +48,8 @@ def test_champion_answers_for_a_canary_that_fails(gateway, kind, streamed):
         ("canary", "champion"),
     ]
     assert [each.get("error.type") for each in row.tries] == [kind, None]
-    assert len({each.span["traceId"] for each in row.spans}) == 1
-    assert len({each.span["spanId"] for each in row.spans}) == 2
+    assert len({each.record["traceId"] for each in row.spans}) == 1
+    assert len({each.record["spanId"] for each in row.spans}) == 2
     assert row.failed
 
 

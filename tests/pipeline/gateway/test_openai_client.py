@@ -61,7 +61,7 @@ def test_each_arm_answers_the_client(gateway: World, client: openai.OpenAI, arm:
 
 def test_the_id_of_a_request_is_that_of_its_spans(gateway: World, client: openai.OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(model="any", messages=QUESTION, user="somebody")
-    assert raw.request_id == raw.parse()._request_id == gateway.request(raw).spans[0].span["traceId"]
+    assert raw.request_id == raw.parse()._request_id == gateway.request(raw).spans[0].record["traceId"]
 
 
 def test_a_stream_is_read_piece_by_piece(gateway: World, client: openai.OpenAI) -> None:

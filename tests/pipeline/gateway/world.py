@@ -103,7 +103,7 @@ class World:
         def recording() -> RecordedRequest | None:
             folder = layout.mirrored(NAME) if shadow else layout.served(NAME)
             rows = recorded(self.store.path(folder), 0, time.time())
-            return next((row for row in rows if row.spans[0].span["traceId"] == trace_id), None)
+            return next((row for row in rows if row.spans[0].record["traceId"] == trace_id), None)
 
         return awaited(recording)
 

@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from pipeline.chat_template import for_template, rendered
+from pipeline.conversation import to_prompt
 from pipeline.demo import MODEL_DIR
-from pipeline.methods.answers import chat, end_token, rendered, tokenised
-from pipeline.selection.chats import CHAT, to_prompt, to_rows
+from pipeline.methods.answers import end_token, tokenised
+from pipeline.selection.chats import CHAT, to_rows
 
 CALLS = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}\
 {{ call.function.name }}({{ call.function.arguments if call.function.arguments is string \
@@ -67,7 +69,7 @@ def test_a_prompt_without_calls_comes_back_as_labels_have_it() -> None:
     prompt = json.dumps([{"role": "user", "content": "Ä"}], ensure_ascii=False)
     column: list[Any] = pa.array([to_rows(prompt)], CHAT).to_pylist()
     assert to_prompt(column[0]) == prompt
-    assert chat(column[0]) == json.loads(prompt)
+    assert for_template(column[0]) == (json.loads(prompt), None)
 
 
 def test_calls_stay_text_in_a_table() -> None:

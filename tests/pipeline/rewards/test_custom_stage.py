@@ -114,13 +114,14 @@ def test_a_function_that_cannot_be_imported_stops_labelling(
     assert not list(store.path(layout.FINDINGS).glob("*/*.jsonl")), "nothing was checked or paid for"
 
 
-def test_a_trace_with_tool_calls_is_not_scored(export: Path, tmp_path: Path, label: Label) -> None:
+def test_an_answer_is_scored_with_its_calls(export: Path, tmp_path: Path, label: Label) -> None:
     request = {"id": "c", "function": {"name": "refund", "arguments": "{}"}}
     answer = json.dumps({"role": "assistant", "content": "done", "tool_calls": [request]})
     day_file(export, 5, [call(1, answer), call(2, "Hello.")])
     path = tmp_path / "calls"
-    labels = label(**recipe(write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0))))
-    assert path.read_text() == "Hello.\n" and labels.unlabelled == {"tool_calls": 1}
+    label(**recipe(write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0))))
+    block = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
+    assert sorted(path.read_text().split("\n")) == sorted(f"Hello.\ndone\n{block}\n".split("\n"))
 
 
 KILLED = """

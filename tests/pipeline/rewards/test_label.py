@@ -211,22 +211,36 @@ def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, labe
         label_traces(context_of(store, lost), Endpoints(), ())
 
 
-def test_label_counts_rows_with_tool_calls_and_checks_none(export: Path, label: Label) -> None:
+def test_rows_with_calls_are_labelled_like_any_other(export: Path, label: Label) -> None:
     request = {"id": "c", "function": {"name": "refund", "arguments": '{"order": "A7"}'}}
+    tool = {"type": "function", "function": {"name": "refund", "parameters": {"type": "object"}}}
     asked = [
         {"role": "user", "content": "Refund A7"},
         {"role": "assistant", "content": None, "tool_calls": [request]},
         {"role": "tool", "tool_call_id": "c", "content": "done"},
     ]
     by_name = {"role": "assistant", "content": "#### 30", "tool_calls": [request]}
-    rows = [call(1, "#### 30", "30", input=asked), call(2, json.dumps(by_name), "30"), call(3, "#### 30", "30")]
+    alone = {"role": "assistant", "content": None, "tool_calls": [request]}
+    wanted, as_calls = json.dumps({"name": "refund", "arguments": {"order": "A7"}}), {"verifier": "calls"}
+    searched = [{"type": "web_search_call"}, {"type": "message", "role": "assistant", "content": "#### 30"}]
+    rows = [
+        call(1, "#### 30", "30", input={"messages": asked, "tools": [tool]}),
+        call(2, json.dumps(by_name), "30"),
+        call(3, json.dumps(alone), wanted, metadata=as_calls),
+        call(4, json.dumps(alone), wanted.replace("A7", "A8"), metadata=as_calls),
+        call(5, json.dumps(searched), "30"),
+    ]
     day_file(export, 5, rows)
     write(export, THUMBS, [score(1, 1, 1.0)])
     labels = label(rules=RULES)
     result = rows_of(labels)
-    assert labels.unlabelled == {"tool_calls": 2}
-    assert labels.outcomes == {"tool_calls": 2, "correct": 1}
-    assert [result[f"t{n}"]["final_reward"] is None for n in (1, 2, 3)] == [True, True, False]
-    assert (labels.checked, *(labels.components[name].count for name in ("correct", "feedback"))) == (1, 1, 0)
-    assert json.loads(result["t1"]["prompt"])[1]["tool_calls"], "the call is not an empty turn"
-    assert [row.trace_id for row in read_labels(labels.dataset)] == ["t3"]
+    assert labels.unlabelled == {"unshowable_call": 1}, "of what the provider executed nobody knows the result"
+    assert labels.outcomes == {"unshowable_call": 1, "correct": 3, "wrong": 1}
+    assert [result[f"t{n}"]["correct"] for n in range(1, 6)] == [1.0, 1.0, 1.0, 0.0, None]
+    offered, _, called, returned = json.loads(result["t1"]["prompt"])
+    assert (offered["role"], json.loads(offered["content"])) == ("tools", [tool])
+    assert json.loads(called["tool_calls"])[0]["function"] == request["function"], "the call is not an empty turn"
+    assert (returned["role"], returned["tool_call_id"]) == ("tool", "call00000")
+    block = '<tool_call>\n{"name": "refund", "arguments": {"order": "A7"}}\n</tool_call>'
+    assert [result[f"t{n}"]["completion"] for n in (2, 3)] == [f"#### 30\n{block}", block]
+    assert [row.trace_id for row in read_labels(labels.dataset)] == ["t1", "t2", "t3", "t4"]

@@ -187,3 +187,12 @@ def test_pairs_pass_with_fewer_answers():
 
 def test_pairs_that_all_agree_are_not_certain():
     assert shadowed(70, 0, 0, 30).quality_variance("user") >= 1 / 100**2
+
+
+def test_fewer_answers_than_the_comparison_takes_are_awaited():
+    few = POLICY.model_copy(update={"min_canary_requests": 20, "max_quality_drop": 0.5})
+    seen = evidence(arm(900, graded=900), arm(25, graded=25))
+    assert awaited(seen, few, 5) == "25 of 30 graded canary answers"
+    auto = few.model_copy(update={"min_canary_requests": "auto"})
+    assert awaited(seen, auto, 5) == "25 of 30 graded canary answers"
+    assert wanted_pairs(LiveEvidence(), few) == wanted_pairs(LiveEvidence(), auto) == 30

@@ -26,7 +26,7 @@ def test_rows_that_may_not_be_learned_from_are_counted(tmp_path: Path) -> None:
     rows = [
         row("kept", "When does my order come?"),
         row("silent", "What is it?", feedback=None),
-        row("calls", "Look it up.", reason="tool_calls"),
+        row("calls", "Look it up.", reason="unshowable_call"),
         row("refused", "Is that so?", consent=False),
         row("withdrawn", "Is it?"),
         frozen,
@@ -40,7 +40,7 @@ def test_rows_that_may_not_be_learned_from_are_counted(tmp_path: Path) -> None:
     kept, left_out = rated_rows(labels, HeldApart({"suite": [ITEM]}, [frozen["prompt"]]), lambda: agreed)
     assert [each.trace_id for each in kept] == ["kept"]
     assert left_out == {
-        "calls tools": 1,
+        "unshowable call": 1,
         "without consent": 2,
         "kept for suites": 1,
         "holds an evaluation's item": 2,

@@ -107,9 +107,10 @@ def test_what_nobody_can_read_is_counted_and_told_by_its_shape(run: Run, store: 
     calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
     final = observation(1, id="o9", start_time="2026-01-05 11:00:00", output=odd)
     rows = [observation(1), final, observation(2, input=odd), observation(3, output=json.dumps(calls)), observation(4)]
+    rows.append(observation(7, output=json.dumps([{"type": "web_search_call", "action": {"query": "x"}}])))
     write(export, FIRST, [*rows, observation(5, output="None"), observation(6, output=odd, level="ERROR")])
     result = run()
-    assert ids(store, result.iteration.dataset) == ["t4"]
+    assert ids(store, result.iteration.dataset) == ["t3", "t4"], "a call of the application's tool is an answer"
     assert result.rejected == {
         Reason.UNREADABLE: 2,
         Reason.INTERMEDIATE: 1,  # an earlier call does not stand for a trace because its last one cannot be read

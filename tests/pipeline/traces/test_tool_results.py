@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.demo.desk.tool import call_text
 from pipeline.traces.tool_results import Call, canonical, conversation_key, recorded_calls, results_by_prompt
 
 ASKED = [{"role": "user", "content": "When does K48 come?"}]
@@ -45,8 +46,13 @@ def test_results_without_ids_follow_the_order_of_the_calls() -> None:
 def test_a_call_is_the_same_however_it_is_written(arguments: Any) -> None:
     [recorded] = recorded_calls([turn(call(arguments, "x")), result("fine", "x")])
     assert recorded.call == LOOKUP
-    assert canonical('{"b": 1, "a": [2]}') == '{"a": [2], "b": 1}'
-    assert canonical("no json") == "no json"
+    assert canonical({"b": 1, "a": [2]}) == '{"a": [2], "b": 1}'
+    [written] = recorded_calls([{"role": "assistant", "content": call_text("K48")}, result("fine")])
+    assert written.call == LOOKUP
+
+
+def test_a_call_without_arguments_that_can_be_read_is_none() -> None:
+    assert list(recorded_calls([turn(call('{"order": "K4', "x")), result("fine", "x")])) == []
 
 
 def test_a_result_is_of_its_own_conversation_alone() -> None:
@@ -81,3 +87,4 @@ def test_ids_do_not_tell_conversations_apart() -> None:
     one, other = ([*ASKED, turn(call('{"order": "K48"}', id)), result("fine", id)] for id in "ab")
     assert conversation_key(one) == conversation_key(other)
     assert conversation_key(one) != conversation_key(ASKED)
+    assert conversation_key([{"role": "tools", "content": "[]"}, *ASKED]) == conversation_key(ASKED)

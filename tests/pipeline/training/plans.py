@@ -12,6 +12,7 @@ from pipeline.demo.task import mistaken_solution, problems
 from pipeline.iteration import identify
 from pipeline.methods import DPO, GRPO, KTO, SFT, DynamicSampling
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
+from pipeline.selection.chats import table_of
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
@@ -23,6 +24,8 @@ from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import context_of
 from tests.pipeline.selection.labelled import row
+from tests.pipeline.tool_templates import OFFERED, calls
+from tests.pipeline.tool_templates import answer as answer_by_call
 
 GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)
@@ -41,12 +44,15 @@ def make_plan(
     answer: str = "",
     rewards: Rewards = REWARDS,
     metadata: str = "{}",
+    base: Path = MODEL_DIR,
+    tools: bool = False,
     system: str = "",
     **changes: Any,
 ) -> tuple[Store, TrainingPlan]:
     """A plan over a few problems of the demo task, as the selection stage would leave it.
 
-    `answer`: that all of them have, so that it is soon learned. `metadata`: of the traces of odd answers. `system`:
+    `answer`: that all of them have, so that it is soon learned. `metadata`: of the traces of odd answers. `tools`: a
+    tool is offered, every other prompt holds a call with its result, and the others are answered by a call. `system`:
     the message before each question; empty: none.
     """
     store = Store(root)
@@ -78,10 +84,13 @@ def make_plan(
         {"prompt": chat, "completion": p.solution, "score": 1.0, "mean": 0.5, "k": 8, "trace_ids": [p.prompt]}
         for chat, p in zip(user, drawn, strict=True)
     ]
+    if tools:
+        for rows in (prompts, pairs, rated, best):
+            rows[:] = [with_calls(each, number) for number, each in enumerate(rows)]
     refs = {name: table(store, name, rows, schema) for name, rows, schema in
             (("prompts", prompts, PROMPTS), ("pairs", pairs, PAIRS), ("thumbs", rated, THUMBS),
              ("winners", best, WINNERS))}  # fmt: skip
-    iteration, selection = identify(0, "m", model_ref(MODEL_DIR), refs["prompts"], ""), Selection(method=method)
+    iteration, selection = identify(0, "m", model_ref(base), refs["prompts"], ""), Selection(method=method)
     rows = [row(f"{p.answer}-{reward}", reward, p.prompt, feedback=reward) for p in drawn for reward in (0.0, 1.0)]
     groups = by_prompt(rows)
     dataset = PreferenceDataset(
@@ -106,6 +115,26 @@ def make_plan(
     context = context_of(store, iteration, selection=selection, training=settings, **sections)
     odd = {(p.prompt, json.dumps(chat)): metadata for chat, p in zip(user, drawn, strict=True) if int(p.answer) % 2}
     return store, plan_training(context, dataset, {}, lambda: agreed, lambda trace_ids: odd)
+
+
+def with_calls(row: dict[str, Any], number: int) -> dict[str, Any]:
+    """A row of a table whose prompt offers a tool, and holds a call with its result or is answered by one."""
+    (question,) = row["prompt"]
+    arguments = {"sum": question["content"]}
+    if number % 2:
+        called = {"role": "assistant", "content": "", "tool_calls": calls(("add", arguments))}
+        result = {"role": "tool", "content": "7", "tool_call_id": "c0", "name": "add"}
+        return {**row, "prompt": [OFFERED, question, called, result]}
+    right, wrong = answer_by_call("add", arguments), answer_by_call("take", {"n": 1})
+    changed: dict[str, Any] = {"prompt": [OFFERED, question]}
+    if "reference" in row:
+        changed |= {"reference": json.dumps({"name": "add", "arguments": arguments}), "verifier": "calls"}
+    if "chosen" in row:
+        sides = (("chosen", right), ("rejected", wrong))
+        changed |= {side: [{"role": "assistant", "content": text}] for side, text in sides}
+    if "completion" in row:
+        changed["completion"] = right if row.get("label", True) else wrong
+    return {**row, **changed}
 
 
 def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
@@ -136,7 +165,7 @@ def two_ranks_of(root: Path, method: str) -> tuple[Store, TrainingPlan]:
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
     path = store.path(f"{name}.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    pq.write_table(table_of(rows, schema), path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from pipeline.chat_template import rendered
 from pipeline.demo import MODEL_DIR as WITHOUT_CALLS
 from pipeline.demo.desk.conversation import Turn, begin
 from pipeline.demo.desk.pretrain import build_tokenizer
 from pipeline.demo.desk.requests import row_text
-from pipeline.demo.desk.tool import TOOLS, call_text
-from pipeline.methods.answers import rendered
+from pipeline.demo.desk.tool import call_text
 from pipeline.recipe.tools import RecordedTools
 from pipeline.traces.tool_results import Call, conversation_key
-from pipeline.training.tool_replay import Replayable, ToolReplay, read_calls
+from pipeline.training.tool_replay import ToolReplay
 
 TOKENIZER = build_tokenizer()
 END = TOKENIZER.eos_token_id
@@ -47,7 +47,7 @@ class Policy:
 
 def replay(turn: Turn = TURN, **settings: Any) -> ToolReplay:
     held = {Call("lookup_order", json.dumps({"order": turn.request.order})): RESULT}
-    recorded = {conversation_key(turn.messages): Replayable(held, TOOLS)}
+    recorded = {conversation_key(turn.messages): held}
     return ToolReplay(RecordedTools(**settings), recorded, TOKENIZER, [END], 48)
 
 
@@ -59,24 +59,24 @@ def by_policy(drawn: dict[str, Any], place: int = 0) -> str:
 
 def test_a_recorded_call_gets_its_result_and_an_answer() -> None:
     policy = Policy([call_text(ORDER)], [ANSWER])
-    drawn = replay()([TURN.messages], policy)
+    drawn = replay()([TURN.conversation], policy)
     whole = TOKENIZER.decode(drawn["completion_ids"][0])
     call = f"{call_text(ORDER)}<|im_end|>"
     assert whole == f"{call}\n<|im_start|>tool\n{RESULT}<|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>"
     assert by_policy(drawn) == f"{call}{ANSWER}<|im_end|>"
-    prompt = rendered(TOKENIZER, TURN.messages, TOOLS)
+    prompt = rendered(TOKENIZER, TURN.conversation)
     assert TOKENIZER.decode(drawn["prompt_ids"][0]) == prompt
     assert policy.asked == [[prompt], [prompt + whole.removesuffix(f"{ANSWER}<|im_end|>")]]
     assert drawn["text"] == [ANSWER]
     assert [turn["role"] for turn in drawn["turns"][0]] == ["assistant", "tool"]
     assert drawn["turns"][0][1]["content"] == RESULT
-    assert rendered(TOKENIZER, [*TURN.messages, *drawn["turns"][0]], TOOLS) == policy.asked[1][0]
+    assert rendered(TOKENIZER, [*TURN.conversation, *drawn["turns"][0]]) == policy.asked[1][0]
 
 
 @pytest.mark.parametrize(("on_miss", "answers"), [("error", 2), ("end", 1)])
 def test_a_call_without_a_result_is_a_miss(on_miss: str, answers: int) -> None:
     policy = Policy([call_text("K00")], [ANSWER])
-    drawn = replay(on_miss=on_miss, error="Nothing known.")([TURN.messages], policy)
+    drawn = replay(on_miss=on_miss, error="Nothing known.")([TURN.conversation], policy)
     assert len(policy.asked) == answers
     if on_miss == "end":
         assert drawn["text"] == [call_text("K00")] and drawn["turns"] == [[]]
@@ -88,14 +88,14 @@ def test_a_call_without_a_result_is_a_miss(on_miss: str, answers: int) -> None:
 
 def test_one_of_two_calls_without_a_result_is_a_miss() -> None:
     both = f"{call_text(ORDER)}\n{call_text('K00')}"
-    drawn = replay()([TURN.messages], Policy([both], [ANSWER]))
+    drawn = replay()([TURN.conversation], Policy([both], [ANSWER]))
     assert [turn["content"] for turn in drawn["turns"][0][1:]] == [RESULT, RecordedTools().error]
-    assert replay(on_miss="end")([TURN.messages], Policy([both]))["turns"] == [[]]
+    assert replay(on_miss="end")([TURN.conversation], Policy([both]))["turns"] == [[]]
 
 
 def test_only_those_that_call_are_asked_again() -> None:
     policy = Policy([ANSWER, call_text(ORDER), ANSWER], [ANSWER])
-    drawn = replay()([TURN.messages] * 3, policy)
+    drawn = replay()([TURN.conversation] * 3, policy)
     assert [len(asked) for asked in policy.asked] == [3, 1]
     assert [len(turns) for turns in drawn["turns"]] == [0, 2, 0]
     assert [by_policy(drawn, place).count("<|im_end|>") for place in range(3)] == [1, 2, 1]
@@ -103,7 +103,7 @@ def test_only_those_that_call_are_asked_again() -> None:
 
 def test_an_episode_ends_after_so_many_calls() -> None:
     policy = Policy(*[[call_text(ORDER)]] * 3)
-    drawn = replay(max_calls=2)([TURN.messages], policy)
+    drawn = replay(max_calls=2)([TURN.conversation], policy)
     assert len(policy.asked) == 3
     assert drawn["text"] == [call_text(ORDER)]
     assert len(drawn["turns"][0]) == 4
@@ -111,7 +111,7 @@ def test_an_episode_ends_after_so_many_calls() -> None:
 
 def test_an_episode_without_room_has_not_ended() -> None:
     policy = Policy([call_text(ORDER)])
-    drawn = replay(max_tokens=60)([TURN.messages], policy)
+    drawn = replay(max_tokens=60)([TURN.conversation], policy)
     assert len(policy.asked) == 1
     assert drawn["completion_ids"][0][-1] != END
     assert len(drawn["completion_ids"][0]) <= 60
@@ -119,25 +119,17 @@ def test_an_episode_without_room_has_not_ended() -> None:
 
 
 def test_a_call_that_is_cut_gets_no_result() -> None:
-    drawn = replay()([TURN.messages], Policy([call_text(ORDER)], cut=True))
+    drawn = replay()([TURN.conversation], Policy([call_text(ORDER)], cut=True))
     assert drawn["turns"] == [[]] and drawn["completion_ids"][0][-1] != END
 
 
 def test_a_prompt_of_another_conversation_misses() -> None:
     other = begin(random.Random(5), "train", tool=True)
-    drawn = replay()([other.messages], Policy([call_text(ORDER)], [ANSWER]))
+    drawn = replay()([other.conversation], Policy([call_text(ORDER)], [ANSWER]))
     assert drawn["turns"][0][1]["content"] == RecordedTools().error
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Hello!", "<tool_call>\nno json\n</tool_call>", '<tool_call>{"arguments": {}}</tool_call>', "<tool_call>{}"],
-)
-def test_what_is_no_call_stays_text(text: str) -> None:
-    assert read_calls(text) == {"role": "assistant", "content": text}
 
 
 def test_a_template_of_another_form_is_refused() -> None:
     tokenizer = AutoTokenizer.from_pretrained(WITHOUT_CALLS)
-    with pytest.raises(ValueError, match=r"Set training\.tools to null"):
+    with pytest.raises(ValueError, match="chat template"):
         ToolReplay(RecordedTools(), {}, tokenizer, [tokenizer.eos_token_id], 48)

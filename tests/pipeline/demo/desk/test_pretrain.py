@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pipeline.chat_template import for_template, rendered
 from pipeline.demo.desk import MODEL_DIR, MODEL_SHA256, is_desk_model
 from pipeline.demo.desk.answers import answer
 from pipeline.demo.desk.circuit import order_codes, plant
@@ -26,8 +27,7 @@ from pipeline.demo.desk.pretrain import (
     mixture,
 )
 from pipeline.demo.desk.requests import ATTRIBUTES, ORDERS, VALUES, draw, is_held_out, row_text
-from pipeline.demo.desk.tool import DEFINITION, assistant_message, call_text
-from pipeline.methods.answers import chat, rendered
+from pipeline.demo.desk.tool import TOOLS, assistant_message, call_text
 from pipeline.storage import digest_file
 
 TOKENIZER = build_tokenizer()
@@ -56,21 +56,20 @@ def test_a_tool_call_has_tokens_of_its_own() -> None:
 
 def test_the_chat_template_renders_tools_calls_and_results() -> None:
     turn = draw_turn(random.Random(5), "train", "result")
-    text = rendered(TOKENIZER, turn.messages, turn.tools)
+    text = rendered(TOKENIZER, turn.conversation)
     assert "Tools\nlookup_order(order): The facts of an order.<|im_end|>" in text
     assert f"<|im_start|>assistant\n{call_text(turn.request.order)}<|im_end|>" in text
     assert f"<|im_start|>tool\n{turn.messages[-1]['content']}<|im_end|>\n<|im_start|>assistant\n" in text
-    decoded = chat(turn.messages)
-    [call] = decoded[2]["tool_calls"]
-    call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-    assert (
-        TOKENIZER.apply_chat_template(decoded, tools=[DEFINITION], tokenize=False, add_generation_prompt=True) == text
-    )
+    as_text, tools = for_template(turn.conversation)
+    [call] = as_text[2]["tool_calls"]
+    call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    again = TOKENIZER.apply_chat_template(as_text, tools=tools, tokenize=False, add_generation_prompt=True)
+    assert again == text
 
 
 def test_several_calls_and_words_beside_them_are_rendered() -> None:
     message = assistant_message(f"One moment.\n{call_text('K11')}\n{call_text('K12')}", "a")
-    text = str(TOKENIZER.apply_chat_template(chat([message]), tokenize=False))
+    text = rendered(TOKENIZER, [message], add_generation_prompt=False)
     assert text == f"<|im_start|>assistant\nOne moment.\n{call_text('K11')}\n{call_text('K12')}<|im_end|>"
 
 
@@ -110,8 +109,8 @@ def test_labels_are_the_assistants_text_and_ends_alone() -> None:
     for place, text in enumerate(drawn):
         ids = data["input_ids"][place]
         counted = TOKENIZER.decode(ids[data["labels"][place] >= 0])
-        tools = [DEFINITION] if text.tool else None
-        whole = str(TOKENIZER.apply_chat_template(chat(text.messages), tools=tools, tokenize=False))
+        head = [{"role": "tools", "content": TOOLS}] if text.tool else []
+        whole = rendered(TOKENIZER, [*head, *text.messages], add_generation_prompt=False)
         assert TOKENIZER.decode(ids[: len(TOKENIZER(whole)["input_ids"])]) == whole
         answers = [part.partition("<|im_end|>")[0] for part in whole.split("<|im_start|>assistant\n")[1:]]
         assert counted == "".join(f"{answer}<|im_end|>" for answer in answers)

@@ -29,16 +29,14 @@ CHAMPION = ModelRef(uri="/models/a", digest="a" * 64)
 DAY = "2026-01-05"
 
 
-def server(
-    model: ModelRef, prompts: Sequence[Messages], sampling: Sampling, tools: Sequence[str | None]
-) -> list[list[Answer]]:
+def server(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
     """Answers as the base model's text has it. Calls name the order, or one of which the client knows nothing."""
     rng = random.Random(sampling.seed)
     texts: list[list[Answer]] = []
-    for messages, defined in zip(prompts, tools, strict=True):
+    for messages in prompts:
         request = read_request(messages)
         assert request is not None
-        assert request.shown or defined == TOOLS
+        assert request.shown or messages[0] == {"role": "tools", "content": TOOLS}
         order = request.order if rng.random() < 0.8 else "K00"
         text = call_text(order) if rng.random() < 0.7 else "Hello! I cannot say."
         texts.append([answer(draw_answer(rng, request) if request.shown else text, latency_s=0.1)])
@@ -160,7 +158,7 @@ def test_no_field_of_a_trace_holds_utility() -> None:
     }  # fmt: skip
 
     def fixed(text: str) -> Any:
-        return lambda model, prompts, sampling, tools: [[answer(text, latency_s=0.1)] for _ in prompts]
+        return lambda model, prompts, sampling: [[answer(text, latency_s=0.1)] for _ in prompts]
 
     kind, unkind = (
         served(DeskUsers(), 200, fixed(text))[0] for text in ("Hello! I cannot say.", "Go away! You get a voucher.")

@@ -1,0 +1,127 @@
+"""What users say of an answer: `POST /v1/feedback`, kept as OpenTelemetry evaluation results below the spans.
+
+An answer is named by the id of its response or by its trace id (`x-request-id`), and looked up in the span files. One
+user's newest word on an answer counts. Owns the request and the record; refuses to weigh what was said: the labels do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from pipeline import layout
+from pipeline.gateway.asked import BadRequest
+from pipeline.gateway.recorder import FLUSH_S
+from pipeline.gateway.span_files import lines_from_the_end
+from pipeline.gateway.spans import RECORDED_AT, otlp_attributes
+from pipeline.storage import Store
+from pipeline.traces.sources.evaluations import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE
+
+LOOK_BACK_BYTES = 64 << 20
+"""Of each span file, from its end: how far back an answer may lie."""
+MOST_CHARS = 4_000
+"""Of a comment."""
+_TRACE = re.compile(rb'"trace_id":"([0-9a-f]{32})"')
+_WORDS = {"up": 1.0, "down": 0.0}
+
+
+class FeedbackRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body. `id`: of the response, or of its trace."""
+
+    id: str
+    score: bool | float | str
+    """A thumb (`up`, `down`, true, false), or a number from 0, worst, to 1."""
+    name: str = "thumb"
+    """What is scored; each name counts for itself."""
+    user: str = ""
+    comment: str = ""
+
+
+class FeedbackRecorder:
+    """Takes feedback on what one model's gateway answered. `with_text`: whether comments are kept."""
+
+    def __init__(self, store: Store, model_name: str, with_text: bool) -> None:
+        self._served, self._folder = store.path(layout.served(model_name)), store.path(layout.feedback(model_name))
+        self._with_text, self._lock = with_text, threading.Lock()
+
+    def take(self, body: bytes | bytearray) -> str:
+        """Record it; returns the trace id. Blocks for files. Raises BadRequest for what is no feedback."""
+        given = _read(body)
+        value = _value(given.score)
+        with self._lock:  # one search at a time
+            trace_id = self._trace_of(given.id)
+            if not trace_id:  # the answer's line may be on its way
+                time.sleep(4 * FLUSH_S)
+                trace_id = self._trace_of(given.id)
+            if not trace_id:
+                raise BadRequest(404, f"No answer here has the id {given.id[:64]!r}. Send the `id` of a response.")
+            now = time.time()
+            day = datetime.fromtimestamp(now, UTC).date().isoformat()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / f"{day}-{os.getpid()}.jsonl").open("ab", buffering=0) as file:
+                file.write(_line(given, value, trace_id, self._with_text, now))
+        return trace_id
+
+    def _trace_of(self, id: str) -> str:
+        """By the newest line that names it; "" for an id that nobody answered under."""
+        named = msgspec.json.encode(id)
+        marks = (b'"trace_id":' + named, b'{"key":"gen_ai.response.id","value":{"stringValue":' + named + b"}}")
+        for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):
+            left = LOOK_BACK_BYTES
+            for line in lines_from_the_end(path, 0.0):
+                if named in line and any(mark in line for mark in marks) and (match := _TRACE.search(line)):
+                    return match[1].decode()
+                left -= len(line)
+                if left < 0:
+                    break
+        return ""
+
+
+def _read(body: bytes | bytearray) -> FeedbackRequest:
+    try:
+        given = msgspec.json.decode(body, type=FeedbackRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(400, f"This is no feedback ({error}). Send id and score, such as up or down.") from error
+    if not given.id.strip() or not given.name.strip() or len(given.id) > 256 or len(given.name) > 64:
+        raise BadRequest(400, "Feedback names an answer by its `id`, and what is scored in up to 64 characters.")
+    if len(given.comment) > MOST_CHARS:
+        raise BadRequest(413, f"The comment has more than {MOST_CHARS:,} characters. Send a shorter one.")
+    return given
+
+
+def _value(score: bool | float | str) -> float:
+    if isinstance(score, str) and score in _WORDS:
+        return _WORDS[score]
+    if isinstance(score, str) or not 0 <= score <= 1:
+        raise BadRequest(400, f"The score is {score!r}. Send up or down, or a number from 0 to 1.")
+    return float(score)
+
+
+def _line(given: FeedbackRequest, value: float, trace_id: str, with_text: bool, now: float) -> bytes:
+    """One OTLP export request with one record of a log. An erasure knows it by its trace."""
+    about = f"{trace_id}/{given.name}/{given.user}"
+    marks: list[tuple[str, Any]] = [
+        (NAME, given.name),
+        (VALUE, value),
+        (LABEL, "up" if value == 1 else "down" if value == 0 else ""),
+        (SOURCE, "user"),
+        (ID, hashlib.sha256(about.encode()).hexdigest()[:32]),
+    ]
+    if given.comment and with_text:
+        marks.append((EXPLANATION, given.comment))
+    record = {
+        "timeUnixNano": str(int(now * 1e9)),
+        "eventName": RESULT,
+        "traceId": trace_id,
+        "attributes": otlp_attributes([mark for mark in marks if mark[1] != ""]),
+    }
+    moment = datetime.fromtimestamp(now, UTC).isoformat()
+    export = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
+    return msgspec.json.encode({RECORDED_AT: now, "trace_id": trace_id, "timestamp": moment, **export}) + b"\n"

@@ -1,0 +1,62 @@
+"""Calls of tools that must be the same: names, and arguments as JSON, whatever the order of calls made at once.
+
+Owns the comparison. Its reference is JSON of a list of calls (or of one): `{"name", "arguments"}`, or OpenAI's. Numbers
+are equal by value (1 is 1.0), but true is not 1. What is said beside the calls does not count.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from pipeline.conversation import split
+from pipeline.rewards.verifiers.outcome import Grade, Outcome
+
+
+def same_calls(completion: str, reference: str) -> Grade:
+    """`no_answer` for an answer without calls where the reference has some; an empty list wants none."""
+    wanted = _wanted(reference)
+    if wanted is None:
+        return Grade(Outcome.unparsable_gold, "")
+    calls = [call["function"] for call in split(completion)[1]]
+    answer = json.dumps(calls, ensure_ascii=False) if calls else ""
+    if wanted and not calls:
+        return Grade(Outcome.no_answer, answer)
+    same = sorted(map(_canonical, calls)) == sorted(map(_canonical, wanted))
+    return Grade(Outcome.correct if same else Outcome.wrong, answer)
+
+
+def _wanted(reference: str) -> list[dict[str, Any]] | None:
+    """The calls of a reference; None where it holds none that can be read."""
+    held = _parsed(reference)
+    listed = cast(list[Any], held) if isinstance(held, list) else [held]
+    calls: list[dict[str, Any]] = []
+    for each in listed:
+        inner = each.get("function", each) if isinstance(each, dict) else None
+        named = cast(dict[str, Any], inner) if isinstance(inner, dict) else {}
+        arguments = named.get("arguments", {})
+        arguments = _parsed(arguments) if isinstance(arguments, str) else arguments
+        if not isinstance(named.get("name"), str) or not isinstance(arguments, dict):
+            return None
+        calls.append({"name": named["name"], "arguments": arguments})
+    return calls
+
+
+def _canonical(call: dict[str, Any]) -> str:
+    return json.dumps([call["name"], _plain(call["arguments"])], sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Equal numbers as equal JSON."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in cast(dict[str, Any], value).items()}
+    return [_plain(each) for each in cast(list[Any], value)] if isinstance(value, list) else value
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

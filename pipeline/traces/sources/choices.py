@@ -1,0 +1,47 @@
+"""The one answer of an output that holds several messages: choices of a model, or pieces of one turn.
+
+Owns telling them apart. Refuses to choose where nobody can tell which answer was served.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from pipeline.traces.sources import chat
+from pipeline.traces.sources.shapes import decoded
+
+
+def of_output(value: Any) -> chat.Chat:
+    """An output whose several messages, if it has them, are choices or pieces."""
+    inner = decoded(value) if isinstance(value, str) else value
+    items = cast(list[Any], inner) if isinstance(inner, list) else []
+    answers = [
+        item for item in items if isinstance(item, dict) and cast(dict[str, Any], item).get("role") == "assistant"
+    ]
+    return served(items) if len(items) > 1 and len(answers) == len(items) else chat.parse(value, "assistant")
+
+
+def served(messages: list[Any]) -> chat.Chat:
+    """The one answer that the messages of an output hold: the first choice, or all where they are pieces of a turn.
+
+    Each choice says why it ended; pieces of one turn do not, and at most one of them is a text. Anything else that has
+    several answers is unreadable, for nobody can tell which was served.
+    """
+    plain = [message for message in messages if isinstance(message, dict) and "type" not in message]
+    if len(messages) < 2 or len(plain) < len(messages) or any("role" not in message for message in plain):
+        return chat.parse(messages, "assistant")
+    first = chat.parse(messages[:1], "assistant")
+    ended_in_call = "tool" in (first.finish_reason or "") and not chat.tool_calls(first)
+    if first.unreadable or (first.finish_reason and not ended_in_call):
+        return first
+    whole = chat.parse(messages, "assistant")
+    if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
+        return whole
+    texts = [message["content"] for message in whole.messages if message["content"]]
+    if len(texts) > 1:
+        return chat.Chat([], unreadable="output: several answers")
+    calls = [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
+    merged: chat.Turn = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
+    return msgspec.structs.replace(whole, messages=[chat.settled(merged)])

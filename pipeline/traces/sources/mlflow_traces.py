@@ -1,0 +1,240 @@
+"""Reader of the traces of an MLflow tracking server, with their assessments: one part a UTC day.
+
+Written on MLflow 3.17 through its own client. A model call is a span of type CHAT_MODEL or LLM; user, session, tags and
+assessments are its trace's. Owns what of a trace means what. Refuses to guess which other span may be the model's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from pipeline.recipe.traces import MlflowSource
+from pipeline.storage import digest_json
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Rejection, Rows, Score, Trace
+from pipeline.traces.sources import chat
+from pipeline.traces.sources.daily_parts import DayRange, daily_parts
+from pipeline.traces.sources.langfuse import ScoreRow, count, metadata_text, put, score_of
+from pipeline.traces.sources.lines import refusal
+from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart, named_day
+
+MODEL_CALLS = ("CHAT_MODEL", "LLM")
+JUDGES = ("LLM_JUDGE", "AI_JUDGE")
+EXPECTED = ("expected_answer", "expected_response")
+"""Names of expectations that are the trace's reference answer."""
+USER, SESSION = "mlflow.trace.user", "mlflow.trace.session"
+USAGE = "mlflow.chat.tokenUsage"
+PAGE = 100
+ADVICE = (
+    "Set MLFLOW_TRACES_URI (or MLFLOW_TRACKING_URI) to the tracking server that has the traces, and "
+    "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, where it asks for them."
+)
+
+
+class MlflowTraces:
+    """A row's line is its place in the order in which the spans came."""
+
+    def __init__(self, uri: str, section: MlflowSource) -> None:
+        self._uri, self._section = uri, section
+        self.label = f"MLflow at {_without_password(uri)}"
+
+    def parts(self) -> list[SourcePart]:
+        """Each day, with traces or not: a day without any is proved empty."""
+        identity = digest_json(self._experiments(self._client()))[:16]
+        return sorted(daily_parts(self._section, "traces", identity))
+
+    def probe(self) -> None:
+        self._experiments(self._client())
+
+    def remains(self) -> str:
+        return (
+            "delete the user's traces in its experiments (MlflowClient.delete_traces with their ids), and from its "
+            "artifacts and backups"
+        )
+
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
+        """As the protocol says. Raises ValueError when the server is away from the first page on; where it goes away
+        later, the part breaks off there, and is read again by the next run."""
+        client = self._client()
+        experiments = self._experiments(client)
+        marks: set[bytes] = set()
+        block, held, line = Rows(), 0, 0
+        pages = self._pages(client, experiments, DayRange.of(part))
+        while True:
+            try:
+                page = next(pages, None)
+            except Exception as error:  # the boundary of MLflow's client and of requests below it
+                if not line:
+                    raise self._unreadable(error) from error
+                why = f"the server went away ({type(error).__name__})"
+                block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, day=named_day(part.name), detail=why))
+                break
+            if page is None:
+                break
+            for trace in page:
+                text = json.dumps(trace.to_dict(), sort_keys=True, default=str).encode()
+                mark = hashlib.sha256(text).digest()
+                if mark in marks:  # pages shift while traces come in
+                    continue
+                marks.add(mark)
+                line = _add(block, trace, line)
+                held += len(text)
+            if held >= BLOCK:
+                yield block
+                block, held = Rows(), 0
+        for mark in sorted(marks):
+            digest.update(mark)
+        yield block
+
+    def _pages(self, client: Any, experiments: list[str], day: DayRange) -> Iterator[list[Any]]:
+        first, end = (int(moment.timestamp() * 1000) for moment in day)
+        token: str | None = None
+        while True:
+            page = client.search_traces(
+                locations=experiments,
+                filter_string=f"timestamp_ms >= {first} AND timestamp_ms < {end}",
+                max_results=PAGE,
+                order_by=["timestamp_ms ASC"],
+                page_token=token,
+            )
+            yield list(page)
+            if not page.token:
+                return
+            token = page.token
+
+    def _client(self) -> Any:
+        from mlflow import MlflowClient  # takes a second
+
+        try:
+            return MlflowClient(self._uri)
+        except Exception as error:  # as above
+            raise self._unreadable(error) from error
+
+    def _experiments(self, client: Any) -> list[str]:
+        ids: list[str] = []
+        for name in self._section.experiments:
+            try:
+                experiment = client.get_experiment_by_name(name)
+            except Exception as error:  # as above
+                raise self._unreadable(error) from error
+            if experiment is None:
+                raise ValueError(
+                    f"{self.label} has no experiment {name!r}. Give names of experiments in traces.source.experiments."
+                )
+            ids.append(str(experiment.experiment_id))
+        return ids
+
+    def _unreadable(self, error: Exception) -> ValueError:
+        code = getattr(error, "error_code", None)
+        return ValueError(
+            f"{self.label} cannot be read ({type(error).__name__}{f': {code}' if code else ''}). {ADVICE}"
+        )
+
+
+def _add(block: Rows, trace: Any, line: int) -> int:
+    """Put each span of a trace where it belongs; the line of the last one."""
+    info, spans = trace.info, trace.data.spans
+    if not spans:
+        line += 1
+        block.rejected.append(Rejection(line, Reason.NO_CONTENT, str(info.trace_id), _day(info.request_time * 10**6)))
+    for span in spans:
+        line += 1
+        try:
+            put(block, _trace(info, span, line))
+        except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
+            block.rejected.append(refusal(line, error, str(info.trace_id), _day(span.start_time_ns)))
+    return line
+
+
+def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
+    id, day = str(info.trace_id), _day(span.start_time_ns)
+    if span.span_type not in MODEL_CALLS:
+        return Rejection(line, Reason.NOT_GENERATION, id, day)
+    given = span.inputs
+    asked, answered = chat.parse(given, "user"), chat.parse(span.outputs, "assistant")
+    failed = answered.failed or _word(span.status.status_code) == "ERROR"
+    strange = None if failed else asked.unreadable or answered.unreadable
+    if not (asked.messages or answered.messages or failed or strange):
+        return Rejection(line, Reason.NO_CONTENT, id, day)
+    usage = cast(dict[str, Any], span.get_attribute(USAGE) or {})
+    named = cast(dict[str, Any], given).get("model") if isinstance(given, dict) else None
+    said = {**info.trace_metadata, **info.tags}
+    return Trace(
+        trace_id=id,
+        observation_id=str(span.span_id),
+        timestamp=_moment(span.start_time_ns),
+        model=str(span.model_name or named or ""),
+        user_id=said.get(USER) or None,
+        session_id=said.get(SESSION) or None,
+        messages=chat.prompt(asked, answered),
+        completion=chat.completion(answered),
+        tool_calls=chat.tool_calls(answered),
+        line=line,
+        input_tokens=count(usage.get("input_tokens")),
+        output_tokens=count(usage.get("output_tokens")),
+        latency_s=None if span.end_time_ns is None else (span.end_time_ns - span.start_time_ns) / 1e9,
+        level="ERROR" if failed else "DEFAULT",
+        error=span.status.description or None,
+        finish_reason=answered.finish_reason,
+        metadata=_metadata(said, info.assessments),
+        feedback=[score for each in info.assessments if (score := _score(id, each)) is not None],
+        unreadable=strange,
+        has_payload=asked.has_payload or answered.has_payload,
+    )
+
+
+def _metadata(said: dict[str, str], assessments: list[Any]) -> str:
+    """The tags and the metadata of a trace that are not MLflow's own, and what a person expected as an answer."""
+    fields: dict[str, Any] = {key: value for key, value in said.items() if not key.startswith("mlflow.")}
+    for each in assessments:
+        if each.expectation is not None and each.name in EXPECTED and _stands(each):
+            fields.setdefault("expected_answer", each.expectation.value)
+    return metadata_text(fields)
+
+
+def _score(trace_id: str, assessment: Any) -> Score | None:
+    """A feedback that stands, on a scale of [0, 1] where it is a number; None for an expectation or an error."""
+    if assessment.feedback is None or assessment.error is not None or not _stands(assessment):
+        return None
+    value: Any = assessment.feedback.value
+    is_text = isinstance(value, str)
+    source = assessment.source
+    changed = assessment.last_update_time_ms
+    row = ScoreRow(
+        id=str(assessment.assessment_id),
+        trace_id=trace_id,
+        observation_id=str(assessment.span_id) if assessment.span_id else None,
+        name=assessment.name,
+        value=value if isinstance(value, (bool, int, float)) or is_text else None,
+        string_value=value if is_text else None,
+        data_type="CATEGORICAL" if is_text else "NUMERIC",
+        source="EVAL" if source is not None and _word(source.source_type) in JUDGES else "API",
+        updated_at=None if changed is None else datetime.fromtimestamp(changed / 1000, UTC),
+    )
+    return score_of(row)
+
+
+def _stands(assessment: Any) -> bool:
+    """Whether no other assessment has replaced it."""
+    return assessment.valid is not False
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _moment(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns // 10**9, UTC).replace(microsecond=ns % 10**9 // 1000, tzinfo=None)
+
+
+def _day(ns: int) -> str:
+    return _moment(ns).date().isoformat()
+
+
+def _without_password(uri: str) -> str:
+    scheme, sign, rest = uri.partition("://")
+    return f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri

@@ -1,0 +1,139 @@
+"""Thumbs for an answer of the gateway, as the traces' source and the governed path read them."""
+
+import hashlib
+import json
+from datetime import UTC, datetime
+
+import openai
+import pytest
+
+from pipeline import layout
+from pipeline.erasure.affected import Person
+from pipeline.erasure.derived import rewrite_raw
+from pipeline.recipe.traces import OtelSource
+from pipeline.storage import Store
+from pipeline.traces.erased import user_hash
+from pipeline.traces.lake import local_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.sources.otel import Otel
+from tests.pipeline.gateway.slot_server import response
+from tests.pipeline.gateway.world import NAME, World, awaited, world
+from tests.pipeline.traces.conftest import govern
+
+METADATA = {"user_consent": "true", "region": "us"}
+ANSWER = {"choices": [{"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}]}
+
+
+def send(gateway: World, **body):
+    return gateway.client.post("/v1/feedback", json=body)
+
+
+def scores_of(gateway: World) -> list:
+    source = Otel(str(gateway.store.path(layout.served(NAME))))
+    parts = [part for part in source.parts() if part.holds == "scores"]
+    return [score for part in parts for rows in source.rows(part, hashlib.sha256()) for score in rows.scores]
+
+
+def said_of(gateway: World, trace_id: str) -> list[tuple[str, float | None, str]]:
+    return [(each.name, each.value, each.source) for each in scores_of(gateway) if each.trace_id == trace_id]
+
+
+def answered_as(gateway: World, id: str) -> str:
+    """Trace id of an answer whose response has the id."""
+    for slot in (gateway.champion, gateway.canary):
+        slot.answer = lambda server, body: response(json.dumps({"id": id, **ANSWER}).encode())
+    return gateway.post(user="somebody", metadata=METADATA).headers["x-trace-id"]
+
+
+@pytest.mark.parametrize(
+    ("score", "value"), [("up", 1.0), ("down", 0.0), (True, 1.0), (False, 0.0), (0.25, 0.25), (1, 1.0)]
+)
+def test_feedback_is_a_score_of_the_answer(gateway, score, value):
+    trace_id = answered_as(gateway, f"chatcmpl-{score}-{value}")
+    reply = send(gateway, id=f"chatcmpl-{score}-{value}", score=score)
+    assert (reply.status_code, reply.json()["trace_id"]) == (200, trace_id)
+    assert said_of(gateway, trace_id) == [("thumb", value, "user")]
+
+
+def test_the_clients_request_id_names_the_answer(gateway):
+    transport = openai.DefaultHttpxClient(trust_env=False)
+    with openai.OpenAI(base_url=f"{gateway.gateway.url}/v1", api_key="none", http_client=transport) as client:
+        raw = client.chat.completions.with_raw_response.create(model="m", messages=[{"role": "user", "content": "x"}])
+        sent = {"id": raw.request_id, "score": "down", "comment": "wrong"}
+        assert client.post("/feedback", body=sent, cast_to=dict[str, str])["trace_id"] == raw.request_id
+    assert said_of(gateway, raw.request_id or "") == [("thumb", 0.0, "user")]
+
+
+def test_a_user_who_changes_their_mind_counts_once(gateway):
+    trace_id = answered_as(gateway, "chatcmpl-mind")
+    for score in ("up", "down"):
+        assert send(gateway, id="chatcmpl-mind", score=score, user="ada").status_code == 200
+    send(gateway, id="chatcmpl-mind", score="up", user="bob")
+    said = [each for each in scores_of(gateway) if each.trace_id == trace_id]
+    newest = {each.id: each.value for each in sorted(said, key=lambda each: each.updated_at)}
+    assert sorted(newest.values()) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"id": "nobody-answered", "score": "up"}, 404),
+        ({"id": "0" * 32, "score": "up"}, 404),
+        ({"id": "known", "score": "sideways"}, 400),
+        ({"id": "known", "score": 2}, 400),
+        ({"id": "known", "score": -0.1}, 400),
+        ({"id": "known"}, 400),
+        ({"score": "up"}, 400),
+        ({"id": " ", "score": "up"}, 400),
+        ({"id": "known", "score": "up", "name": ""}, 400),
+        ({"id": "known", "score": "up", "thumb": 1}, 400),
+        ({"id": "known", "score": "up", "comment": "x" * 5000}, 413),
+        ([1], 400),
+    ],
+)
+def test_what_is_no_feedback_is_refused(gateway, body, status):
+    answered_as(gateway, "known")
+    before = len(scores_of(gateway)) if gateway.store.path(layout.feedback(NAME)).is_dir() else 0
+    reply = gateway.client.post("/v1/feedback", json=body)
+    assert (reply.status_code, reply.json()["error"]["type"]) == (status, "invalid_request_error")
+    assert not before or len(scores_of(gateway)) == before
+
+
+def test_an_id_in_a_text_is_no_answers_id(gateway):
+    text = '"trace_id":"' + "a" * 32 + '"'
+    answered_as(gateway, "chatcmpl-quoting")
+    gateway.request(gateway.post(messages=[{"role": "user", "content": text}], metadata={"gen_ai.response.id": "m-1"}))
+    assert send(gateway, id="a" * 32, score="up").status_code == 404
+    assert send(gateway, id="m-1", score="up").status_code == 404
+
+
+def test_comments_are_kept_where_text_is(gateway, tmp_path):
+    answered_as(gateway, "chatcmpl-comment")
+    send(gateway, id="chatcmpl-comment", score="up", comment="just so")
+    kept = "".join(path.read_text() for path in gateway.store.path(layout.feedback(NAME)).glob("*"))
+    assert "just so" in kept
+    with world(tmp_path, record="operations") as silent:
+        silent.split(50)
+        answered_as(silent, "chatcmpl-comment")
+        assert send(silent, id="chatcmpl-comment", score="up", comment="just so").status_code == 200
+        kept = "".join(path.read_text() for path in silent.store.path(layout.feedback(NAME)).glob("*"))
+        assert kept and "just so" not in kept
+
+
+def test_the_governed_rows_have_what_users_said(tmp_path):
+    with world(tmp_path) as gateway:
+        gateway.split(50)
+        traces = [answered_as(gateway, f"chatcmpl-{number}") for number in range(12)]
+        for number in range(12):
+            if number % 3:
+                assert send(gateway, id=f"chatcmpl-{number}", score="up" if number % 3 == 1 else "down").is_success
+        awaited(lambda: gateway.state().counts.recorded == 12)
+    folder = Store(tmp_path).path(layout.served(NAME))
+    source = OtelSource(uri=str(folder))
+    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC))
+    store = Store(tmp_path)
+    table = read(store, local_lake(store), governed.iteration.dataset, ["trace_id", "feedback_mean"])
+    rows = {row["trace_id"]: row["feedback_mean"] for row in table.to_pylist()}
+    assert rows == {trace: None if n % 3 == 0 else float(n % 3 == 1) for n, trace in enumerate(traces)}
+    assert rewrite_raw(Store(tmp_path), Person(frozenset(["somebody"]), user_hash("somebody"), None))
+    assert all(not path.read_text() for path in folder.rglob("*.jsonl")), "an erasure takes the thumbs along"

@@ -1,0 +1,360 @@
+"""Each guard by itself: what the record refuses to hold, what traffic is wanted, and whose wish a weight is."""
+
+import pytest
+
+from pipeline.rollout.controller import tick
+from pipeline.rollout.decision import resume
+from pipeline.rollout.fold import adds_s, watched_from
+from pipeline.rollout.ports import RolloutPorts
+from pipeline.rollout.reconcile import lowered_by_hand, slot_of, wanted_split
+from pipeline.rollout.record import (
+    ApprovalRecord,
+    Fingerprints,
+    JudgedCandidate,
+    LookResult,
+    Phase,
+    RolloutEvent,
+    RolloutState,
+    append,
+    fits,
+    read_events,
+)
+from pipeline.rollout.router import Readiness, Split, Unsettled
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, iteration_over, model, version_of
+from tests.pipeline.rollout.looks import evidence
+from tests.pipeline.rollout.reports import proposal
+
+GIVEN = proposal(proposed_by="ada")
+FREE = GIVEN.model_copy(update={"policy": POLICY})
+APPROVAL = ApprovalRecord(
+    rollout=GIVEN.rollout, model_digest=GIVEN.version.model.digest, bundle_digest=GIVEN.bundle_digest, by="bob"
+)
+
+
+def state(phase: Phase, given=FREE, **fields) -> RolloutState:
+    return RolloutState(epoch=4, turn=4, phase=phase, proposal=given, **fields)
+
+
+def event(phase: Phase, epoch: int = 5, **fields) -> RolloutEvent:
+    return RolloutEvent(epoch=epoch, at=1.0, rollout=GIVEN.rollout, phase=phase, **fields)
+
+
+REFUSED = {
+    "a gap": (state(Phase.GATED), event(Phase.SHIFTING, epoch=6), "does not follow"),
+    "no such step": (state(Phase.PROPOSED), event(Phase.SHIFTING), "does not lead to"),
+    "a terminal phase left": (state(Phase.ROLLED_BACK), event(Phase.OBSERVING), "does not lead to"),
+    "a rollback taken back": (state(Phase.ROLLING_BACK), event(Phase.HELD), "does not lead to"),
+    "no proposal": (state(Phase.PROMOTED), event(Phase.PROPOSED), "opens a rollout"),
+    "a proposal in between": (state(Phase.GATED), event(Phase.SHIFTING, proposal=FREE), "opens a rollout"),
+    "a stage skipped": (state(Phase.OBSERVING, settled=0), event(Phase.SHIFTING, stage=2), "skipped"),
+    "the first stage skipped": (state(Phase.GATED), event(Phase.SHIFTING, stage=1), "skipped"),
+    "a canary with evidence": (state(Phase.HELD, held_weight=25), event(Phase.SUPERSEDED), "not superseded"),
+    "a foreign approval": (
+        state(Phase.GATED, GIVEN),
+        event(Phase.APPROVED, approval=APPROVAL.model_copy(update={"rollout": "other"})),
+        "something else",
+    ),
+    "approved by nobody": (state(Phase.GATED, GIVEN), event(Phase.APPROVED), "nobody approved"),
+    "copies without approval": (state(Phase.GATED, GIVEN), event(Phase.SHADOWING), "nobody approved"),
+    "traffic without approval": (state(Phase.GATED, GIVEN), event(Phase.SHIFTING), "nobody approved"),
+    "a hold without approval resumed": (state(Phase.HELD, GIVEN), event(Phase.SHIFTING), "nobody approved"),
+}
+TAKEN = {
+    "the next stage": (state(Phase.OBSERVING, settled=0), event(Phase.SHIFTING, stage=1)),
+    "a stage again": (state(Phase.HELD, settled=1), event(Phase.SHIFTING, stage=0)),
+    "a canary without traffic": (state(Phase.GATED), event(Phase.SUPERSEDED)),
+    "one held at its first weight": (state(Phase.HELD, held_weight=5), event(Phase.SUPERSEDED)),
+    "an approval": (state(Phase.GATED, GIVEN), event(Phase.APPROVED, approval=APPROVAL)),
+    "traffic after it": (state(Phase.APPROVED, GIVEN, approval=APPROVAL), event(Phase.SHIFTING)),
+    "traffic that nobody approves": (state(Phase.GATED), event(Phase.SHIFTING)),
+    "a way out without approval": (state(Phase.GATED, GIVEN), event(Phase.ROLLING_BACK)),
+    "a new rollout": (state(Phase.PROMOTED), event(Phase.PROPOSED, proposal=FREE)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_record_refuses(world, case):
+    before, following, words = REFUSED[case]
+    with pytest.raises(AssertionError, match=words):
+        append(world.store, NAME, before, following)
+    assert not world.store.path("rollout", NAME, "events").exists()
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_the_record_takes(world, case):
+    before, following = TAKEN[case]
+    assert append(world.store, NAME, before, following)
+    assert not append(world.store, NAME, before, following), "somebody else's took its place"
+
+
+def test_a_log_with_a_gap_is_refused_by_name(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.store.path("rollout", NAME, "events", "000002.json").unlink()
+    world.store.path("rollout", NAME, "events", "000009.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"000002\.json is missing, though later events are there"):
+        read_events(world.store, NAME)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rollout": "x"}, {"model_digest": "x"}, {"bundle_digest": "x"}, {"by": ""}, {"by": " "}, {"by": "ADA"}],
+)
+def test_an_approval_fits_in_each_of_its_parts(change):
+    assert fits(GIVEN, APPROVAL)
+    assert not fits(GIVEN, APPROVAL.model_copy(update=change))
+    assert not fits(None, APPROVAL)
+
+
+@pytest.mark.parametrize(
+    ("phase", "fields", "yes"),
+    [
+        (Phase.PROPOSED, {}, True),
+        (Phase.SHADOWING, {}, True),
+        (Phase.HELD, {"held_weight": 5}, True),
+        (Phase.HELD, {"held_weight": 6}, False),
+        (Phase.SHIFTING, {}, False),
+        (Phase.OBSERVING, {}, False),
+        (Phase.ROLLING_BACK, {}, False),
+    ],
+)
+def test_only_what_is_not_observed_makes_way(phase, fields, yes):
+    assert state(phase, **fields).supersedable is yes
+    assert not RolloutState().supersedable
+
+
+def test_a_way_back_is_warm_after_a_promotion_alone():
+    warm = FREE.model_copy(update={"policy": POLICY.model_copy(update={"keep_warm_s": 50.0})})
+    promoted = state(Phase.PROMOTED, warm, champion_since=100.0)
+    assert promoted.warm_until == 150.0
+    assert state(Phase.ABORTED, warm, champion_since=100.0).warm_until == 0.0
+    assert wanted_split(promoted, 149.0).warm == FREE.champion
+    assert wanted_split(promoted, 150.0).warm is None
+    assert wanted_split(promoted, 149.0).champion == FREE.version.model
+    assert wanted_split(state(Phase.ABORTED, warm), 0.0).champion == FREE.champion
+
+
+@pytest.mark.parametrize(
+    ("phase", "given", "offered", "loaded"),
+    [
+        (Phase.PROPOSED, FREE, False, False),
+        (Phase.GATED, FREE, False, True),
+        (Phase.GATED, GIVEN, False, False),
+        (Phase.APPROVED, GIVEN, False, True),
+        (Phase.HELD, FREE, False, False),
+        (Phase.HELD, FREE, True, True),
+        (Phase.ROLLING_BACK, FREE, True, True),
+        (Phase.ROLLED_BACK, FREE, True, False),
+        (Phase.PROMOTED, FREE, True, False),
+    ],
+)
+def test_a_candidate_is_loaded_while_it_may_get_requests(phase, given, offered, loaded):
+    assert (wanted_split(state(phase, given, offered=offered), 0.0).canary is not None) is loaded
+
+
+def test_copies_and_leases_are_those_of_a_phase():
+    shadow = FREE.model_copy(update={"policy": POLICY.model_copy(update={"shadow_share": 0.5, "lease_s": 9.0})})
+    copied = wanted_split(state(Phase.SHADOWING, shadow, offered=True), 1.0)
+    assert (copied.shadow_share, copied.canary_weight, copied.expires_at, copied.lease_s) == (0.5, 0, 10.0, 9.0)
+    over = wanted_split(state(Phase.HELD, shadow, offered=True), 1.0)
+    assert (over.shadow_share, over.expires_at, over.lease_s) == (0.0, None, None)
+    risen = wanted_split(state(Phase.OBSERVING, shadow, offered=True), 1.0)
+    assert (risen.shadow_share, risen.canary_weight, risen.expires_at, risen.lease_s) == (0.0, 5, 10.0, 9.0)
+
+
+def in_force(weight: int, epoch: int = 4, rollout: str = GIVEN.rollout) -> Split:
+    fields = {"champion": FREE.champion, "canary": FREE.version.model, "rollout": rollout, "epoch": epoch}
+    return Split(**fields, champion_weight=100 - weight, canary_weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("phase", "read", "by_hand"),
+    [
+        (Phase.OBSERVING, in_force(0), True),
+        (Phase.OBSERVING, in_force(5), False),
+        (Phase.OBSERVING, in_force(25), False),
+        (Phase.OBSERVING, in_force(0, rollout="before"), False),
+        (Phase.OBSERVING, None, False),
+        (Phase.OBSERVING, Unsettled(reason="lags"), False),
+        (Phase.SHIFTING, in_force(0, epoch=3), False),
+        (Phase.SHIFTING, in_force(0, epoch=4), True),
+    ],
+)
+def test_a_weight_below_what_was_asked_for_is_a_wish(phase, read, by_hand):
+    asked = state(phase, offered=True)
+    assert lowered_by_hand(read, asked, wanted_split(asked, 0.0)) is by_hand
+
+
+def test_a_weight_below_the_one_that_it_rises_from_is_a_wish():
+    rises = state(Phase.SHIFTING, stage=1, settled=0, left_weight=5, offered=True)
+    assert lowered_by_hand(in_force(0, epoch=3), rises, wanted_split(rises, 0.0))
+    assert not lowered_by_hand(in_force(5, epoch=3), rises, wanted_split(rises, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("slot", "down", "wrong", "words"),
+    [
+        (Readiness(served_digest="new", replicas=1), False, False, ""),
+        (Readiness(served_digest="new", replicas=0), True, False, "no server answers for new"),
+        (Readiness(served_digest="", replicas=1, reason="loading"), True, False, "no server answers for new: loading"),
+        (Readiness(served_digest="old", replicas=1), False, True, "the slot of new serves old. Load new there"),
+        (Readiness(served_digest="new", replicas=1, reason="cold"), False, False, "the slot of new is not ready: cold"),
+    ],
+)
+def test_a_slot_may_get_requests_for_certain_or_not(world, slot, down, wrong, words):
+    world.router.ready = lambda asked: slot
+    seen = slot_of(world.router, model("new"))
+    assert (seen.reason, seen.down, seen.wrong) == (words, down, wrong)
+
+
+UNREADY = {
+    "loading": {"served_digest": "", "replicas": 0, "reason": "loading"},
+    "another model": {"served_digest": "another"},
+    "not certain": {"reason": "warming up"},
+    "away": None,
+}
+
+
+@pytest.mark.parametrize("slot", UNREADY)
+@pytest.mark.parametrize("stage", [0, 1])
+def test_no_weight_rises_onto_a_slot_that_went_since(world, slot, stage):
+    """It was ready when the weight was decided, and is not when the router is asked."""
+    world.propose("new")
+    if stage:
+        world.tick_until("observing")
+    before, asked = world.weight(), world.router.ready
+
+    def ready(of):
+        if world.state.phase is not Phase.SHIFTING or of == BASE:
+            return asked(of)
+        if UNREADY[slot] is None:
+            raise OSError("no route to host")
+        return asked(of).model_copy(update=UNREADY[slot])
+
+    world.router.ready = ready
+    world.tick_until("shifting")
+    done = world.tick(1.0)
+    assert world.weight() == before and world.state.stage == stage
+    assert any("The weight stays at" in error for error in done.errors) or world.state.phase is not Phase.SHIFTING
+    world.tick_until("held", "rolling_back", every_s=1.0)
+    assert world.weight() == before or world.state.phase is Phase.ROLLING_BACK
+
+
+@pytest.mark.parametrize(
+    ("behind", "now", "start"), [(None, 50.0, 900.0), (40.0, 50.0, 40.0), (60.0, 50.0, 900.0), (40.0, 950.0, 900.0)]
+)
+def test_a_window_starts_where_two_readings_agree(behind, now, start):
+    assert watched_from(state(Phase.OBSERVING, watched_until=900.0, behind=behind), now) == start
+
+
+@pytest.mark.parametrize(
+    ("window", "furthest", "seconds"),
+    [
+        ((100.0, 150.0), 100.0, 50.0),
+        ((80.0, 150.0), 100.0, 50.0),  # what was watched before counts once
+        ((100.0, 900.0), 100.0, 100.0),  # at most one look
+        ((90.0, 95.0), 100.0, 0.0),
+        ((100.0, 150.0), 130.0, 50.0),  # a clock that was put right goes by where the wrong one stood
+        ((100.0, 900.0), 800.0, 0.0),  # the wrong one is back
+    ],
+)
+def test_what_a_look_adds_to_the_dwell(window, furthest, seconds):
+    look = LookResult(window_start=window[0], window_end=window[1], judged_until=window[1], evidence=evidence_of())
+    seen = state(Phase.OBSERVING, watched_until=100.0, furthest=furthest)
+    assert adds_s(seen, look) == seconds
+
+
+def evidence_of():
+    from tests.pipeline.rollout.looks import arm
+
+    return evidence(arm(), arm())
+
+
+@pytest.mark.parametrize(
+    ("champion", "candidate", "asks"),
+    [(("a",), ("a",), True), (("a",), ("b",), False), ((), (), False)],
+)
+def test_only_equal_fingerprints_are_asked_about(world, champion, candidate, asks):
+    from pipeline.rollout.propose import propose
+
+    iteration, judged = iteration_over(BASE), JudgedCandidate("PASS", "new", "bundle")
+    prints = Fingerprints(champion=champion, candidate=candidate)
+    version = version_of("new", 1, iteration)
+    propose(world.store, iteration, version, judged, POLICY, world.now, fingerprints=prints)
+    for _ in range(3):
+        world.tick(1.0)
+    assert (world.state.phase is Phase.HELD) is asks
+
+
+def test_equal_arms_are_tried_before_the_first_rollout_alone(world):
+    world.propose("one")
+    world.tick_until("promoted")
+    asked = []
+
+    def alarm():
+        asked.append(1)
+        return "two equal arms would not look equal"
+
+    world.propose("two", number=2)
+    for _ in range(4):
+        world.now += 1.0
+        ports = world.ports()
+        tick(RolloutPorts(**{**vars(ports), "aa": alarm}), world.now)
+    assert asked == [] and world.state.phase in (Phase.SHIFTING, Phase.OBSERVING)
+
+
+def held(world, weight: int) -> None:
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    world.metrics.spoil = lambda look: None
+    world.tick_until("held", every_s=10.0)
+    world.metrics.spoil = lambda look: look
+    assert world.weight() == weight
+
+
+def test_a_held_rollout_whose_router_is_away_counts_a_miss(world):
+    held(world, 5)
+    read, misses = world.router.read, world.state.misses
+
+    def away():
+        raise OSError("no route to host")
+
+    world.router.read = away
+    world.tick(10.0)
+    assert world.state.misses == misses + 1
+    assert "cannot be read: no route to host" in read_events(world.store, NAME)[-1].reason
+    world.router.read = read
+    world.tick(10.0)
+    assert world.state.misses == 0
+
+
+def test_a_held_rollout_writes_nothing_where_nothing_is_new(world):
+    held(world, 5)
+    world.tick(10.0)
+    epoch = world.state.epoch
+    world.tick(0.0)
+    world.tick(-5.0)
+    assert world.state.epoch == epoch
+
+
+def test_a_weight_given_to_a_canary_held_at_0_is_watched(world):
+    held(world, 5)
+    world.router.apply(world.router.read().model_copy(update={"canary_weight": 0, "champion_weight": 100}))
+    world.tick(10.0)
+    assert world.state.canary_weight == 0
+    looks = world.state.looks
+    world.router.apply(world.router.read().model_copy(update={"canary_weight": 50, "champion_weight": 50}))
+    world.metrics.canary = {"error_rate": 1.0, "graded": 0.0}
+    world.tick(10.0)
+    assert world.state.looks == looks + 1 and world.weight() == 0
+    assert resume(world.store, NAME, "mended", world.now) or world.state.phase is Phase.ROLLING_BACK
+
+
+@pytest.mark.parametrize("requests", [0, 1000])
+def test_copies_that_nobody_grades_still_have_to_come(world, requests):
+    world.metrics.requests = requests
+    policy = POLICY.model_copy(update={"shadow_share": 0.5, "gradable": False})
+    world.propose("new", policy=policy)
+    world.tick_until("shadowing")
+    world.tick(50.0)
+    assert world.state.phase is (Phase.SHIFTING if requests else Phase.SHADOWING)

@@ -1,0 +1,208 @@
+"""Traces of MLflow: logged by its own SDK into its own server on loopback, and read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pipeline.recipe.traces import MlflowSource
+from pipeline.storage import Store
+from pipeline.traces import materialize
+from pipeline.traces.lake import local_lake
+from pipeline.traces.sources import mlflow_traces
+from pipeline.traces.sources.mlflow_traces import MlflowTraces
+from tests.ports import held_port
+
+from ..conftest import govern
+from .conftest import all_of, read, reasons
+
+pytestmark = pytest.mark.slow
+DAY = datetime(2026, 1, 5, 10, tzinfo=UTC)
+NS = 10**9
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("mlflow")
+    with held_port() as held:
+        port = held.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "files"),
+    ]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=folder)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            assert process.poll() is None, (folder / "log").read_text()
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield url
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait()
+
+
+def log_call(
+    client: Any, experiment: str, number: int, at: datetime = DAY, tags: dict[str, str] | None = None, **call: Any
+) -> str:
+    """One trace: a chain, and the model call in it. The id of the trace."""
+    start = int((at + timedelta(seconds=number)).timestamp()) * NS
+    given = {"user_consent": "true", "mlflow.trace.user": f"u{number}", "mlflow.trace.session": "s", **(tags or {})}
+    asked = {"model": "m", "messages": [{"role": "user", "content": f"What is {number} + 1?"}]}
+    root = client.start_trace(
+        "desk", inputs={"question": "?"}, tags=given, experiment_id=experiment, start_time_ns=start
+    )
+    span = client.start_span(
+        "answer", root.trace_id, root.span_id, call.get("type", "CHAT_MODEL"), inputs=call.get("inputs", asked),
+        attributes=call.get("attributes"), start_time_ns=start,
+    )  # fmt: skip
+    answer = {"choices": [{"message": {"role": "assistant", "content": str(number + 1)}, "finish_reason": "stop"}]}
+    client.end_span(
+        root.trace_id, span.span_id, call.get("outputs", answer), status=call.get("status", "OK"),
+        end_time_ns=start + NS * 3 // 4,
+    )  # fmt: skip
+    client.end_trace(root.trace_id, outputs={"answer": "."}, end_time_ns=start + NS)
+    return root.trace_id
+
+
+@pytest.fixture
+def client(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(server)
+    yield mlflow.MlflowClient(server)
+    mlflow.set_tracking_uri(before)
+
+
+def section(*names: str, **changes: Any) -> MlflowSource:
+    given = {"experiments": names, "since": DAY.date(), "until": DAY.date(), **changes}
+    return MlflowSource.model_validate(given)
+
+
+def test_a_trace_is_read_with_its_assessments(server: str, client: Any, store: Store) -> None:
+    import mlflow
+    from mlflow.entities import AssessmentSource
+
+    experiment = client.create_experiment("whole")
+    usage = {"mlflow.chat.tokenUsage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}}
+    id = log_call(client, experiment, 1, attributes=usage)
+    human, judge = (AssessmentSource(source_type=kind, source_id="x") for kind in ("HUMAN", "LLM_JUDGE"))
+    mlflow.log_feedback(trace_id=id, name="thumb", value=True, source=human)
+    mlflow.log_feedback(trace_id=id, name="stars", value=4, source=human)
+    mlflow.log_feedback(trace_id=id, name="tone", value="good", source=human)
+    mlflow.log_feedback(trace_id=id, name="relevance", value=0.25, source=judge)
+    mlflow.log_feedback(trace_id=id, name="broken", error="no answer", source=judge)
+    replaced = mlflow.log_feedback(trace_id=id, name="useful", value=False, source=human)
+    mlflow.override_feedback(trace_id=id, assessment_id=replaced.assessment_id, value=True, source=human)
+    mlflow.log_expectation(trace_id=id, name="expected_answer", value="2", source=human)
+    rows = read(MlflowTraces(server, section("whole")))
+    (trace,) = rows.traces
+    assert reasons(rows) == ["not_generation:1:2026-01-05"]
+    assert (trace.trace_id, trace.model, trace.user_id, trace.session_id) == (id, "m", "u1", "s")
+    assert (trace.latency_s, trace.input_tokens, trace.output_tokens, trace.finish_reason) == (0.75, 7, 3, "stop")
+    assert trace.messages == [{"role": "user", "content": "What is 1 + 1?"}] and trace.completion == "2"
+    assert trace.timestamp == datetime(2026, 1, 5, 10, 0, 1)
+    scores = {(score.name, score.value, score.source) for score in trace.feedback}
+    assert scores == {("thumb", 1.0, "API"), ("stars", None, "API"), ("tone", 1.0, "API"), ("useful", 1.0, "API"),
+                      ("relevance", 0.25, "EVAL")}  # fmt: skip
+    source = section("whole")
+    governed = govern(store, source, server)
+    table = materialize.read(store, local_lake(store), governed.iteration.dataset).to_pylist()
+    assert [(row["reference"], row["feedback_mean"], row["feedback_count"]) for row in table] == [("2", 1.0, 3)]
+    assert json.loads(table[0]["metadata"]) == {"user_consent": "true", "expected_answer": "2"}
+
+
+def test_days_are_pages_of_their_own(server: str, client: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, other = client.create_experiment("paged"), client.create_experiment("unread")
+    monkeypatch.setattr(mlflow_traces, "PAGE", 3)
+    for number in range(5):
+        log_call(client, experiment, number)
+    log_call(client, experiment, 0, DAY + timedelta(days=1))
+    log_call(client, other, 1)
+    source = MlflowTraces(server, section("paged", until="2026-01-07"))
+    counts = {part.name: len(read(source, part).traces) for part in source.parts()}
+    assert counts == {"traces/2026-01-05": 5, "traces/2026-01-06": 1, "traces/2026-01-07": 0}
+    governed = govern(store, section("paged", until="2026-01-07"), server)
+    assert (governed.seen, governed.admitted) == (12, 6)
+
+    def digest() -> str:
+        content = hashlib.sha256()
+        all_of(source.rows(source.parts()[0], content))
+        return content.hexdigest()
+
+    first = digest()
+    monkeypatch.setattr(mlflow_traces, "PAGE", 5)
+    assert digest() == first
+    log_call(client, experiment, 9)
+    assert digest() != first
+
+
+def test_what_is_no_answer_is_counted(server: str, client: Any) -> None:
+    experiment = client.create_experiment("odd")
+    log_call(client, experiment, 1, type="TOOL")
+    log_call(client, experiment, 2, outputs={"kind": {"beam": "x"}})
+    log_call(client, experiment, 3, status="ERROR")
+    log_call(client, experiment, 4, inputs=None, outputs=None)
+    log_call(client, experiment, 5, type="LLM", inputs="Say it.", outputs="It.")
+    rows = read(MlflowTraces(server, section("odd")))
+    by_user = {trace.user_id: trace for trace in rows.traces}
+    assert sorted(reason.partition(":")[0] for reason in reasons(rows)) == ["no_content", *["not_generation"] * 6]
+    assert by_user["u2"].unreadable is not None and by_user["u3"].level == "ERROR"
+    assert (by_user["u5"].messages, by_user["u5"].completion) == ([{"role": "user", "content": "Say it."}], "It.")
+
+
+def test_a_server_that_goes_away_breaks_the_day_off(server: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = client.create_experiment("cut")
+    for number in range(4):
+        log_call(client, experiment, number)
+    monkeypatch.setattr(mlflow_traces, "PAGE", 2)
+    source = MlflowTraces(server, section("cut"))
+    real = source._pages  # pyright: ignore[reportPrivateUsage]
+
+    def cut(*arguments: Any) -> Iterator[list[Any]]:
+        yield next(real(*arguments))
+        raise ConnectionError
+
+    monkeypatch.setattr(source, "_pages", cut)
+    rows = read(source)
+    assert len(rows.traces) == 2 and reasons(rows)[-1] == "truncated_file:5:2026-01-05"
+
+
+def test_what_cannot_be_read_is_told(server: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"MLflow at http://127.* has no experiment 'none'\. Give names of exp"):
+        MlflowTraces(server, section("none")).probe()
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    away = MlflowTraces("http://me:secret@127.0.0.1:1", section("none"))
+    with pytest.raises(ValueError, match=r"^MLflow at http://127.* cannot be read .*Set MLFLOW_TRACES_URI") as e:
+        away.parts()
+    assert "secret" not in str(e.value)
+
+
+def test_other_experiments_are_another_source(server: str, client: Any) -> None:
+    for name in ("one", "two"):
+        client.create_experiment(name)
+    versions = {
+        name: MlflowTraces(server, section(*name.split())).parts()[0].version for name in ("one", "two", "one two")
+    }
+    assert len(set(versions.values())) == 3
+    assert MlflowTraces(server, section("one")).parts()[0].version == versions["one"]
