@@ -112,7 +112,8 @@ def test_a_row_says_what_an_export_says(server: Langfuse, newest: bool, store: S
     governed = govern(store, LangfuseApiSource(since=DAY, until=DAY), server.uri, now=NOW)
     (row,) = rows_of(store, governed)
     assert (row["user_id"], row["feedback_count"], row["reference"]) == ("u1", 3, "2")
-    assert (json.loads(row["metadata"])["release"], json.loads(row["metadata"])["tags"]) == ("r1", ["a"])
+    shown = json.loads(row["metadata"])
+    assert (shown["release"], shown["tags"], shown["environment"]) == ("r1", ["a"], "production")
 
 
 def test_only_what_is_asked_for_is_read_whole(server: Langfuse) -> None:
