@@ -186,6 +186,9 @@ def _plain(text: msgspec.Raw, kind: type[msgspec.Struct]) -> dict[str, Any] | No
     except (msgspec.MsgspecError, RecursionError):
         return None
     row = {name: given[key] for name in kind.__struct_fields__ if (key := NAMES.get(name, _camel(name))) in given}
+    metadata = row.get("metadata") or {}
+    if kind is Observation and isinstance(metadata, dict) and isinstance(given.get("environment"), str):
+        row["metadata"] = {"environment": given["environment"], **metadata}
     if kind is ScoreRow and isinstance(subject := given.get("subject"), dict):  # v3 says what a score is about
         about = {str(key): value for key, value in subject.items()}
         of_observation = about.get("kind") == "observation"

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe.traces import LangfuseApiSource
+from pipeline.recipe.traces import LangfuseApiSource, Retention, Traces
 from pipeline.storage import Store
 from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.retention import retain
 from pipeline.traces.sources import web_api
 from pipeline.traces.sources.langfuse_api import LangfuseApi
+from pipeline.traces.sources.protocol import Address
+from tests.contexts import stage_context
 from tests.langfuse_server import Langfuse, Row, langfuse
 
 from ..conftest import NOW, govern
@@ -109,7 +112,8 @@ def test_a_row_says_what_an_export_says(server: Langfuse, newest: bool, store: S
     governed = govern(store, LangfuseApiSource(since=DAY, until=DAY), server.uri, now=NOW)
     (row,) = rows_of(store, governed)
     assert (row["user_id"], row["feedback_count"], row["reference"]) == ("u1", 3, "2")
-    assert (json.loads(row["metadata"])["release"], json.loads(row["metadata"])["tags"]) == ("r1", ["a"])
+    shown = json.loads(row["metadata"])
+    assert (shown["release"], shown["tags"], shown["environment"]) == ("r1", ["a"], "production")
 
 
 def test_only_what_is_asked_for_is_read_whole(server: Langfuse) -> None:
@@ -259,3 +263,13 @@ def test_another_project_is_another_source(server: Langfuse) -> None:
     assert not {part.version for part in source(server).parts()} & set(versions)
     server.project = "p1"
     assert not {part.version for part in source(server, environments=["production"]).parts()} & set(versions)
+
+
+def test_overdue_days_are_named_and_stay_where_they_are(server: Langfuse, store: Store) -> None:
+    server.observations = [observation(1)]
+    section = LangfuseApiSource(since=DAY, until=DAY)
+    kept = Retention(raw_days=30)
+    govern(store, section, server.uri, now=NOW, retention=kept)
+    context = stage_context(store, traces=Traces(source=section, retention=kept))
+    done = retain(context, Address(section, server.uri), NOW + timedelta(days=60))
+    assert done.raw_overdue == ("observations_v2/2026-01-05", "scores_v3/2026-01-05") and not done.raw_deleted
