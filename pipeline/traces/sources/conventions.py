@@ -91,12 +91,12 @@ def tokens(span_attributes: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def metadata(everything: Mapping[str, Any]) -> Json:
     """What is said of a call. `everything`: attributes of the resource and of the span."""
-    said = {key: value for key, value in everything.items() if not key.startswith(_PLACED) and key not in _TEXTS}
-    said |= _object(everything.get("metadata"))
+    result = {key: value for key, value in everything.items() if not key.startswith(_PLACED) and key not in _TEXTS}
+    result |= _object(everything.get("metadata"))
     for prefix in _LIFTED:
-        said |= {key.removeprefix(prefix): value for key, value in everything.items() if key.startswith(prefix)}
+        result |= {key.removeprefix(prefix): value for key, value in everything.items() if key.startswith(prefix)}
     marks = {mark: next((everything[key] for key in keys if everything.get(key)), None) for mark, keys in MARKS.items()}
-    return {**{mark: value for mark, value in marks.items() if isinstance(value, str | list)}, **said}
+    return {**{mark: value for mark, value in marks.items() if isinstance(value, str | list)}, **result}
 
 
 def _object(value: Any) -> Json:
