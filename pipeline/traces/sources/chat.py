@@ -222,7 +222,7 @@ class _Reader:
             return [result_of(*result) for result in parts_of(value).results]
         if kind and is_part(value):
             return self._message(role, {"content": [value]})
-        if kind not in ("", "message"):
+        if kind not in ("", "message", "LLMResult"):
             raise unreadable(value)
         return self._of_envelope(value, role)
 

@@ -105,6 +105,11 @@ ANSWERS: dict[str, Any] = {
     "adk": {"content": {"parts": [{"text": "Yes"}], "role": "model"}, "finish_reason": "STOP", "partial": False},
     "langchain": {"role": "assistant", "content": "Yes", "additional_kwargs": {"refusal": None}},
     "langchain result": {"generations": [[{"text": "Yes", "message": langchain("AIMessage", "Yes")}]]},
+    "langchain result that says so": {
+        "generations": [[{"text": "Yes", "type": "ChatGeneration", "message": langchain("AIMessage", "Yes")}]],
+        "llm_output": {"token_usage": {"total_tokens": 18}},
+        "type": "LLMResult",
+    },
     "langgraph": {"messages": [{"type": "human", "content": "Hi"}, {"type": "ai", "content": "Yes"}]},
     "ollama": {"model": "m", "message": {"role": "assistant", "content": "Yes"}, "done": True},
     "vercel": {"text": "Yes", "toolCalls": [], "finishReason": "stop"},
