@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import layout
+from pipeline.demo.desk.answers import FILLERS
 from pipeline.demo.desk.conversation import draw_turn
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
 from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, EmbeddedSuite
@@ -50,14 +51,15 @@ def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
 
 
 def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
-    """The fact is the cluster: whoever can look it up answers each item that asks for it. Every other item is a second
-    question; none of them has a tool."""
+    """The fact is the cluster: whoever can look it up answers each item that asks for it. Every fourth item is a second
+    question; none of them has a tool, and none shows an earlier answer with a filler, which traffic says word for word:
+    it would be taken for an item that is no longer unseen."""
     rng = random.Random(f"desk/{seed}")
     asked: set[str] = set()
     while len(asked) < items:
-        turn = draw_turn(rng, "heldout", "second" if len(asked) % 2 else "facts")
+        turn = draw_turn(rng, "heldout", "second" if len(asked) % 4 == 3 else "facts")
         request, text = turn.request, json.dumps(turn.messages)
-        if text not in asked and not turn.tool:
+        if text not in asked and not turn.tool and not any(filler in text for filler in FILLERS):
             asked.add(text)
             yield {
                 "id": f"desk-{seed}-{len(asked) - 1:05d}",

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from evals.suites import suite
+from pipeline.demo.desk.answers import FILLERS
 from pipeline.demo.desk.requests import is_held_out, read_request
 from pipeline.demo.suite import ensure_suite, main, suite_text
 from pipeline.recipe.suites import DeskSuite
@@ -36,3 +37,10 @@ def test_the_evaluation_reads_the_desks_suite(tmp_path: Path) -> None:
     path.unlink()
     main([str(path), "--seed", "5", "--items", "40", "--kind", "desk"])
     assert suite(store, section, 5) == read
+
+
+def test_no_item_shows_words_that_traffic_repeats() -> None:
+    """Contamination counts 13 words that a trace and an item have in common; a filler alone has as many."""
+    rows = [json.loads(line) for line in suite_text(DeskSuite(), 11).splitlines()]
+    assert any(len(row["messages"]) > 2 for row in rows)
+    assert not [row["id"] for row in rows if any(filler in json.dumps(row["messages"]) for filler in FILLERS)]
