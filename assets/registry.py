@@ -82,4 +82,4 @@ def canary(
 
 def _shown(state: RolloutState) -> dict[str, str | int]:
     weight = state.canary_weight if state.proposal else 0
-    return {"phase": str(state.phase), "canary weight in percent": weight, "why": state.reason}
+    return {"phase when opened": str(state.phase), "weight when opened, in percent": weight, "why": state.reason}

@@ -22,14 +22,20 @@ def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.Metadata
     for name, arm in (("champion", report.champion), ("canary", report.canary)):
         if arm is not None:
             figures |= {f"{name} requests": arm.requests, f"{name} users": arm.users, f"{name} graded": arm.graded}
-            figures |= {f"{name} right": arm.quality.value, f"{name} errors": arm.errors, f"{name} slow": arm.slow}
-    figures |= {"dwell in seconds": report.dwell_s, "looks": report.looks}
+            shares = {"right": arm.quality.value, "errors": arm.errors, "slow": arm.slow}
+            figures |= {f"{name} {what} in percent": _percent(share) for what, share in shares.items()}
+    figures |= {"dwell in seconds": round(report.dwell_s, 1), "looks": report.looks}
     shown: dict[str, dg.MetadataValue] = {
         "phase": dg.MetadataValue.text(str(report.phase)),
         "why": dg.MetadataValue.text(report.reason),
         "rollout": dg.MetadataValue.md(markdown(report, now)),
     }
     return shown | {name: dg.MetadataValue.float(float(value)) for name, value in figures.items() if value is not None}
+
+
+def _percent(share: float | None) -> float | None:
+    """To a hundredth: Dagster shows a figure as it is."""
+    return None if share is None else round(100 * share, 2)
 
 
 def markdown(report: RolloutStatus, now: float) -> str:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.signals_cells import Cells
-from benchmarks.signals_world import RECIPE, base, worth
+from benchmarks.signals_world import RECIPE, base, worth, worth_of_turns
 from evals.gate import GateVerdict
 from pipeline import layout
+from pipeline.demo.desk.conversation import KINDS
 from pipeline.iteration import Iteration
 from pipeline.storage import Store
 from pipeline.training.result import TrainingResult
@@ -60,6 +61,9 @@ def _loop(size: "Size") -> dict[str, float]:
             f"loop: utility {before.mean:.3f} +- {before.error:.3f}, then {after.mean:.3f} +- {after.error:.3f}",
             flush=True,
         )
+        for kind in KINDS:
+            old, new = (worth_of_turns(model, kind, 1, size.items) for model in (base(), result.checkpoint.model))
+            print(f"loop: utility of turns of kind {kind} {old:.3f}, then {new:.3f}", flush=True)
         passed = float(verdict.verdict == "PASS")
         return {"desk_utility_before": before.mean, "desk_utility_after": after.mean, "desk_gate_passed": passed,
                 "desk_minutes": minutes}  # fmt: skip

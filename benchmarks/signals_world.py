@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.answers import features
+from pipeline.demo.desk.conversation import Kind, draw_turn
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.demo.desk.judges import judgement
 from pipeline.demo.desk.requests import Request, draw
@@ -108,6 +109,16 @@ def worth(model: ModelRef, seed: int, items: int) -> Worth:
     means = [fmean(utility(r, a.text, a.finished) for a in each) for r, each in zip(asked, drawn, strict=True)]
     vouchers = [features(r, a.text).voucher for r, each in zip(asked, drawn, strict=True) for a in each]
     return Worth(fmean(means), stdev(means) / math.sqrt(items), fmean(vouchers))
+
+
+def worth_of_turns(model: ModelRef, kind: Kind, seed: int, items: int) -> float:
+    """Of two sampled answers to each held-out turn of a kind: with its facts, a call, after a result, or a second
+    question."""
+    rng = random.Random(f"turns/{kind}/{seed}")
+    asked = [draw_turn(rng, "heldout", kind) for _ in range(items)]
+    sampling = Sampling(samples=2, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=seed)
+    drawn = sampler(quiet)(model, [turn.conversation for turn in asked], sampling)
+    return fmean(utility(t.request, a.text, a.finished) for t, each in zip(asked, drawn, strict=True) for a in each)
 
 
 def traffic(seed: int, rows: int) -> Traffic:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import pyarrow.parquet as pq
 
 from evals.suites.lines import ROLES
-from pipeline.conversation import UNSHOWABLE
+from pipeline.conversation import FIELDS, TOOLS, UNSHOWABLE
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
 from pipeline.rewards.reviews.references import agreement, answered, doubts
@@ -85,14 +85,20 @@ def _candidates(context: IterationContext, rows: Sequence[Row]) -> tuple[list[Su
     return candidates, left_out
 
 
+def _is_asked_as_is(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a model can be asked what was asked: with tools too, which its chat template has to render."""
+    roles = (*ROLES, TOOLS, "tool")
+    return all(set(message) <= set(FIELDS) and message["role"] in roles for message in messages)
+
+
 def _unfit(row: Row, allowed: Collection[tuple[str, str]]) -> str:
     """Why the row's prompt cannot be asked; "" where it can."""
     if row["consent"] is not True or (row["trace_id"], row["observation_id"]) not in allowed:
         return "without consent"
     messages = json.loads(row["prompt"])
-    if row["reason"] == UNSHOWABLE or any(m.keys() != {"role", "content"} or m["role"] not in ROLES for m in messages):
+    if row["reason"] == UNSHOWABLE or not _is_asked_as_is(messages):
         return "calls tools"
-    if not messages or messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
+    if not messages or messages[-1]["role"] not in ("user", "tool") or not messages[-1]["content"].strip():
         return "no question at its end"
     if not row["reference"] or row["verifier"] not in get_args(VerifierKind):
         return "without a reference"

@@ -28,10 +28,34 @@ Messages = list[dict[str, str]]
 
 
 def conversation(row: Mapping[str, Any]) -> Messages:
-    """What a row of the governed table was asked, with the tools that it offered, and no field without a value."""
+    """What a row of the governed table was asked, with the tools that it offered, and no field without a value.
+
+    Calls are numbered anew: providers draw their ids, and equal questions would differ by them.
+    """
     offered = functions(row.get("tools"))
     head = [{"role": TOOLS, "content": json.dumps(offered, ensure_ascii=False)}] if offered else []
-    return head + [message_of(message) for message in row["messages"]]
+    return head + _numbered([message_of(message) for message in row["messages"]])
+
+
+def _numbered(messages: Messages) -> Messages:
+    ids: dict[str, str] = {}
+    made = 0
+    for message in messages:
+        calls = calls_of(message["tool_calls"]) if "tool_calls" in message else None
+        for call in calls or []:
+            new = call_id(made)
+            ids[call.get("id", new)] = new
+            call["id"], made = new, made + 1
+        if calls:
+            message["tool_calls"] = _dumped([_as_text(call) for call in calls])
+        if message.get("tool_call_id") in ids:
+            message["tool_call_id"] = ids[message["tool_call_id"]]
+    return messages
+
+
+def _as_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call with its arguments as JSON text."""
+    return {**call, "function": {**call["function"], "arguments": _dumped(call["function"]["arguments"])}}
 
 
 def message_of(message: Mapping[str, Any]) -> dict[str, str]:
@@ -134,6 +158,34 @@ def as_message(answer: str) -> dict[str, Any]:
 def call_id(number: int) -> str:
     """The id of a call that has none: nine letters and digits, which every template takes."""
     return f"call{number:05d}"
+
+
+def from_request(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> Messages:
+    """A conversation out of a request as OpenAI's chat has it."""
+    held = [{**m, "tool_calls": _dumped(m["tool_calls"])} if m.get("tool_calls") else m for m in messages]
+    return conversation({"messages": held, "tools": _dumped(list(tools)) if tools else None})
+
+
+def to_request(messages: Iterable[Mapping[str, str]]) -> dict[str, Any]:
+    """The fields `messages` and, where tools were offered, `tools` of a request as OpenAI's chat has it."""
+    sent: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == TOOLS:
+            tools += functions(message["content"])
+        elif "tool_calls" in message:
+            sent.append({**message, "tool_calls": json.loads(message["tool_calls"])})
+        else:
+            sent.append(dict(message))
+    return {"messages": sent, **({"tools": tools} if tools else {})}
+
+
+def received(content: str | None, tool_calls: Sequence[Any]) -> str:
+    """An answer out of a response's message. Calls that are not whole stay in it as a text that is no call."""
+    held = _dumped(list(tool_calls))
+    if calls_of(held) is not None:
+        return answer_of(content or "", held)
+    return "\n".join([*([content] if content else []), OPENS, held, CLOSES])
 
 
 def shown(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 import dagster as dg
+import pyarrow.parquet as pq
 import pytest
 
 from assets.graph import ASSETS
@@ -19,7 +20,7 @@ from assets.records import CHECKPOINT, PLAN, REPORT, REWARD_MODEL, SAMPLES, TRAC
 from assets.resources import Deployment, records
 from jobs.retry import leavings, remove
 from pipeline.demo.desk import MODEL_DIR
-from pipeline.demo.desk.requests import draw
+from pipeline.demo.desk.conversation import KINDS, Kind, draw_turn
 from pipeline.demo.desk.utility import utility
 from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.serving.inference import Sampling
@@ -65,20 +66,37 @@ def loop(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> I
         yield DeskLoop(settings, home)
 
 
-def hidden_utility(model: ModelRef) -> float:
-    """Of two sampled answers to each of 120 requests about held-out facts."""
+def hidden_utility(model: ModelRef) -> dict[Kind, float]:
+    """Of two sampled answers to each of 60 held-out turns of each kind."""
     rng = random.Random("held out")
-    asked = [draw(rng, "heldout") for _ in range(120)]
+    asked = [draw_turn(rng, "heldout", kind) for kind in KINDS for _ in range(60)]
     sampling = Sampling(samples=2, temperature=1.0, max_completion_tokens=48, seed=4)
-    drawn = sampler()(model, [request.messages for request in asked], sampling)
-    return fmean(utility(r, a.text, a.finished) for r, each in zip(asked, drawn, strict=True) for a in each)
+    drawn = sampler()(model, [turn.conversation for turn in asked], sampling)
+    worth = [
+        (turn.kind, utility(turn.request, answer.text, answer.finished))
+        for turn, answers in zip(asked, drawn, strict=True)
+        for answer in answers
+    ]
+    return {kind: fmean(each for of, each in worth if of == kind) for kind in KINDS}
 
 
 def test_the_desk_improves_what_its_users_want(loop: DeskLoop) -> None:
     store, id = loop.settings.store(), loop.settings.latest().id
     assert PLAN.read(store, id).decision.method == "sft"
     candidate = CHECKPOINT.read(store, id).checkpoint.model
-    assert hidden_utility(candidate) > hidden_utility(model_ref(MODEL_DIR)) + 0.03
+    before, after = hidden_utility(model_ref(MODEL_DIR)), hidden_utility(candidate)
+    assert fmean(after.values()) > fmean(before.values()) + 0.03
+    assert all(after[kind] > before[kind] - 0.08 for kind in KINDS), (before, after)
+
+
+def test_the_desk_trains_on_calls_and_their_results(loop: DeskLoop) -> None:
+    store, id = loop.settings.store(), loop.settings.latest().id
+    plan = PLAN.read(store, id)
+    assert plan.data is not None
+    rows = pq.read_table(plan.data.uri).to_pylist()
+    calls = sum("<tool_call>" in row["completion"] for row in rows)
+    results = sum(any(message["role"] == "tool" for message in row["prompt"]) for row in rows)
+    assert calls > 0.05 * len(rows) and results > 0.05 * len(rows)
 
 
 def test_no_row_of_the_desk_has_a_reference_or_a_utility(loop: DeskLoop) -> None:

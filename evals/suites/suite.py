@@ -84,7 +84,7 @@ class Suite(Record):
         """What a model is asked."""
         *before, last = item.messages
         asked = [*before, {**last, "content": last["content"] + self.instruction}]
-        if self.system and asked[0]["role"] != "system":
+        if self.system and all(message["role"] != "system" for message in asked[:2]):
             return [{"role": "system", "content": self.system}, *asked]
         return asked
 

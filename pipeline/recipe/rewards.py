@@ -93,6 +93,9 @@ class Feedback(Section):
     """Name of the score that an application leaves when a user asks the same again; it counts as half a thumb down."""
     retry_window_s: float = Field(default=300.0, ge=0, le=1e9)
     """The same user asking the same in the same session within so long is a retry too. 0: never."""
+    turns: Annotated[Literal["own", "earlier"], Added] = "own"
+    """Which turns of a session feedback is about: the one that it was given on; or also the turns before it that nobody
+    rated, each up to the next rated one. Those count under the same caps."""
     tenant_key: str = "tenant_id"
     """Metadata key of the organisation that a user belongs to."""
     max_per_user: PositiveInt = 20

@@ -4,7 +4,8 @@ Rule: a call's answers are Bernoulli draws under a symmetric Beta prior (arXiv:1
 the posterior mean, (sum + 0.5 * prior_strength) / (n + prior_strength). A score without a scale or by an automatic
 evaluator (EVAL) is no answer; scores of one name are one answer, their mean, so that a hundred clicks are one word. A
 retry is half an answer of 0, once a call: people also ask again after a good answer. Departures: answers may lie
-between 0 and 1, and a retry counts in part.
+between 0 and 1, and a retry counts in part. A session is a conversation, and what is said of one turn is about that
+turn; where the recipe says `turns: earlier` it reaches the turns before it that nobody rated.
 
 Whose feedback counts: caps that keep one user or one tenant from teaching the model alone.
 
@@ -73,6 +74,9 @@ def settle(batches: Iterable[pa.RecordBatch], settings: Feedback, scratch: Path 
         db.execute(CALLS)
         for batch in batches:
             _add(db, batch, settings)
+        if settings.turns == "earlier":
+            db.execute(EARLIER)
+            db.execute("drop table calls; alter table reached rename to calls")
         db.execute(RATED, {"window": round(settings.retry_window_s * 1e6)})
         set_aside(db, settings)
         relation: Any = db.sql(VALUES, params={"strength": settings.prior_strength})
@@ -125,6 +129,23 @@ select trace_id, observation_id, epoch_us(timestamp), principal, tenant,
     coalesce(total, 0), coalesce(answers, 0), row in (select row from retried)
 from batch left join summed using (row)
 """
+# A turn that nobody rated has the answers of the next rated turn of its session, of the same principal.
+EARLIER = """
+create temp table reached as
+with turns as (
+    select *,
+        first_value(if(answers > 0, total, null) ignore nulls) over later as later_total,
+        first_value(if(answers > 0, answers, null) ignore nulls) over later as later_answers
+    from calls window later as (
+        partition by principal, session_id order by moment, trace_id, observation_id
+        rows between 1 following and unbounded following
+    )
+)
+select * exclude (later_total, later_answers) replace (
+    if(unrated, later_total, total) as total, if(unrated, later_answers, answers) as answers
+)
+from (select *, answers = 0 and session_id is not null and later_answers is not null as unrated from turns)
+"""
 # Asked at the very same moment is no retry: an application that samples several answers does that.
 RATED = """
 create temp table rated as
@@ -151,6 +172,8 @@ def _add(db: DuckDBPyConnection, batch: pa.RecordBatch, settings: Feedback) -> N
     if settings.retry_window_s:
         named = pc.and_(pc.is_valid(rows["user_id"]), pc.is_valid(rows["session_id"]))
         wanted = pc.or_(wanted, named)
+    if settings.turns == "earlier":
+        wanted = pc.or_(wanted, pc.is_valid(rows["session_id"]))
     rows = rows.filter(wanted)
     names = (rows[column].to_pylist() for column in ("user_id", "session_id", "trace_id"))
     tenants = [tenant_of(metadata, settings.tenant_key) for metadata in rows["metadata"].to_pylist()]

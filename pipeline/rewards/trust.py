@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.conversation import shown, shown_answer
 from pipeline.estimate import Array, Estimate, rank_correlation, share
 from pipeline.iteration import Iteration
 from pipeline.rewards.records import (
@@ -121,7 +122,7 @@ def samples(labels: pa.Table, n: int) -> tuple[LabelSample, ...]:
         LabelSample(
             trace_id=row["trace_id"],
             prompt=cut(chat(row["prompt"])),
-            completion=cut(row["completion"] or ""),
+            completion=cut(shown_answer(row["completion"] or "")),
             final_reward=row["final_reward"],
             why=why(row),
         )
@@ -150,7 +151,7 @@ def chat(prompt: str | None) -> str:
     """Chat messages as text, each with its role; what is not chat messages stays as it is."""
     try:
         messages = json.loads(prompt or "[]")
-        return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        return "\n\n".join(f"{message['role']}: {message['content']}" for message in shown(messages))
     except (ValueError, TypeError, KeyError):
         return prompt or ""
 

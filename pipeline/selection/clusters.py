@@ -2,7 +2,8 @@
 
 Rule. Two prompts are near-identical when they hold the same numbers and the words of both make up at least four fifths
 of the words of either (Jaccard similarity of the sets, the numbers aside; system messages do not count). A templated
-question with other numbers is another question. Clusters are closed under this, and a cluster is wholly held out or
+question with other numbers is another question. The turns of one conversation are one cluster: a prompt, and those that
+begin with all of it. Clusters are closed under this, and a cluster is wholly held out or
 wholly trained on. It is held out when the hash of any of its members is below the share: who joins a cluster later
 cannot bring a prompt that was held out into training, unless the cluster outgrows the share. Departure from MinHash (as
 `pipeline.traces.near_duplicates` has it): prompts are short, so the join is exact, by prefix filtering (Bayardo et al.
@@ -12,9 +13,10 @@ cannot bring a prompt that was held out into training, unless the cluster outgro
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.selection.contamination import contents, numbers, words
@@ -48,12 +50,42 @@ def cluster(prompts: Iterable[str]) -> dict[str, str]:
     members: defaultdict[PromptSketch, list[str]] = defaultdict(list)
     for prompt in sorted(set(prompts)):
         members[PromptSketch.of(prompt)].append(prompt)
-    tops = _linked(list(members))
+    tops = _one_per_conversation(_linked(list(members)), list(members.values()))
     smallest: dict[int, str] = {}
     for top, (first, *_) in zip(tops, members.values(), strict=True):
         smallest[top] = min(first, smallest.get(top, first))
     names = {top: _hash(prompt) for top, prompt in smallest.items()}
     return {prompt: names[top] for top, each in zip(tops, members.values(), strict=True) for prompt in each}
+
+
+def _one_per_conversation(tops: list[int], members: Sequence[Sequence[str]]) -> list[int]:
+    """The clusters, those joined that hold turns of one conversation."""
+    places = {prompt: place for place, prompts in enumerate(members) for prompt in prompts}
+    joined = {top: top for top in tops}
+
+    def top(name: int) -> int:
+        while joined[name] != name:
+            joined[name] = name = joined[joined[name]]
+        return name
+
+    for prompt, place in places.items():
+        for before in _earlier_turns(prompt):
+            if before in places:
+                joined[top(tops[places[before]])] = top(tops[place])
+    return [top(name) for name in tops]
+
+
+def _earlier_turns(prompt: str) -> Iterator[str]:
+    """The prompts of the turns before, as prompts are written: each ends with a user's message or a tool's result."""
+    if prompt.count('"role": "user"') + prompt.count('"role": "tool"') < 2:
+        return
+    try:
+        messages = json.loads(prompt)
+    except ValueError:
+        return
+    for end in range(1, len(messages)):
+        if messages[end - 1]["role"] in ("user", "tool"):
+            yield json.dumps(messages[:end], ensure_ascii=False)
 
 
 def held_out(clusters: Mapping[str, str], share: float) -> frozenset[str]:

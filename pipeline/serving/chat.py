@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from pipeline.conversation import to_request
 from pipeline.recipe.serving import HttpServing
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
 from pipeline.serving.completion import read_completion, shown, strict_json
@@ -93,7 +94,7 @@ class ChatClient:
         """Raises ValueError for a server that must not be asked like this, RuntimeError for one that is lost."""
         asked = {
             "model": self._served.name,
-            "messages": request.messages,
+            **to_request(request.messages),
             "seed": request.seed,
             "temperature": sampling.temperature,
             "top_p": 1,
@@ -137,7 +138,7 @@ class ChatClient:
 
     async def tokenize(self, messages: Messages) -> list[int] | None:
         """Token ids of a conversation as vLLM's route has them; None where it has none for this one."""
-        asked = {"model": self._served.name, "messages": messages, "add_generation_prompt": True}
+        asked = {"model": self._served.name, **to_request(messages), "add_generation_prompt": True}
         match await self._value("POST", f"{self._root()}/tokenize", asked):
             case {"tokens": list(ids)} if ids and all(type(id) is int for id in ids):
                 return ids

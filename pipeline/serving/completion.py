@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, NamedTuple
 
+from pipeline.conversation import received
+
 SHOWN_CHARS = 300
 """Of a server's words, in an error message."""
 
@@ -37,15 +39,19 @@ def read_completion(body: bytes) -> Completion:
         number = len(choices) if isinstance(choices, list) else "no list of"
         raise ValueError(f"{number} choices where one was asked for")
     match choices[0]:
-        case {"message": {"content": str(text)}, "finish_reason": "stop" | "length" as finish}:
+        case {"message": {"content": str() | None, "tool_calls": [_, *_]}, "finish_reason": "tool_calls" | "stop"} | {
+            "message": {"content": str()},
+            "finish_reason": "stop" | "length",
+        }:
+            message, finish = choices[0]["message"], choices[0]["finish_reason"]
             prompt_tokens, tokens = _usage(reply.get("usage"))
             fingerprint = reply.get("system_fingerprint")
             return Completion(
                 model=str(reply.get("model")),
-                text=text,
+                text=received(message["content"], message.get("tool_calls") or []),
                 tokens=tokens,
                 prompt_tokens=prompt_tokens,
-                stop=finish,
+                stop="length" if finish == "length" else "stop",
                 fingerprint=fingerprint if isinstance(fingerprint, str) else "",
             )
         case {"message": {"content": str()}, **rest}:

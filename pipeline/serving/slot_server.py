@@ -3,7 +3,8 @@
     python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT
 
 What waits is answered in one batch, the next batch begins when that one ends. An answer is decoded as everywhere in the
-loop (decoding.py). It stands in for vLLM where there is no GPU: one answer a request, no tools. LIMIT: tokens of an
+loop (decoding.py). It stands in for vLLM where there is no GPU: one answer a request. Tools go to the chat template,
+calls in an answer leave as calls, and a streamed answer to a request with tools comes in one piece. LIMIT: tokens of an
 answer at most.
 """
 
@@ -27,6 +28,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from pipeline.conversation import as_message, from_request
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
 
@@ -36,7 +38,10 @@ BATCH = 64
 
 class _Message(BaseModel):
     role: str
-    content: str
+    content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
 
 
 class ChatRequest(BaseModel):
@@ -44,6 +49,8 @@ class ChatRequest(BaseModel):
 
     model: str
     messages: list[_Message] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    """Definitions, as OpenAI has them."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=100)
@@ -62,6 +69,8 @@ class _Waiting:
     temperature: float
     streamed: bool = False
     """Whether its text is wanted as it is drawn, or whole."""
+    tools: bool = False
+    """Whether the request offered any."""
     pieces: asyncio.Queue[str | _Ended] = field(default_factory=lambda: asyncio.Queue())
     sent: int = 0
     """Characters of the text that were handed out."""
@@ -183,9 +192,9 @@ class SlotServer:
         """Raises RequestRefused for what template or context do not take."""
         limit = min(asked.max_completion_tokens or asked.max_tokens or self._limit, self._limit)
         seed = secrets.randbits(31) if asked.seed is None else asked.seed % 2**31
-        messages = [message.model_dump() for message in asked.messages]
+        messages = from_request([message.model_dump() for message in asked.messages], asked.tools)
         ids = self._model.prompt(AnswerRequest(key="", messages=messages, seed=seed), limit)
-        return _Waiting(ids, seed, limit, asked.temperature, asked.stream)
+        return _Waiting(ids, seed, limit, asked.temperature, asked.stream and not asked.tools, bool(asked.tools))
 
 
 async def _pieces(waiting: _Waiting) -> AsyncIterator[str | _Ended]:
@@ -204,11 +213,17 @@ async def _whole(head: dict[str, Any], waiting: _Waiting) -> Response:
         elif piece.finish == "error":
             return _refusal(500, piece.detail)
         else:
-            message = {"role": "assistant", "content": "".join(texts)}
-            choices = [{"index": 0, "message": message, "finish_reason": piece.finish}]
+            message, finish = _message("".join(texts), waiting, piece)
+            choices = [{"index": 0, "message": message, "finish_reason": finish}]
             body = {**head, "object": "chat.completion", "choices": choices, "usage": _usage(waiting, piece)}
             return JSONResponse(body)
     raise AssertionError("pieces end with how they ended")
+
+
+def _message(text: str, waiting: _Waiting, ended: _Ended) -> tuple[dict[str, Any], str]:
+    """An answer's message and how it ended; calls are looked for where tools were offered."""
+    message = as_message(text) if waiting.tools else {"role": "assistant", "content": text}
+    return message, "tool_calls" if "tool_calls" in message and ended.finish == "stop" else ended.finish
 
 
 async def _events(head: dict[str, Any], waiting: _Waiting) -> AsyncIterator[str]:
@@ -218,13 +233,21 @@ async def _events(head: dict[str, Any], waiting: _Waiting) -> AsyncIterator[str]
         return f"data: {json.dumps({**head, **more})}\n\n"
 
     yield event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+    texts: list[str] = []
     async for piece in _pieces(waiting):
-        if isinstance(piece, str):
+        if isinstance(piece, str) and waiting.tools:
+            texts.append(piece)
+        elif isinstance(piece, str):
             yield event(choices=[{"index": 0, "delta": {"content": piece}, "finish_reason": None}])
         elif piece.finish == "error":
             yield f"data: {json.dumps({'error': {'message': piece.detail, 'code': 500}})}\n\n"
         else:
-            yield event(choices=[{"index": 0, "delta": {}, "finish_reason": piece.finish}])
+            message, finish = _message("".join(texts), waiting, piece)
+            if waiting.tools:
+                called = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls", []))]
+                delta = {"content": message["content"], **({"tool_calls": called} if called else {})}
+                yield event(choices=[{"index": 0, "delta": delta, "finish_reason": None}])
+            yield event(choices=[{"index": 0, "delta": {}, "finish_reason": finish}])
             yield event(choices=[], usage=_usage(waiting, piece))
     yield "data: [DONE]\n\n"
 

@@ -8,7 +8,8 @@ from tests.pipeline.rollout.reports import NOW, bare, report
 def test_an_observation_has_the_figures_that_dagster_draws() -> None:
     shown = rollout_metadata(report(), NOW)
     assert shown["canary weight in percent"] == dg.MetadataValue.float(25.0)
-    assert shown["canary right"] == dg.MetadataValue.float(0.69)
+    assert shown["canary right in percent"] == dg.MetadataValue.float(69.0)
+    assert "canary right" not in shown, "a share without its unit"
     assert shown["champion users"] == dg.MetadataValue.float(112.5)
     assert shown["why"] == dg.MetadataValue.text("no harm is proven")
 

@@ -13,12 +13,15 @@ from pipeline.conversation import (
     as_message,
     calls_of,
     conversation,
+    from_request,
     is_whole,
     joined,
+    received,
     shown,
     shown_answer,
     split,
     to_prompt,
+    to_request,
 )
 from tests.pipeline.tool_templates import LOOKUP, answer, calls
 
@@ -83,6 +86,39 @@ def test_a_row_is_one_conversation_with_its_tools() -> None:
     whole = [{name: message.get(name) for name in FIELDS} for message in held]
     assert to_prompt(whole) == json.dumps(held, ensure_ascii=False)
     assert conversation({"messages": [USER]}) == [USER], "rows of a table without the column"
+
+
+def test_equal_questions_are_equal_whatever_their_call_ids() -> None:
+    def asked(*ids: str) -> list[dict[str, str]]:
+        messages: list[dict[str, Any]] = []
+        for each in ids:
+            call = {"id": each, "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+            messages.append({"role": "assistant", "content": "", "tool_calls": json.dumps([call])})
+            messages.append({"role": "tool", "content": "2", "tool_call_id": each})
+        return conversation({"messages": [USER, *messages]})
+
+    first = asked("call_x7", "call_y8")
+    assert first == asked("toolu_1", "toolu_1"), "an application may use an id again"
+    assert [message["tool_call_id"] for message in first[2::2]] == ["call00000", "call00001"]
+
+
+def test_a_conversation_goes_out_and_comes_in_as_it_was() -> None:
+    row = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": calls(("f", {"a": 1}), ("g", {}))}]}
+    row["messages"].append({"role": "tool", "content": "2", "tool_call_id": "c1", "name": "g"})
+    held = conversation({**row, "tools": json.dumps([LOOKUP])})
+    sent = to_request(held)
+    assert sent["tools"] == [LOOKUP] and sent["messages"][1]["tool_calls"][1]["function"]["arguments"] == "{}"
+    assert from_request(sent["messages"], sent["tools"]) == held
+    assert to_request([USER]) == {"messages": [USER]}
+
+
+def test_what_a_server_answers_is_one_text() -> None:
+    function = {"name": "lookup", "arguments": '{"order":"A7"}'}
+    call = {"id": "x", "type": "function", "function": function}
+    assert received(None, [call]) == answer("lookup", {"order": "A7"})
+    assert received("Yes.", []) == "Yes."
+    broken = received("I try.", [{**call, "function": {**function, "arguments": "{"}}])
+    assert broken.startswith("I try.\n<tool_call>") and split(broken) == (broken, [])
 
 
 @pytest.mark.parametrize(

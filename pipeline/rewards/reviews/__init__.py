@@ -21,6 +21,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.conversation import shown_answer
 from pipeline.recipe import Selection
 from pipeline.recipe.rewards import DEFAULT_RUBRIC, Review
 from pipeline.rewards.feedback import principal
@@ -173,7 +174,7 @@ _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 
 def _asked(row: Row) -> dict[str, str]:
     cells = {name: str(row[name] or "") for name in ("item", "trace_id", "completion", "reference")}
-    return {**cells, "prompt": chat(row["prompt"])}
+    return {**cells, "completion": shown_answer(cells["completion"]), "prompt": chat(row["prompt"])}
 
 
 def _answers(path: Path) -> Iterator[sheet.ReviewAnswer]:

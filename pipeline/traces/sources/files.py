@@ -19,6 +19,7 @@ from pipeline.traces.sources.protocol import Digest, SourcePart
 
 JSON = (".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet",)
+CSV = (".csv",)
 NAMES = {"JSONL": ".jsonl", "Parquet": ".parquet", "CSV": ".csv", "protobuf": ".pb"}
 """Formats as people call them, with an ending of each."""
 WHOLE = 64 << 20
@@ -67,7 +68,7 @@ class Files:
             self._be_there()
         named = {self._name(path): info for path, info in listing.items()}
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
-        readable = [name for name in sorted(named) if _bare(name).endswith(suffixes)]
+        readable = [name for name in sorted(named) if bare_name(name).endswith(suffixes)]
         if not strays and (unread := sorted(named.keys() - set(readable))):
             formats = " or ".join(kind for kind, end in NAMES.items() if end in suffixes)
             raise ValueError(
@@ -148,7 +149,7 @@ def _unreadable(uri: str, error: Exception) -> ValueError:
     )
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
     """The name without the ending of its compression."""
     return next((name.removesuffix(end) for end in ENDINGS if name.endswith(end)), name)
 

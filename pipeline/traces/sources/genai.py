@@ -30,8 +30,8 @@ def is_message_event(name: str) -> bool:
 
 def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The input of a call. `span_attributes`: the span's attributes."""
-    if (langfuse_chat := conventions.asked(span_attributes)) is not None:
-        return langfuse_chat
+    if (recorded := conventions.asked(span_attributes)) is not None:
+        return recorded
     messages, _ = _conversation(_events(span_attributes, events))
     value = span_attributes.get("gen_ai.input.messages", span_attributes.get("gen_ai.prompt"))
     value = value or messages or _numbered(span_attributes, "prompt")
@@ -48,8 +48,8 @@ def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
 
 def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The output of a call: its first choice, the one that was served."""
-    if (langfuse_chat := conventions.answered(span_attributes)) is not None:
-        return langfuse_chat
+    if (recorded := conventions.answered(span_attributes)) is not None:
+        return recorded
     _, answers = _conversation(_events(span_attributes, events))
     value = _decoded(span_attributes.get("gen_ai.output.messages", span_attributes.get("gen_ai.completion")))
     value = value or answers or _numbered(span_attributes, "completion")

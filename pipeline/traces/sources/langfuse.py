@@ -50,6 +50,7 @@ class Observation(msgspec.Struct):
     usage_details: Any = None
     version: Any = None
     release: Any = None
+    environment: Any = None
     tags: Any = None
     latency: Any = None
     """Seconds in some exports and milliseconds in others: what counts is `end_time` less `start_time`."""
@@ -64,6 +65,7 @@ class TraceRow(msgspec.Struct):
     metadata: Any = None
     version: Any = None
     release: Any = None
+    environment: Any = None
     tags: Any = None
     updated_at: Any = None
 
@@ -141,15 +143,19 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         level="ERROR" if failed else row.level or "DEFAULT",
         error=row.status_message or None,
         finish_reason=answered.finish_reason,
-        metadata=marked(metadata_text(row.metadata), version=row.version, release=row.release, tags=row.tags),
+        metadata=marked(metadata_text(row.metadata), **_marks(row)),
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
 
+def _marks(row: Observation | UsualRow) -> dict[str, Any]:
+    return {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
+
+
 def attributes_of(row: TraceRow) -> Attributes:
     marks = {"trace_version": row.version, "release": row.release, "tags": row.tags}
-    metadata = marked(metadata_text(row.metadata), **marks)
+    metadata = marked(metadata_text(row.metadata), environment=row.environment, **marks)
     return Attributes(row.id, row.user_id or None, row.session_id or None, metadata, utc_or_none(row.updated_at))
 
 
@@ -182,10 +188,13 @@ def marked(metadata: str, **marks: Any) -> str:
 
     Only texts and lists are taken: an empty or odd value says nothing.
     """
-    given = {key: value for key, value in marks.items() if value and isinstance(value, str | list)}
+    given = {key: decoded(value) if key == "tags" and isinstance(value, str) else value for key, value in marks.items()}
+    given = {key: value for key, value in given.items() if value and isinstance(value, str | list)}
     if not given:
         return metadata
-    return msgspec.json.encode({**given, **msgspec.json.decode(metadata)}).decode()
+    if metadata[1:].lstrip() == "}" or any(f'"{key}"' in metadata for key in given):
+        return msgspec.json.encode({**given, **msgspec.json.decode(metadata)}).decode()
+    return f"{msgspec.json.encode(given).decode()[:-1]},{metadata[1:]}"
 
 
 def count(value: Any) -> int | None:
@@ -264,6 +273,7 @@ class UsualRow(msgspec.Struct, gc=False):
     usage_details: UsageDetails | None = None
     version: Any = None
     release: Any = None
+    environment: Any = None
     tags: Any = None
     latency: float | None = None
 
@@ -328,7 +338,7 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
         row.level or "DEFAULT",
         row.status_message or None,
         None,
-        marked(metadata, version=row.version, release=row.release, tags=row.tags)
+        marked(metadata, version=row.version, release=row.release, environment=row.environment, tags=row.tags)
         if row.version or row.release or row.tags
         else metadata,
     )

@@ -1,5 +1,5 @@
 """Reader of a Langfuse blob-storage export: `observations_v2/` and `scores/`, or the older `traces/`, `observations/`
-and `scores/`; JSON lines or Parquet. Written from the published field lists.
+and `scores/`; JSON lines, CSV or Parquet. Written from the published field lists.
 
 Owns the export's layout. Refuses to join: of the older layout, user, session and metadata are rows of their own
 (`Attributes`); a call of the newer one that lacks them counts as without consent.
@@ -13,14 +13,15 @@ from collections.abc import Iterator
 import msgspec
 
 from pipeline.traces.rows import Rows, Trace
+from pipeline.traces.sources import csv_rows
 from pipeline.traces.sources.elements import may_be_array
-from pipeline.traces.sources.files import JSON, PARQUET, Files
+from pipeline.traces.sources.files import CSV, JSON, PARQUET, Files, bare_name
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add, usual_call
 from pipeline.traces.sources.lines import LineBatch, blocks
-from pipeline.traces.sources.parquet import records
+from pipeline.traces.sources.parquet import RecordBatch, records
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
-FORMATS = (*JSON, *PARQUET)
+FORMATS = (*JSON, *PARQUET, *CSV)
 KINDS = {"calls": Observation, "scores": ScoreRow, "attributes": TraceRow}
 _observation = msgspec.json.Decoder(Observation)
 
@@ -37,14 +38,17 @@ class LangfuseExport:
             source_parts += self._files.parts("traces", holds="attributes", suffixes=FORMATS) if source_parts else []
         if not source_parts:
             raise ValueError(
-                f"{self.label} has no observations_v2/ (or observations/) with JSON lines or Parquet in it. "
+                f"{self.label} has no observations_v2/ (or observations/) with JSON lines, CSV or Parquet in it. "
                 "Point traces.source.uri to the folder above observations_v2/ of a Langfuse blob-storage export."
             )
         return sorted(source_parts + self._files.parts("scores", holds="scores", suffixes=FORMATS))
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         if part.name.endswith(PARQUET):
-            yield from self._parquet(part, digest)
+            kind = KINDS[part.holds]
+            yield from self._records(part, records(self._files, part, digest, kind.__struct_fields__))
+        elif bare_name(part.name).endswith(CSV):
+            yield from self._records(part, csv_rows.records(self._files.chunks(part, digest)))
         elif part.holds == "calls":
             yield from map(_calls, blocks(self._files.chunks(part, digest), array=may_be_array(part.name)))
         else:
@@ -56,9 +60,9 @@ class LangfuseExport:
                 rows.rejected += block.rejected
                 yield rows
 
-    def _parquet(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
+    def _records(self, part: SourcePart, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
         kind = KINDS[part.holds]
-        for batch in records(self._files, part, digest, kind.__struct_fields__):
+        for batch in batches:
             rows = Rows(rejected=batch.rejected)
             for line, record in batch.records:
                 add(rows, line, lambda record=record: msgspec.convert(record, kind))

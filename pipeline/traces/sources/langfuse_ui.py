@@ -31,6 +31,7 @@ class UiTrace(msgspec.Struct, rename="camel"):
     metadata: Any = None
     version: Any = None
     release: Any = None
+    environment: Any = None
     tags: Any = None
     scores: list[Any] = []
 
@@ -112,6 +113,7 @@ def _observation(value: Any, trace: UiTrace, metadata: dict[str, Any]) -> Observ
             "usage_details": row.get("usageDetails"),
             "version": row.get("version") or trace.version,
             "release": trace.release,
+            "environment": row.get("environment") or trace.environment,
             "tags": trace.tags,
         },
         Observation,

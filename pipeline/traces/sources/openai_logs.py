@@ -27,6 +27,8 @@ TIMES = ("created", "created_at", "timestamp", "time", "start_time")
 IDS = ("id", "request_id", "custom_id")
 STARTS, ENDS = ("start_time", "startTime", "started_at"), ("end_time", "endTime", "completed_at")
 USERS = ("user", "user_id", "safety_identifier")
+MARKS = ("version", "release", "environment", "tags")
+"""What says who answered, where the line is the request itself."""
 SESSIONS = ("session_id", "conversation_id")
 _PLACED = frozenset(
     ("request", "response", "body", "metadata", "messages", "input", "instructions", "choices", "output", "usage")
@@ -159,4 +161,5 @@ def _metadata(row: Json, request: Json, response: Json) -> str:
     """What is said of the call, from the least to the most deliberate place."""
     beside = {} if row is request or row is response else {k: v for k, v in row.items() if k not in _PLACED}
     metadata_objects = [metadata_of(place.get("metadata")) for place in (response, request, row)]
+    beside = beside or {mark: row[mark] for mark in MARKS if row.get(mark)}
     return metadata_text({**beside, **metadata_objects[0], **metadata_objects[1], **metadata_objects[2]})

@@ -18,7 +18,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.langfuse import latency_s, metadata_of, metadata_text, put, seconds
+from pipeline.traces.sources.langfuse import latency_s, marked, metadata_of, metadata_text, put, seconds
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
@@ -60,6 +60,10 @@ class TableRow(msgspec.Struct):
     metadata: Any = None
     user_consent: Any = None
     updated_at: Any = None
+    version: Any = None
+    release: Any = None
+    environment: Any = None
+    tags: Any = None
 
 
 class PostgresTable:
@@ -261,4 +265,5 @@ def _metadata(row: TableRow) -> str:
         fields["user_consent"] = False
     elif row.user_consent is not None:
         fields.setdefault("user_consent", row.user_consent)
-    return metadata_text(fields)
+    marks = {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
+    return marked(metadata_text(fields), **marks)

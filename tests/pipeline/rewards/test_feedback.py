@@ -97,6 +97,20 @@ def test_each_repetition_is_a_retry_of_the_call_before() -> None:
     )
 
 
+def test_feedback_is_about_the_turn_that_it_was_given_on() -> None:
+    turns = [call("a", at=0), call("b", at=10), call("c", UP, at=20), call("d", at=30), call("e", DOWN, at=40)]
+    others = [call("x", at=5, session="s2"), call("y", at=5, user="bob"), call("z", at=5, session=None)]
+    rows = [*turns, *others]
+    assert settled(rows).keys() == {"c", "e"}
+    reached = settled(rows, turns="earlier", size=2)
+    assert {trace: each.value for trace, each in reached.items()} == {
+        **dict.fromkeys("abc", 0.75),
+        **dict.fromkeys("de", 0.25),
+    }
+    capped = settled(rows, turns="earlier", max_per_user=2)
+    assert sum(each.reason == "" for each in capped.values()) == 2, "a turn that is reached counts under the caps"
+
+
 SCORES = st.lists(
     st.tuples(
         st.sampled_from(["thumb", "stars", "retry"]),

@@ -240,7 +240,7 @@ def test_rows_with_calls_are_labelled_like_any_other(export: Path, label: Label)
     offered, _, called, returned = json.loads(result["t1"]["prompt"])
     assert (offered["role"], json.loads(offered["content"])) == ("tools", [tool])
     assert json.loads(called["tool_calls"])[0]["function"] == request["function"], "the call is not an empty turn"
-    assert (returned["role"], returned["tool_call_id"]) == ("tool", "c")
+    assert (returned["role"], returned["tool_call_id"]) == ("tool", "call00000")
     block = '<tool_call>\n{"name": "refund", "arguments": {"order": "A7"}}\n</tool_call>'
     assert [result[f"t{n}"]["completion"] for n in (2, 3)] == [f"#### 30\n{block}", block]
     assert [row.trace_id for row in read_labels(labels.dataset)] == ["t1", "t2", "t3", "t4"]

@@ -40,7 +40,7 @@ def test_near_identical(other: str) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [chat(ASK.replace("14", "15")), chat(ASK, "And 3 days later?"), chat("Ada has 14 apples and sells 16 pears.")],
+    [chat(ASK.replace("14", "15")), chat("And 3 days later?", ASK), chat("Ada has 14 apples and sells 16 pears.")],
     ids=["other numbers", "another turn", "other words"],
 )
 def test_another_question(other: str) -> None:
@@ -76,6 +76,18 @@ VOCABULARY = [
 PROMPTS = st.lists(
     st.lists(st.sampled_from(VOCABULARY), max_size=9).map(lambda said: chat(" ".join(said))), max_size=40
 )
+
+
+def test_the_turns_of_a_conversation_stay_together() -> None:
+    turns = [{"role": "user", "content": ASK}, {"role": "assistant", "content": "30."}]
+    turns += [{"role": "user", "content": "What would 7 pears cost?"}]
+    turns += [{"role": "assistant", "content": "", "tool_calls": "[]"}]
+    turns += [{"role": "tool", "content": "14 euro", "tool_call_id": "call00000"}]
+    prompts = [json.dumps(turns[:end]) for end in (1, 3, 5)]
+    other = json.dumps([{"role": "user", "content": "What would 7 pears cost?"}, *turns[1:3]])
+    found = cluster([*prompts, other])
+    assert len({found[prompt] for prompt in prompts}) == 1 and found[other] != found[prompts[0]]
+    assert cluster(prompts[::2])[prompts[0]] == cluster(prompts[::2])[prompts[2]], "a turn may be missing"
 
 
 @given(PROMPTS, st.floats(0, 1), st.randoms())

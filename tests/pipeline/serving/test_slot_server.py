@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,18 @@ from typing import Any
 import httpx2
 import pytest
 
+from pipeline.conversation import conversation
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.serving.inference import AnswerRequest, Sampling
+from pipeline.recipe.serving import EndpointServing
+from pipeline.serving.chat import ChatClient, ServedModel
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.slots import model_slot
 from pipeline.storage import model_ref
+from tests.pipeline.tool_models import memorise, tool_model
+from tests.pipeline.tool_templates import answer, calls
 
 pytestmark = pytest.mark.slow
 PROMPTS = [p.prompt for p in problems(5, "heldout", 24)]
@@ -99,3 +106,63 @@ def test_slot_ends_with_its_block(tmp_path: Path) -> None:
         assert httpx2.get(endpoint.url.removesuffix("/v1") + "/health").status_code == 200
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"{endpoint.url}/models")
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+QUESTION = {"role": "user", "content": "1+1="}
+CALL = answer("f", {"a": "b"})
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that answers QUESTION with CALL where TOOL is offered, and with 2 once it has the result."""
+    called = {"role": "assistant", "content": "", "tool_calls": calls(("f", {"a": "b"}))}
+    result = {"role": "tool", "content": "2", "tool_call_id": "c0", "name": "f"}
+    offered = json.dumps([TOOL])
+    first, second = (
+        conversation({"messages": messages, "tools": offered}) for messages in ([QUESTION], [QUESTION, called, result])
+    )
+    folder = tool_model(tmp_path_factory.mktemp("caller") / "model")
+    memorise(folder, [{"prompt": first, "completion": CALL}, {"prompt": second, "completion": "2"}])
+    return folder
+
+
+def test_slot_passes_tools_and_calls(caller: Path, tmp_path: Path) -> None:
+    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot", print) as endpoint:
+        body = {"model": "desk", "messages": [QUESTION], "tools": [TOOL], "temperature": 0}
+        (choice,) = posted(endpoint.url, body).json()["choices"]
+        (made,) = choice["message"]["tool_calls"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+        assert made["function"] == {"name": "f", "arguments": '{"a": "b"}'}
+        returned = {"role": "tool", "tool_call_id": made["id"], "content": "2", "name": "f"}
+        asked_again = {**body, "messages": [QUESTION, choice["message"], returned]}
+        (choice,) = posted(endpoint.url, asked_again).json()["choices"]
+        assert (choice["finish_reason"], choice["message"]) == ("stop", {"role": "assistant", "content": "2"})
+        lines = posted(endpoint.url, {**body, "stream": True}).text.split("\n\n")
+        events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        deltas = [each["choices"][0]["delta"] for each in events if each["choices"]]
+        (streamed,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
+        assert streamed == [{**made, "index": 0}]
+    plain = {"model": "arithmetic", "messages": [QUESTION], "tools": [TOOL]}
+    with model_slot("arithmetic", model_ref(MODEL_DIR), 32, tmp_path / "plain", print) as endpoint:
+        refused = posted(endpoint.url, plain)
+    assert refused.status_code == 400 and "leaves out the definitions of tools" in refused.text
+
+
+def test_an_endpoint_is_asked_with_tools_and_answers_with_calls(caller: Path, tmp_path: Path) -> None:
+    """The whole way of an evaluation: what the engine sends is what the template renders."""
+    prompt = conversation({"messages": [QUESTION], "tools": json.dumps([TOOL])})
+    request = AnswerRequest(key="a", messages=prompt, seed=1)
+    sampling = Sampling(max_completion_tokens=64, temperature=0)
+    (own,) = LoadedModel(str(caller), 1).answers([request], sampling)
+    assert own.text == CALL
+    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot", print) as endpoint:
+        served = ServedModel(Endpoint(endpoint.url), f"desk@{model_ref(caller).digest[:12]}", "the test")
+        settings = EndpointServing(champion="desk", candidate="desk")
+
+        async def asked() -> Answer:
+            async with ChatClient(served, settings) as client:
+                return (await client.draw(request, sampling)).answer
+
+        drawn = asyncio.run(asked())
+    assert (drawn.text, drawn.stop) == (CALL, "stop")

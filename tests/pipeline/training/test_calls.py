@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import json
 import random
-import string
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.chat_template import rendered, rendered_answer
-from pipeline.demo import MODEL_DIR
 from pipeline.methods import METHODS
 from pipeline.methods.answers import tokenised
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.training.result import NEVER_RETRY
 from pipeline.training.setup import load_tokenizer
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
-from tests.pipeline.tool_templates import TOOL_TEMPLATE
+from tests.pipeline.tool_models import tool_model
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, KTO_SETTINGS, SFT_SETTINGS, folder, make_plan
 
 pytestmark = pytest.mark.slow
 ASKED = Validation(every_steps=2, prompts=4, samples=1, max_completion_tokens=32)
-SETTINGS = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": SFT_SETTINGS}
+CALM = SFT_SETTINGS.model_copy(update={"learning_rate": 1e-4})
+SETTINGS = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": CALM}
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model with letters among its tokens and a chat template that has tools."""
-    target = tmp_path_factory.mktemp("base") / "model"
-    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
-    tokenizer.add_tokens(["<tool_call>", "</tool_call>", *string.ascii_letters, *'{}":,_<>/. ', "\n"])
-    tokenizer.chat_template = TOOL_TEMPLATE
-    model: Any = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
-    return target
+    return tool_model(tmp_path_factory.mktemp("base") / "model")
 
 
 def plan_of(root: Path, base: Path, method: str, **changes: Any) -> Path:
@@ -57,7 +46,7 @@ def plan_of(root: Path, base: Path, method: str, **changes: Any) -> Path:
     return folder(store, made) / "plan.json"
 
 
-@pytest.mark.parametrize("method", ["grpo", "dpo"])
+@pytest.mark.parametrize("method", METHODS)
 def test_calls_are_trained_and_resumed_to_the_bit(
     method: str, base: Path, tmp_path: Path, fork_server: ForkServer
 ) -> None:

@@ -73,12 +73,12 @@ def test_the_response_decides_between_several_output_messages(tmp_path: Path) ->
 def test_a_refusal_is_taken_from_the_response(tmp_path: Path, where: str) -> None:
     refusal: dict[str, Any] = {"refusal": "I can't."}
     message = {"role": "assistant", "content": None, **(refusal if where == "message" else {where: refusal})}
-    said = {
+    fields = {
         "input.value": "Where is K92?",
         "llm.output_messages.0.message.role": "assistant",
         "output.value": json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}),
     }
-    assert one(tmp_path, request(span(said))).completion == "I can't."
+    assert one(tmp_path, request(span(fields))).completion == "I can't."
 
 
 def test_a_prompt_with_a_message_left_out_is_unreadable(tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_a_prompt_with_a_message_left_out_is_unreadable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last", [{"role": "tool"}, {"role": "tool", "content": "shipped"}])
 def test_a_result_without_its_call_is_unreadable(tmp_path: Path, last: dict[str, str]) -> None:
     lost = [("user", "Where is K92?"), ("assistant", None)]
-    said = {f"llm.input_messages.{n}.message.role": role for n, (role, _) in enumerate(lost)}
-    said |= {"llm.input_messages.0.message.content": "Where is K92?"}
-    said |= {f"llm.input_messages.2.message.{key}": value for key, value in last.items()}
-    assert one(tmp_path, request(span({**said, "output.value": "Soon."}))).unreadable
+    fields = {f"llm.input_messages.{n}.message.role": role for n, (role, _) in enumerate(lost)}
+    fields |= {"llm.input_messages.0.message.content": "Where is K92?"}
+    fields |= {f"llm.input_messages.2.message.{key}": value for key, value in last.items()}
+    assert one(tmp_path, request(span({**fields, "output.value": "Soon."}))).unreadable
     events = [{"event.name": "gen_ai.user.message", "content": "Hi"}, {"event.name": "gen_ai.tool.message", **last}]
     events.append({"event.name": "gen_ai.choice", "message": {"role": "assistant", "content": "Soon."}})
     assert one(tmp_path, request(span({"events": events}))).unreadable
@@ -105,7 +105,7 @@ def test_a_result_without_its_call_is_unreadable(tmp_path: Path, last: dict[str,
 
 def test_results_of_several_calls_may_be_fields_of_one_message(tmp_path: Path) -> None:
     calls = "llm.input_messages.1.message.tool_calls"
-    said = {
+    fields = {
         "llm.input_messages.0.message.role": "user",
         "llm.input_messages.0.message.content": "Where is K92?",
         "llm.input_messages.1.message.role": "assistant",
@@ -118,7 +118,7 @@ def test_results_of_several_calls_may_be_fields_of_one_message(tmp_path: Path) -
         **{f"llm.input_messages.2.function.{n}": json.dumps({"content": "r", "call_id": f"{n}"}) for n in (0, 1)},
         "output.value": "Soon.",
     }
-    trace = one(tmp_path, request(span(said)))
+    trace = one(tmp_path, request(span(fields)))
     assert trace.messages[2:] == [{"role": "tool", "content": "r", "tool_call_id": f"{n}"} for n in (0, 1)]
 
 
@@ -127,13 +127,13 @@ def test_results_of_several_calls_may_be_fields_of_one_message(tmp_path: Path) -
     ['{"replies": ["ChatMessage(_role=\'assistant\')"]}', "assistant: None", "[null]"],
 )
 def test_what_an_object_prints_is_no_answer(tmp_path: Path, value: str) -> None:
-    said = {
+    fields = {
         "input.value": "Where is K92?",
         "llm.output_messages.0.message.role": "assistant",
         "output.value": value,
         "output.mime_type": "application/json",
     }
-    assert one(tmp_path, request(span(said))).completion == ""
+    assert one(tmp_path, request(span(fields))).completion == ""
 
 
 def test_reasoning_in_parts_of_text_is_left_out(tmp_path: Path) -> None:
@@ -144,14 +144,14 @@ def test_reasoning_in_parts_of_text_is_left_out(tmp_path: Path) -> None:
         for key, value in (("type", "text"), ("text", t))
     }
     response = {"role": "assistant", "content": "Soon.", "tool_calls": None, "raw": "ChatCompletion(id='c')"}
-    said = {"input.value": "Hi", "llm.output_messages.0.message.role": "assistant", **parts}
-    trace = one(tmp_path, request(span({**said, "output.value": json.dumps(response)})))
+    fields = {"input.value": "Hi", "llm.output_messages.0.message.role": "assistant", **parts}
+    trace = one(tmp_path, request(span({**fields, "output.value": json.dumps(response)})))
     assert (trace.completion, trace.unreadable) == ("Soon.", None)
 
 
 def test_a_call_that_langfuse_wrote_is_read(tmp_path: Path) -> None:
     definition = {"type": "function", "function": {"name": "get_order", "parameters": {"type": "object"}}}
-    said = {
+    fields = {
         "langfuse.observation.type": "generation",
         "langfuse.observation.model.name": "m",
         "langfuse.observation.input": json.dumps({"messages": [USER], "tools": [definition]}),
@@ -163,18 +163,18 @@ def test_a_call_that_langfuse_wrote_is_read(tmp_path: Path) -> None:
         "langfuse.trace.tags": ["desk"],
         "user.id": "u",
     }
-    trace = one(tmp_path, request(span(said, attributes=pairs(said)), **{"service.version": "1.4"}))
+    trace = one(tmp_path, request(span(fields, attributes=pairs(fields)), **{"service.version": "1.4"}))
     assert (trace.messages, trace.completion, trace.model, trace.user_id) == ([USER], "Soon.", "m", "u")
     assert (trace.input_tokens, trace.output_tokens, json.loads(trace.tools or "")) == (7, 2, [definition])
     marks = {"release": "v7", "environment": "production", "tags": ["desk"], "user_consent": "true"}
     assert marks.items() <= json.loads(trace.metadata).items()
-    chain = {**said, "langfuse.observation.type": "chain"}
+    chain = {**fields, "langfuse.observation.type": "chain"}
     rows = rows_of(tmp_path / "chain", request(span(chain, attributes=pairs(chain))))
     assert reasons(rows) == ["not_generation:1:2026-01-05"]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"ai.telemetry.metadata.user_consent": "true", "ai.telemetry.metadata.userId": "u"},
         {
@@ -184,17 +184,17 @@ def test_a_call_that_langfuse_wrote_is_read(tmp_path: Path) -> None:
         {"metadata": '{"user_consent": "true"}', "user.id": "u"},
     ],
 )
-def test_what_an_application_said_is_metadata(tmp_path: Path, said: dict[str, Any]) -> None:
+def test_what_an_application_said_is_metadata(tmp_path: Path, fields: dict[str, Any]) -> None:
     resource = {"service.version": "1.4", "deployment.environment.name": "production"}
-    trace = one(tmp_path, request(span({"input.value": "Hi", "output.value": "Soon.", **said}), **resource))
+    trace = one(tmp_path, request(span({"input.value": "Hi", "output.value": "Soon.", **fields}), **resource))
     metadata = json.loads(trace.metadata)
     assert (metadata["user_consent"], trace.user_id) == ("true", "u")
     assert (metadata["release"], metadata["environment"]) == ("1.4", "production")
 
 
 def test_a_prompt_may_begin_after_absent_instructions(tmp_path: Path) -> None:
-    said = {"llm.input_messages.1.message.role": "user", "llm.input_messages.1.message.content": "Where is K92?"}
-    assert one(tmp_path, request(span({**said, "output.value": "Soon."}))).messages == [USER]
+    fields = {"llm.input_messages.1.message.role": "user", "llm.input_messages.1.message.content": "Where is K92?"}
+    assert one(tmp_path, request(span({**fields, "output.value": "Soon."}))).messages == [USER]
 
 
 def test_without_a_choice_the_last_assistant_event_answers(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_words_after_json_are_a_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"gen_ai.tool.definitions": '[{"type": "function", "name": "f", "parameters": {"type": "object"}}]'},
         {"llm.tools.0.tool.json_schema": '{"name": "f", "input_schema": {"type": "object"}}'},
@@ -257,7 +257,18 @@ def test_words_after_json_are_a_text() -> None:
         {"ai.prompt.tools": ['{"type": "function", "name": "f", "inputSchema": {"type": "object"}}']},
     ],
 )
-def test_the_offered_tools_are_read(tmp_path: Path, said: dict[str, Any]) -> None:
-    trace = one(tmp_path, request(span({"input.value": "Where is K92?", "output.value": "Soon.", **said})))
+def test_the_offered_tools_are_read(tmp_path: Path, fields: dict[str, Any]) -> None:
+    trace = one(tmp_path, request(span({"input.value": "Where is K92?", "output.value": "Soon.", **fields})))
     function = {"name": "f", "parameters": {"type": "object"}}
     assert json.loads(trace.tools or "[]") == [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize("reasons", [["tool_calls"], '["tool_calls"]'])
+def test_a_text_whose_call_was_lost_is_unreadable(tmp_path: Path, reasons: Any) -> None:
+    output = [answer(text("Let me look."), finish_reason="tool_calls")]
+    fields = {"gen_ai.input.messages": ASKED, "gen_ai.response.finish_reasons": reasons}
+    for completion_fields in ({"gen_ai.output.messages": output}, {"gen_ai.completion": "Let me look."}):
+        trace = one(tmp_path, request(span({**fields, **completion_fields})))
+        assert trace.unreadable == "output: a text that ended in a call, which is not there"
+    kept = [answer(text("Let me look."), CALL_PART, finish_reason="tool_calls")]
+    assert one(tmp_path, request(span({**fields, "gen_ai.output.messages": kept}))).unreadable is None

@@ -172,8 +172,8 @@ def test_a_missing_source_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_format_that_is_not_read_is_named(export: Path) -> None:
     write(export, DAY, [observation(1)])
-    write(export, "observations_v2/2026-01-06.csv", ["id"])
-    with pytest.raises(ValueError, match=r"2026-01-06\.csv.*Export as JSONL or Parquet"):
+    write(export, "observations_v2/2026-01-06.tsv", ["id"])
+    with pytest.raises(ValueError, match=r"2026-01-06\.tsv.*Export as JSONL or Parquet or CSV"):
         source(export).parts()
 
 

@@ -35,13 +35,13 @@ def logs(*records: Any, **resource: Any) -> dict[str, Any]:
 
 
 def details(**fields: Any) -> dict[str, Any]:
-    said = {
+    attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
         "gen_ai.input.messages": ASKED,
         "gen_ai.output.messages": ANSWERED,
     }
-    return {**record("gen_ai.client.inference.operation.details", **said), **fields}
+    return {**record("gen_ai.client.inference.operation.details", **attributes), **fields}
 
 
 def messages() -> list[dict[str, Any]]:

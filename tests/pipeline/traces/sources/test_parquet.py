@@ -79,3 +79,21 @@ def test_parquet_text_that_is_no_text_is_one_counted_row(export: Path) -> None:
     pq.write_table(table, export / "observations_v2/a.parquet")
     result = read(source(export))
     assert ([t.line for t in result.traces], reasons(result)) == ([1, 3], ["malformed:2:None"])
+
+
+def test_strings_may_be_binary(export: Path, tmp_path: Path) -> None:
+    texts = {"id": "o", "trace_id": "t", "type": "GENERATION", "start_time": "2026-01-05 10:00:00", "input": "\u00e9"}
+    rows = [{**texts, "output": "Yes"}, {**texts, "id": "p", "output": None}]
+    write(export, "observations_v2/a.jsonl", rows)
+    binary = [{k: v.encode() if v else None for k, v in row.items()} for row in rows]
+    parquet(tmp_path / "p/observations_v2/a.parquet", binary, id=pa.large_binary(), output=pa.binary())
+    assert read(source(tmp_path / "p")) == read(source(export))
+
+
+def test_binary_that_is_no_text_is_counted(export: Path) -> None:
+    rows = [
+        {"id": b"o", "trace_id": value, "type": b"EVENT", "start_time": b"2026-01-05 10:00:00"}
+        for value in (b"\xff", b"t")
+    ]
+    parquet(export / "observations_v2/a.parquet", rows)
+    assert reasons(read(source(export))) == ["malformed:1:None", "not_generation:2:2026-01-05"]
