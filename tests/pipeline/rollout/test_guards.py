@@ -6,7 +6,7 @@ from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import resume
 from pipeline.rollout.fold import adds_s, watched_from
 from pipeline.rollout.ports import RolloutPorts
-from pipeline.rollout.reconcile import lowered_by_hand, slot_of, wanted_split
+from pipeline.rollout.reconcile import lowered_by_hand, reconcile, slot_of, wanted_split
 from pipeline.rollout.record import (
     ApprovalRecord,
     Fingerprints,
@@ -238,6 +238,32 @@ def test_no_weight_rises_onto_a_slot_that_went_since(world, slot, stage):
     assert any("The weight stays at" in error for error in done.errors) or world.state.phase is not Phase.SHIFTING
     world.tick_until("held", "rolling_back", every_s=1.0)
     assert world.weight() == before or world.state.phase is Phase.ROLLING_BACK
+
+
+@pytest.mark.parametrize(
+    ("phase", "fields", "asked"),
+    [
+        (Phase.SHIFTING, {"stage": 0, "settled": -1}, []),
+        (Phase.SHIFTING, {"stage": 1, "settled": 0}, []),
+        (Phase.OBSERVING, {"stage": 1, "settled": 1}, []),
+        (Phase.HELD, {"stage": 1, "settled": 1, "held_weight": 25}, []),
+        (Phase.HELD, {"stage": 1, "settled": 0, "held_weight": 5}, [5]),
+        (Phase.ROLLING_BACK, {"stage": 1, "settled": 1}, [0]),
+    ],
+)
+def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fields, asked):
+    applied = []
+    world.router.apply = lambda split: applied.append(split.canary_weight)
+
+    def away():
+        raise OSError("no route to host")
+
+    world.router.read = away
+    monkeypatch.setattr("pipeline.rollout.reconcile.read_events", lambda *_: [])
+    monkeypatch.setattr("pipeline.rollout.reconcile.fold", lambda _: state(phase, offered=True, **fields))
+    done = reconcile(world.ports(), 1.0)
+    assert applied == asked
+    assert any("no route to host" in error for error in done.errors)
 
 
 @pytest.mark.parametrize(
