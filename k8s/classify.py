@@ -58,7 +58,7 @@ def classify(observed: Observed) -> Classification:
     if observed.state == "failed":
         return _failure(observed)
     if observed.state == "suspended":
-        return Classification("queued", observed.detail or "it waits for quota")
+        return _queued(observed)
     refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
     if refused is not None:
         return Classification("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
@@ -73,6 +73,17 @@ def classify(observed: Observed) -> Classification:
     if observed.state == "running":
         return Classification("running", f"{_pods(sum(pod.phase == 'Running' for pod in observed.pods))} running")
     return Classification("starting", _starting(observed))
+
+
+def _queued(observed: Observed) -> Classification:
+    """Quota that never came is one thing; quota that came and was taken back, for want of nodes or for another gang, is
+    waiting for what may come."""
+    words = observed.detail or "it waits for quota"
+    if observed.evicted == "PodsReadyTimeout":
+        return Classification("no_capacity", f"it had quota, and its nodes did not come in time: {words}")
+    if observed.evicted == "Preempted":
+        return Classification("restarting", f"Kueue pre-empted it, and it waits for quota again: {words}")
+    return Classification("queued", words)
 
 
 def _failure(observed: Observed) -> Classification:

@@ -50,6 +50,8 @@ class Observed(NamedTuple):
     detail: str = ""
     """By the controllers, of why it is in this state."""
     pods: tuple[PodSeen, ...] = ()
+    evicted: str = ""
+    """Of a gang that is queued: why Kueue took back the quota that it had, PodsReadyTimeout or Preempted."""
 
 
 def resource(gang: Gang) -> ApiResource:
@@ -69,7 +71,8 @@ def observe(client: KubernetesClient, gang: Gang) -> Observed:
         state = "leaving"
     uid = obj["metadata"]["uid"]
     if state == "suspended":
-        return Observed(state, uid, plan, restarts, _queued(client, namespace, uid) or detail)
+        words, evicted = _queued(client, namespace, uid)
+        return Observed(state, uid, plan, restarts, words or detail, evicted=evicted)
     pods = pods_of(client, gang)
     if state == "failed":
         detail = "; ".join(filter(None, (detail, _child_jobs(client, gang))))
@@ -183,19 +186,23 @@ def _rayjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
 READERS = {"jobset": _jobset, "indexed_job": _job, "volcano": _vcjob, "rayjob": _rayjob}
 
 
-def _queued(client: KubernetesClient, namespace: str, uid: str) -> str:
-    """Kueue's own words on why the gang is not admitted; nothing where it has none."""
+def _queued(client: KubernetesClient, namespace: str, uid: str) -> tuple[str, str]:
+    """Kueue's own words on why the gang is not admitted, and the reason of its last eviction; nothing where it has
+    none."""
     words: list[str] = []
+    evicted = ""
     try:
         workloads = client.list(RESOURCES["Workload"], namespace, f"kueue.x-k8s.io/job-uid={uid}")
     except Refused:  # words are a kindness: no Kueue here, or no right to look
-        return ""
+        return "", ""
     for workload in workloads:
         for condition in workload.get("status", {}).get("conditions", []):
             waits = condition["type"] == "QuotaReserved" and condition.get("status") == "False"
             if waits or (condition["type"] == "Evicted" and condition.get("status") == "True"):
                 words.append(_condition_text(condition))
-    return "; ".join(words)
+            if not waits and condition["type"] == "Evicted" and condition.get("status") == "True":
+                evicted = condition.get("reason", "")
+    return "; ".join(words), evicted
 
 
 def _child_jobs(client: KubernetesClient, gang: Gang) -> str:

@@ -30,6 +30,7 @@ FOR_PEOPLE = {
     "volume": "Create it: k8s/manifests/bases/storage; or correct compute.kubernetes.claim.",
     "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.nodes).",
     "no_capacity": "Run it again later, or set compute.kubernetes.capacity to spot_first.",
+    "restarting": "Run it again later: it goes on from its last checkpoint.",
     "starting": "Look at kubectl get events: why no pod is made, or none starts; k8s/README.md says what to look for.",
     "deleted": "Somebody deleted it. Run it again to go on from the last checkpoint.",
     "timed_out": "Raise training.timeout_s and run it again: it resumes.",
@@ -96,6 +97,7 @@ def delete(task: Task[R], client: KubernetesClient, hooks: Hooks, why: str) -> L
 def _give_up(task: Task[R], gang: Gang, verdict: Classification) -> NoReturn:
     advice = {**FOR_PEOPLE, **task.advice}.get(verdict.cause, "")
     message = f"{gang.name}: {verdict.cause.replace('_', ' ')}: {verdict.why}. {advice}"
-    if verdict.cause in NO_RETRY:
+    begun = verdict.cause == "queued" and bool(task.left())  # quota that came once may come again, and nothing is lost
+    if verdict.cause in NO_RETRY and not begun:
         raise task.refusal(message)
     raise RuntimeError(message)

@@ -1,24 +1,26 @@
 """The search for what is left of a user: every file under the data root, decoded, for the ids that rows had.
 
-Owns how a file is read: Parquet by column, gzip unpacked, anything else as bytes. Refuses weights: in them nobody can
-look for a person, so models are blocked and not searched.
+Owns how a file is read: Parquet by column, CSV and OTLP's protobuf by the sources' own decoders as well, anything else
+as bytes, unpacked. Refuses weights: in them nobody can look for a person, so models are blocked and not searched.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.storage import Store
 from pipeline.traces.arrow import pc
+from pipeline.traces.sources import csv_rows, otlp_binary
+from pipeline.traces.sources.compression import Broken, decompressed
+from pipeline.traces.sources.files import CSV, bare_name
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 BLOCK = 1 << 22
@@ -66,19 +68,44 @@ def _holds(path: Path, ids: Collection[str], pattern: re.Pattern[bytes]) -> bool
 
 
 def _in_columns(path: Path, ids: Collection[str]) -> bool:
-    wanted = pa.array(sorted(ids))
+    wanted = pa.array([id.encode() for id in sorted(ids)], pa.binary())
     with pq.ParquetFile(path) as file:
-        texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+        texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
         for batch in file.iter_batches(columns=texts):
-            if any(pc.any(pc.is_in(batch[name], wanted)).as_py() for name in texts):
+            # Strings may be stored as binary; compared so, one that is no UTF-8 does no harm.
+            if any(pc.any(pc.is_in(batch[name].cast(pa.binary()), wanted)).as_py() for name in texts):
                 return True
     return False
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(check(kind) for check in checks)
+
+
 def _blocks(path: Path) -> Iterator[bytes]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+    """The content, and what its own decoder makes of it: there a value stands in quotes, whatever stood around it."""
+    name = bare_name(path.name)
+    try:
+        yield from _content(path)
+        if name.endswith(CSV):
+            for batch in csv_rows.records(_content(path)):
+                yield msgspec.json.encode([row for _, row in batch.records])
+        elif otlp_binary.is_binary(name, _content(path))[0]:
+            for batch in otlp_binary.requests(_content(path)):
+                yield from _requests(batch.texts)
+    except Broken:  # a file that breaks off was searched to its end
+        return
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        yield from decompressed(iter(lambda: stream.read(BLOCK), b""), path.name)
+
+
+def _requests(texts: Collection[bytes]) -> Iterator[bytes]:
+    for text in texts:
         try:
-            while block := stream.read(BLOCK):
-                yield block
-        except (EOFError, zlib.error, gzip.BadGzipFile):  # a file that breaks off was searched to its end
-            return
+            yield msgspec.json.encode(otlp_binary.decode(text))
+        except ValueError:  # no request of OTLP: its bytes were searched
+            continue

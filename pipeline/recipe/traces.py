@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from pipeline.recipe.plugin import PluginSource
-from pipeline.section import Operational, Section, Share
+from pipeline.section import Added, Operational, Section, Share
 from pipeline.storage import digest_json
 
 
@@ -223,6 +223,10 @@ class Traces(Section):
     """The boundary that this deployment runs in; empty: outside every regulated region."""
     confidential_key: str = "confidential"
     """Metadata key that keeps a trace out of every training set when it is true."""
+    recognisers: Annotated[tuple[str, ...], Added] = ()
+    """What else looks for personal data in admitted rows, and counts it in the column `recognised`: `presidio` (names
+    and places, by a model of spaCy's), `presidio_patterns`, or a class of your own with Presidio's interface, as
+    `package.module:Class`. It rejects and masks nothing. Empty: nothing does, which costs nothing."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
     near_duplicates: Literal["off", "report", "drop"] = "report"

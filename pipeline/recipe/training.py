@@ -88,6 +88,8 @@ class TrainingSettings(Section):
 
     engine: Literal["trl", "nemo_rl"] = "trl"
     """What trains: TRL in processes of this project, or NeMo RL from its own checkout."""
+    nemo_rl_release: Annotated[Literal["0.6.0", "0.7.0"], Added] = "0.7.0"
+    """Of NeMo RL: a checkout of another release is refused. What is rendered are keys that both have."""
     lora: Lora | None = Lora()
     """An adapter; null trains every weight."""
     distribution: Distribution = Distribution()

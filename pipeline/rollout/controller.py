@@ -2,8 +2,9 @@
 
 The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
 rolled back or is blocked (blocks.py); a block that comes later aborts the rollout. Its files and the champion's are
-hashed (GATED), a person approves it where the policy asks for that (APPROVED), and its slot has to serve it. Then it
-may answer copies (SHADOWING), and gets each weight in turn: SHIFTING until the router reads it back, then OBSERVING.
+hashed (GATED), a person approves it where the policy asks for that (APPROVED; they are hashed again before its first
+weight), and its slot has to serve it. Then it may answer copies (SHADOWING), and gets each weight in turn: SHIFTING
+until the router reads it back, then OBSERVING.
 
 In a tick metrics and harm come first, then the slot, then the router. Proven harm takes the canary to 0 at once and is
 final. What cannot be seen, of metrics or router, is a miss; three in a row hold the rollout. A weight that a person
@@ -78,9 +79,8 @@ def _step(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         return RolloutStep(Phase.ROLLING_BACK, reason)
     match state.phase:
         case Phase.PROPOSED:
-            lost = [m.uri for m in (proposal.champion, proposal.version.model) if not ports.intact(m)]
-            if lost:
-                return RolloutStep(Phase.ROLLING_BACK, f"files are gone or changed: {', '.join(lost)}")
+            if lost := _lost(proposal, ports):
+                return RolloutStep(Phase.ROLLING_BACK, lost)
             return RolloutStep(Phase.GATED, f"bundle {proposal.bundle_digest[:12]} passes")
         case Phase.GATED if proposal.policy.needs_approval:
             return None
@@ -115,9 +115,17 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     first = proposal.policy.shadow_share * 100 or proposal.policy.weight_at(0)
     if reason := too_few_servers(ports.split, proposal, math.ceil(first), state.evidence.busiest_per_s):
         return _missed(state, reason, most=MAX_LOADING)
+    if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
+        return RolloutStep(Phase.ROLLING_BACK, lost)
     if proposal.policy.shadow_share:
         return RolloutStep(Phase.SHADOWING, f"{proposal.policy.shadow_share:.0%} of first turns are copied")
     return RolloutStep(Phase.SHIFTING, f"to {proposal.policy.weight_at(0)}%", stage=0)
+
+
+def _lost(proposal: Proposal, ports: RolloutPorts) -> str:
+    """Which models are not what their digests say any more, or ""."""
+    lost = [model.uri for model in (proposal.champion, proposal.version.model) if not ports.intact(model)]
+    return f"files are gone or changed: {', '.join(lost)}" if lost else ""
 
 
 def _rolled_back(state: RolloutState, ports: RolloutPorts, now: float) -> RolloutStep | None:

@@ -89,6 +89,7 @@ class BatchBuilder:
             "feedback_mean": pa.array([mean for mean, _ in said_mean], pa.float64()),
             "feedback_count": pa.array([count for _, count in said_mean], pa.int64()),
             "reference": _text(list(map(self._pick["reference"], decoded_metadata))),
+            "recognised": pa.nulls(len(traces), pa.string()),
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(traces), pa.binary(16)),
             "finish_reason": pc.coalesce(_text(finish), pa.array([t.finish_reason for t in traces], pa.string())),

@@ -23,6 +23,7 @@ from pipeline.traces.days import DayWriter, kept_from, rules_digest
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
+from pipeline.traces.pii.recognisers import check_recognisers
 from pipeline.traces.reading import Reading, Session
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Window, total
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
@@ -44,9 +45,10 @@ def materialize(
     Days that did not change are not written again. Only days that the source lists now, or listed until the retention
     of its raw data was over, belong to the dataset. Raises ValueError when the source is missing or unreadable, when so
     little of it would be admitted that it must be a wrong one (`floor`; nothing is published then), or when another run
-    replaced a day meanwhile; OSError when the table cannot be written.
+    replaced a day meanwhile, or a recogniser cannot be loaded; OSError when the table cannot be written.
     """
     store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
+    check_recognisers(settings.recognisers)
     source = open_source(address)
     parts = source.parts()
     watermark = (store.read(layout.WATERMARK, Watermark) or Watermark()).read_by(settings.reader)

@@ -123,12 +123,14 @@ SCHEMA = pa.schema(
         pa.field("metadata", pa.string(), nullable=False),
         pa.field("source_file", pa.string(), nullable=False),
         pa.field("tools", pa.string()),
+        pa.field("recognised", pa.string()),
     ]
 )
 """The governed table. `metadata` is JSON; `reference` the expected answer; `feedback_mean` is in [0, 1] or null;
-`tool_calls` as in `Message`; `tools` the JSON text of the definitions that the request offered."""
+`tool_calls` as in `Message`; `tools` the JSON text of the definitions that the request offered; `recognised` the kinds
+and counts that recognisers of personal data give, as JSON, null where none looked."""
 
-LATER = (("messages", "tool_call_id"), ("messages", "name"), ("tools",))
+LATER = (("messages", "tool_call_id"), ("messages", "name"), ("tools",), ("recognised",))
 """Columns and fields that a table of an earlier version lacks, in the order in which they came: null in its rows."""
 
 SEEN = pa.schema(

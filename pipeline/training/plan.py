@@ -127,7 +127,7 @@ def plan_training(
             if held_out is None or checkable(held_out):
                 scorers = _unwatched(scorers)
             _refuse_unwatched(method, training, held_out, on_scores)
-        return TrainingPlan(
+        made = TrainingPlan(
             iteration=iteration.id,
             decision=decision,
             base=iteration.champion,
@@ -142,6 +142,8 @@ def plan_training(
             peak_tflops=compute.accelerator.peak_tflops,
             scorers=scorers,
         )
+        _refuse_unrendered(made)
+        return made
 
     with shared_lock(store):
         plan = store.once(iteration.path(layout.PLAN), TrainingPlan, make)
@@ -149,6 +151,16 @@ def plan_training(
         if placed != plan:
             store.write(iteration.path(layout.PLAN), placed)
         return placed
+
+
+def _refuse_unrendered(plan: TrainingPlan) -> None:
+    """Raises ValueError for what the plan's engine cannot express or carry: before nodes are asked for it."""
+    if plan.training.engine != "nemo_rl" or plan.data is None:
+        return
+    from pipeline.training.nemo import data, limits  # which know the plan
+
+    limits.refuse(plan)
+    data.refuse(plan)
 
 
 def _answer_kl_stop(method: AnyMethod, on_scores: bool) -> float | None:

@@ -22,6 +22,12 @@ SUBMITTER = pod(code=1, phase=RAN)._replace(container="submitter")
 CASES = {
     "all done": (Observed("succeeded"), "succeeded"),
     "no quota": (Observed("suspended", detail="couldn't assign flavors"), "queued"),
+    "quota that came without nodes": (
+        Observed("suspended", detail="Exceeded the PodsReady timeout", evicted="PodsReadyTimeout"),
+        "no_capacity",
+    ),
+    "quota that another gang took": (Observed("suspended", detail="Preempted", evicted="Preempted"), "restarting"),
+    "quota of a queue on hold": (Observed("suspended", evicted="ClusterQueueStopped"), "queued"),
     "no pod yet": (Observed("pending"), "starting"),
     "creating": (Observed("pending", pods=(pod(phase="Pending", waiting="ContainerCreating"),)), "starting"),
     "no node": (Observed("pending", pods=(pod(phase="Pending", waiting="Unschedulable"),)), "no_capacity"),

@@ -20,6 +20,7 @@ from .conftest import ROOM, Cluster, Launch, Robot, ender, once_told, queue
 POD = PodSeen("pod-0", 0, "Running", None, "", "", "", "")
 
 
+STAMP = "2026-01-05T10:00:00Z"
 RUNNING = Observed("running", pods=(POD,))
 
 
@@ -171,6 +172,48 @@ def test_quota_that_never_comes_is_told_in_the_queues_words(cluster: Cluster, pl
     assert isinstance(error, TrainingRefused)
     assert "couldn't assign flavors" in str(error)
     assert cluster.driver.pods(cluster.namespace) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("PodsReadyTimeout", "no capacity: it had quota"), ("Preempted", "restarting: Kueue pre-empted it")],
+)
+def test_quota_that_was_taken_back_is_no_refusal(
+    cluster: Cluster, planned: Planned, tmp_path: Path, reason: str, words: str
+) -> None:
+    """Whatever the moment at which `start_timeout_s` runs out, in the queue's back-off too."""
+    queue(cluster, {"cpu": "1", "memory": "1Gi"})
+    lines: list[Launch] = []
+    lines.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(lines, words)))
+    (workload,) = cluster.driver.wait_until(lambda: cluster.api.list("Workload", cluster.namespace)[0], "its Workload")
+    evicted = {"type": "Evicted", "status": "True", "reason": reason, "message": "gone", "lastTransitionTime": STAMP}
+    name = workload["metadata"]["name"]
+
+    def evict() -> bool:
+        (now,) = cluster.api.list("Workload", cluster.namespace)[0]
+        conditions = (now.get("status") or {}).get("conditions", [])
+        if not conditions:
+            return False
+        status = {"status": {"conditions": [*conditions, evicted]}}
+        cluster.api.patch("Workload", cluster.namespace, name, status, "status")
+        return True
+
+    cluster.driver.wait_until(evict, "its eviction")
+    error = lines[0].ended()
+    assert type(error) is RuntimeError
+    assert words in str(error)
+    assert "un it again later" in str(error)
+
+
+def test_gang_with_checkpoints_is_not_refused_for_waiting(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    store, plan = planned
+    (store.path(f"iterations/{plan.iteration}/training") / "checkpoints" / "step-2").mkdir(parents=True)
+    queue(cluster, {"cpu": "1", "memory": "1Gi"})
+    lines: list[Launch] = []
+    lines.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(lines, "couldn't assign flavors")))
+    error = lines[0].ended()
+    assert type(error) is RuntimeError
+    assert "queued: " in str(error)
 
 
 @pytest.fixture

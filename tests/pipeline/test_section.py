@@ -70,7 +70,10 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     )
     assert fields(Recipe, Operational) == {
         **dict.fromkeys(whole, True),
-        "traces": dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
+        "traces": {
+            **dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
+            "source": {"settled_after_days": True},  # when a day is read for the last time; its content decides
+        },
         "rewards": {
             "verifier": {"workers": True},
             "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),

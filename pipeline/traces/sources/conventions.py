@@ -80,6 +80,14 @@ def text_of(places: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
     return next((str(places[key]) for key in keys if places.get(key) not in (None, "")), None)
 
 
+def finish_reason(span_attributes: Mapping[str, Any]) -> str | None:
+    """Why the first choice ended."""
+    value = span_attributes.get("gen_ai.response.finish_reasons", span_attributes.get("ai.response.finishReason"))
+    value = decoded(value) if isinstance(value, str) else value
+    reasons = cast(list[Any], value) if isinstance(value, list) else [value]
+    return reasons[0] if reasons and isinstance(reasons[0], str) else None
+
+
 def tokens(span_attributes: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Tokens of input and output, as they are written."""
     usage = _object(span_attributes.get("langfuse.observation.usage_details"))

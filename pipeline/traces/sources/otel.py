@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -24,6 +24,10 @@ from pipeline.traces.sources.lines import LineBatch, blocks, refusal
 from pipeline.traces.sources.moments import EPOCH
 from pipeline.traces.sources.otel_calls import DETAILS, CallJoiner, CallRecord
 from pipeline.traces.sources.protocol import Digest, SourcePart
+
+ENDED_IN_CALL = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
+"""Why an answer ended that holds a call: without one, an instrumentation has lost it."""
+LOST_CALL = "output: a text that ended in a call, which is not there"
 
 
 class Otel:
@@ -152,14 +156,14 @@ def _trace(
 ) -> Trace | Rejection:
     asked, answered = genai.asked(span_attributes, span.events), genai.answered(span_attributes, span.events)
     failed = span.failed or answered.failed
-    strange = None if failed else asked.unreadable or answered.unreadable
+    reason = answered.finish_reason or conventions.finish_reason(span_attributes)
+    lost = reason in ENDED_IN_CALL and chat.completion(answered) and not chat.tool_calls(answered)
+    strange = None if failed else asked.unreadable or answered.unreadable or (LOST_CALL if lost else None)
     if not (asked.messages or answered.messages or failed or strange):
         return Rejection(line, Reason.NO_CONTENT, span.trace_id, moment.date().isoformat())
     start, end = otlp.nanoseconds(span.start_time_unix_nano), otlp.nanoseconds(span.end_time_unix_nano)
     input_tokens, output_tokens = conventions.tokens(span_attributes)
     everything = {**resource, **span_attributes}
-    reasons = span_attributes.get("gen_ai.response.finish_reasons", span_attributes.get("ai.response.finishReason"))
-    reason = cast(list[Any], reasons)[0] if isinstance(reasons, list) and reasons else reasons
     return Trace(
         trace_id=span.trace_id,
         observation_id=span.span_id,
@@ -178,7 +182,7 @@ def _trace(
         latency_s=(end - start) / 1e9 if end and span_attributes.get("logfire.span_type") != "log" else None,
         level="ERROR" if failed else "DEFAULT",
         error=(span.status.message if span.status else "") or conventions.text_of(span_attributes, ("error.type",)),
-        finish_reason=answered.finish_reason or (reason if isinstance(reason, str) else None),
+        finish_reason=reason,
         metadata=metadata_text(conventions.metadata(everything)),
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,

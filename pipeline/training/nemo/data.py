@@ -50,8 +50,14 @@ def write(plan: TrainingPlan, workspace: Path) -> int:
     method.refuse([*rows, *held_out])
     _write_lines(workspace / TRAIN, map(method.line, rows))
     if held_out:
-        _write_lines(workspace / VALIDATION, map(method.line, held_out))
+        _write_lines(workspace / VALIDATION, method.held_out_lines(held_out))
     return _longest(plan, method, [*rows, *held_out])
+
+
+def refuse(plan: TrainingPlan) -> None:
+    """Raise ValueError for rows that cannot be carried: asked before a cluster is."""
+    refs = [ref for ref in (plan.data, plan.held_out) if ref is not None]
+    rendering(plan).refuse([row for ref in refs for row in _read(ref)])
 
 
 def _read(ref: DatasetRef) -> list[Row]:

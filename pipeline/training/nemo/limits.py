@@ -20,6 +20,7 @@ WITHOUT_EFFECT = {
     "training.sentinel": "looks at the rows that come back; its rules on what NeMo RL does not print are silent",
     "training.grace_s": "read when SIGTERM comes: how long a save under way may take",
     "training.engine": "the choice of this engine",
+    "training.nemo_rl_release": "compared with the checkout's own",
 }
 """Settings that change nothing in NeMo RL's configuration, and why that loses nothing."""
 
@@ -48,5 +49,7 @@ def _shared(plan: TrainingPlan) -> Iterator[str]:
         yield f"training.validation.scorer {training.validation.scorer!r}: it asks no second scorer. Unset it."
     if plan.answer_kl_stop is not None:
         yield f"training.{plan.trained_by().kind}.kl_stop: it measures no KL of held-out answers. Set null."
+    if training.tools is not None:
+        yield "training.tools: its math environment has one turn, and replays no recorded results. Set null."
     if training.checkpoints.mirror is not None:
         yield "training.checkpoints.mirror: it copies nothing. Unset it, and put data_root on a shared volume."

@@ -44,6 +44,8 @@ LABELS = {
     "Validation Timing": {"total validation time": ("seconds/validation",)},
 }
 """By section of its output and lower-case label: our metrics."""
+UNSEEN = ("kl", "entropy", "grad_norm", "frac_reward_zero_std", "completions/clipped_ratio", "text/distinct")
+"""Metrics with a limit in `training.sentinel` that it sends to logging services alone."""
 
 
 class Output:

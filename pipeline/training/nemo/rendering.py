@@ -53,6 +53,10 @@ class Rendering(ABC):
     def line(self, row: Row) -> Row:
         """A row of the plan, or of its held-out prompts, as a line of the file."""
 
+    def held_out_lines(self, rows: Sequence[Row]) -> list[Row]:
+        """Lines of the held-out file: as many of a prompt as it is answered at one validation."""
+        return [self.line(row) for row in rows]
+
     @abstractmethod
     def longest(self, rows: Sequence[Row], tokens: TokenCount) -> int:
         """Tokens of the longest sequence, prompt and completion."""

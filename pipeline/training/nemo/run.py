@@ -9,6 +9,7 @@ pre-emption, RuntimeError for a crash.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
 from pipeline.training.nemo.follow import Process
 from pipeline.training.nemo.limits import refuse
-from pipeline.training.nemo.output import Output, Row, begins
+from pipeline.training.nemo.output import UNSEEN, Output, Row, begins
 from pipeline.training.nemo.read import SavedCheckpoint, Say, best, set_aside, whole
 from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, unknown_keys, workspace
 from pipeline.training.plan import TrainingPlan
@@ -46,6 +47,7 @@ def run(plan: TrainingPlan, folder: Path, checkout: Path, say: Say, python: Sequ
     """
     folder, checkout = folder.absolute(), checkout.absolute()
     config = prepare(plan, folder, checkout)
+    say(f"health: off for {', '.join(UNSEEN)}, which NeMo RL does not print; the sentinel watches the rest")
     attempt = _Attempt(plan, folder, say)
     if attempt.unfinished:
         attempt.train(command(plan, str(config), python), checkout)
@@ -75,6 +77,11 @@ def run(plan: TrainingPlan, folder: Path, checkout: Path, say: Say, python: Sequ
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
     """Write configuration and data; returns the configuration's path. Raises ValueError for what will never run."""
     examples = [_example(checkout, name) for name in EXAMPLES]
+    if (release := release_of(checkout)) != plan.training.nemo_rl_release:
+        raise ValueError(
+            f"The NeMo RL in {checkout} is {release}, training.nemo_rl_release is {plan.training.nemo_rl_release}: set "
+            "the one, or use an image with the other."
+        )
     refuse(plan)
     space = Path(workspace(plan, str(folder)))
     tree = configuration(plan, str(folder), str(checkout), max_tokens=data.write(plan, space))
@@ -86,6 +93,17 @@ def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
     path = space / "config.yaml"
     write_atomically(path, yaml.safe_dump(tree, sort_keys=False))
     return path
+
+
+def release_of(checkout: Path) -> str:
+    """The release of a checkout, such as 0.7.0 or 0.8.0rc0. Raises ValueError where it does not say."""
+    file = checkout / "nemo_rl" / "package_info.py"
+    text = file.read_text() if file.is_file() else ""
+    numbers = [re.search(rf"^{name} = (\d+)$", text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH")]
+    if not all(numbers):
+        raise ValueError(f"No release in {file}. Give the path of a checkout of NVIDIA-NeMo/RL.")
+    early = re.search(r'^PRE_RELEASE = "(\w*)"$', text, re.MULTILINE)
+    return ".".join(number[1] for number in numbers if number) + (early[1] if early else "")
 
 
 def _example(checkout: Path, name: str) -> dict[str, Any]:

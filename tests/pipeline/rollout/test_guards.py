@@ -159,7 +159,7 @@ def test_copies_and_leases_are_those_of_a_phase():
     over = wanted_split(state(Phase.HELD, shadow, offered=True), 1.0)
     assert (over.shadow_share, over.expires_at, over.lease_s) == (0.0, None, None)
     risen = wanted_split(state(Phase.OBSERVING, shadow, offered=True), 1.0)
-    assert (risen.shadow_share, risen.canary_weight, risen.expires_at) == (0.0, 5, 10.0)
+    assert (risen.shadow_share, risen.canary_weight, risen.expires_at, risen.lease_s) == (0.0, 5, 10.0, 9.0)
 
 
 def in_force(weight: int, epoch: int = 4, rollout: str = GIVEN.rollout) -> Split:
@@ -205,6 +205,39 @@ def test_a_slot_may_get_requests_for_certain_or_not(world, slot, down, wrong, wo
     world.router.ready = lambda asked: slot
     seen = slot_of(world.router, model("new"))
     assert (seen.reason, seen.down, seen.wrong) == (words, down, wrong)
+
+
+UNREADY = {
+    "loading": {"served_digest": "", "replicas": 0, "reason": "loading"},
+    "another model": {"served_digest": "another"},
+    "not certain": {"reason": "warming up"},
+    "away": None,
+}
+
+
+@pytest.mark.parametrize("slot", UNREADY)
+@pytest.mark.parametrize("stage", [0, 1])
+def test_no_weight_rises_onto_a_slot_that_went_since(world, slot, stage):
+    """It was ready when the weight was decided, and is not when the router is asked."""
+    world.propose("new")
+    if stage:
+        world.tick_until("observing")
+    before, asked = world.weight(), world.router.ready
+
+    def ready(of):
+        if world.state.phase is not Phase.SHIFTING or of == BASE:
+            return asked(of)
+        if UNREADY[slot] is None:
+            raise OSError("no route to host")
+        return asked(of).model_copy(update=UNREADY[slot])
+
+    world.router.ready = ready
+    world.tick_until("shifting")
+    done = world.tick(1.0)
+    assert world.weight() == before and world.state.stage == stage
+    assert any("The weight stays at" in error for error in done.errors) or world.state.phase is not Phase.SHIFTING
+    world.tick_until("held", "rolling_back", every_s=1.0)
+    assert world.weight() == before or world.state.phase is Phase.ROLLING_BACK
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Approval, shadow, supersession, slots, the lease and the way back."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline import audit
-from pipeline.rollout.controller import MAX_LOADING
+from pipeline.rollout.controller import MAX_LOADING, tick
 from pipeline.rollout.decision import decisions
 from pipeline.rollout.propose import champion, propose
 from pipeline.rollout.record import (
@@ -41,6 +43,15 @@ def test_an_approval_of_something_else_is_refused(world, field):
         with pytest.raises(AssertionError, match="something else"):
             append(world.store, NAME, state, step_event(state, 1.0, RolloutStep(Phase.APPROVED, "", approval=wrong)))
     assert world.state.phase is Phase.GATED
+
+
+def test_files_that_change_after_an_approval_get_no_traffic(world):
+    waiting(world)
+    decided(world, "approve", approval=approval_of(world))
+    changed = replace(world.ports(), intact=lambda model: model == BASE)
+    state = tick(changed, world.now + 1).state
+    assert (state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
+    assert "files are gone or changed: models/new" in state.reason
 
 
 def test_nobody_approves_their_own_candidate(world):

@@ -46,18 +46,21 @@ def make_plan(
     metadata: str = "{}",
     base: Path = MODEL_DIR,
     tools: bool = False,
+    system: str = "",
     **changes: Any,
 ) -> tuple[Store, TrainingPlan]:
     """A plan over a few problems of the demo task, as the selection stage would leave it.
 
     `answer`: that all of them have, so that it is soon learned. `metadata`: of the traces of odd answers. `tools`: a
-    tool is offered, every other prompt holds a call with its result, and the others are answered by a call.
+    tool is offered, every other prompt holds a call with its result, and the others are answered by a call. `system`:
+    the message before each question; empty: none.
     """
     store = Store(root)
     drawn = problems(3, "train", 48)
     if answer:
         drawn = [problem for problem in problems(3, "train", 8000) if problem.answer == answer][:48]
-    user = [[{"role": "user", "content": p.prompt}] for p in drawn]
+    before = [{"role": "system", "content": system}] if system else []
+    user = [[*before, {"role": "user", "content": p.prompt}] for p in drawn]
     prompts = [
         {"prompt": chat, "reference": p.answer, "verifier": "math", "frontier": True, "trace_ids": [p.prompt]}
         for chat, p in zip(user, drawn, strict=True)

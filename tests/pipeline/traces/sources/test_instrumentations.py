@@ -261,3 +261,14 @@ def test_the_offered_tools_are_read(tmp_path: Path, fields: dict[str, Any]) -> N
     trace = one(tmp_path, request(span({"input.value": "Where is K92?", "output.value": "Soon.", **fields})))
     function = {"name": "f", "parameters": {"type": "object"}}
     assert json.loads(trace.tools or "[]") == [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize("reasons", [["tool_calls"], '["tool_calls"]'])
+def test_a_text_whose_call_was_lost_is_unreadable(tmp_path: Path, reasons: Any) -> None:
+    output = [answer(text("Let me look."), finish_reason="tool_calls")]
+    fields = {"gen_ai.input.messages": ASKED, "gen_ai.response.finish_reasons": reasons}
+    for completion_fields in ({"gen_ai.output.messages": output}, {"gen_ai.completion": "Let me look."}):
+        trace = one(tmp_path, request(span({**fields, **completion_fields})))
+        assert trace.unreadable == "output: a text that ended in a call, which is not there"
+    kept = [answer(text("Let me look."), CALL_PART, finish_reason="tool_calls")]
+    assert one(tmp_path, request(span({**fields, "gen_ai.output.messages": kept}))).unreadable is None

@@ -21,7 +21,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_grpo_rows_are_input_and_output_in_the_plans_order(tmp_path: Path) -> None:
     data.write(make_plan(tmp_path), tmp_path)
     assert lines(tmp_path / "train.jsonl") == [{"input": p.prompt, "output": p.answer} for p in drawn(24)]
-    assert len(lines(tmp_path / "validation.jsonl")) == 6
+    held_out = lines(tmp_path / "validation.jsonl")
+    assert len(held_out) == 6 * 2 and held_out[::2] == held_out[1::2], "each is answered twice"
 
 
 def test_dpo_rows_are_ranked_completions_after_any_conversation(tmp_path: Path) -> None:

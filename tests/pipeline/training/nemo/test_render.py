@@ -6,21 +6,23 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from pipeline.methods import DPO, GRPO
-from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, Validation
+from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, Validation, load
 from pipeline.recipe.rewards import Verifier, Weights
+from pipeline.recipe.training import TrainingSettings
 from pipeline.training.nemo.limits import WITHOUT_EFFECT, refuse
-from pipeline.training.nemo.render import command, configuration, conversion, unknown_keys
+from pipeline.training.nemo.render import EXAMPLES, command, configuration, conversion, unknown_keys
 from pipeline.training.plan import TrainingPlan
 
 from .plans import CORRECT, DPO_SETTINGS, SECTIONS, make_plan
 
 Tree = dict[str, Any]
+RECIPES = Path(__file__).parents[4] / "jobs" / "recipes"
 
 
 def rendered(plan: TrainingPlan) -> Tree:
@@ -53,7 +55,8 @@ OTHER: dict[str, dict[str, Any]] = {
     },
     "distribution": {"strategy": "zero3", "cpu_offload": True},
     "training": {
-        "engine": "trl", "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
+        "engine": "trl", "nemo_rl_release": "0.6.0", "tools": {},
+        "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
         "sentinel": {"window": 3}, "lora": None,
     },
 }  # fmt: skip
@@ -251,6 +254,24 @@ def test_every_key_exists_in_nemo_rls_own_examples(method: str, shared_data: Pat
     own = examples[0] if method == "grpo" else examples[1]
     assert set(tree) - {"defaults"} <= set(own), "no section of the other algorithm"
     assert not unknown_keys({method: tree[method]}, [own])
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("release", get_args(TrainingSettings.model_fields["nemo_rl_release"].annotation))
+@pytest.mark.parametrize("name", ["spot_h200_grpo", "eks_workshop", "gke_deepscaler", "dpo"])
+def test_released_engines_know_every_key(name: str, release: str, shared_data: Path, tmp_path: Path) -> None:
+    """Of the recipes' own training sections, by the example configurations of that release."""
+    folder = shared_data / "nemo-rl" / f"v{release}"
+    examples = [yaml.safe_load((folder / file).read_text()) for file in EXAMPLES]
+    if name == "dpo":
+        plan = make_plan(tmp_path, "dpo", nemo_rl_release=release)
+    else:
+        recipe = load(RECIPES / f"{name}.yaml", [f"training.nemo_rl_release={release}"])
+        sections = {key: getattr(recipe.training, key) for key in type(recipe.training).model_fields}
+        nodes, processes = recipe.compute.nodes, recipe.compute.processes
+        plan = make_plan(tmp_path, "grpo", rewards=recipe.rewards, nodes=nodes, processes=processes, **sections)
+    assert plan.training.nemo_rl_release == release
+    assert unknown_keys(rendered(plan), examples) == []
 
 
 @pytest.mark.shared

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from pipeline.storage import digest_dir, digest_file
+from pipeline.training.nemo.output import LABELS, UNSEEN
 from pipeline.training.nemo.render import configuration, workspace
 from pipeline.training.nemo.run import run
 from pipeline.training.plan import TrainingPlan
@@ -226,3 +227,26 @@ def test_a_conversion_that_leaves_a_gap_is_refused(checkout: Path, tmp_path: Pat
     with pytest.raises(ValueError, match=r"1 are missing, such as model\.norm\.weight"):
         trained(make_plan(tmp_path, lora=None), tmp_path, checkout)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("info", "word"),
+    [
+        ('MAJOR = 0\nMINOR = 6\nPATCH = 0\nPRE_RELEASE = ""\n', "is 0.6.0, training.nemo_rl_release is 0.7.0"),
+        ('MAJOR = 0\nMINOR = 8\nPATCH = 0\nPRE_RELEASE = "rc0"\n', "is 0.8.0rc0"),
+        ("", "No release in"),
+    ],
+)
+def test_a_checkout_of_another_release_is_refused(info: str, word: str, checkout: Path, tmp_path: Path) -> None:
+    (checkout / "nemo_rl" / "package_info.py").write_text(info)
+    with pytest.raises(ValueError, match=word):
+        trained(make_plan(tmp_path), tmp_path, checkout)
+
+
+def test_health_that_nobody_feeds_is_announced_as_off(checkout: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    trained(make_plan(tmp_path), tmp_path, checkout, lines)
+    (line,) = (line for line in lines if line.startswith("health: off for "))
+    fed = {name for names in LABELS.values() for metrics in names.values() for name in metrics}
+    assert not fed & set(UNSEEN)
+    assert all(name in line for name in ("kl", "entropy", "grad_norm"))
