@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from k8s.lint.schemas import Schemas  # its libraries are an extra
 
 Form = Literal["text", "json", "sarif"]
-REFERENCE = Path(__file__).parents[2] / "shared" / "data" / "k8s-schemas"
-"""Definitions of custom kinds, beside the checkout."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,9 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lint = commands.add_parser("lint", help="find mistakes that the API server would take")
     lint.add_argument("recipes", nargs="*", metavar="RECIPE")
     lint.add_argument("--manifests", nargs="+", action="extend", default=[], metavar="FILE", help="YAML; - for stdin")
-    lint.add_argument(
-        "--schemas", metavar="FOLDER", help="of GROUP_VERSION_KIND.json files; default: ../shared/data/k8s-schemas"
-    )
+    lint.add_argument("--schemas", metavar="FOLDER", help="of GROUP_VERSION_KIND.json files, checked first")
     form = lint.add_mutually_exclusive_group()
     for name in ("json", "sarif"):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name, default="text")
@@ -184,18 +180,15 @@ def _print_text(subjects: Sequence[Linted], local: Sequence[str], errors: int, s
 
 
 def _schemas(folder: str | None) -> Schemas | None:
-    """Those of the folder; without one those of the reference data beside the checkout, where it is."""
-    if folder is not None and not Path(folder).is_dir():
-        raise ValueError(f"--schemas {folder} is no folder. Give one with GROUP_VERSION_KIND.json files.")
-    if folder is None and not REFERENCE.is_dir():
+    if folder is None:
         return None
+    if not Path(folder).is_dir():
+        raise ValueError(f"--schemas {folder} is no folder. Give one with GROUP_VERSION_KIND.json files.")
     try:
         from k8s.lint.schemas import Schemas
     except ImportError as error:
-        if folder is None:
-            return None
         raise ValueError(f"Schemas need {error.name}: pip install 'preference-tuning[lint]'.") from error
-    return Schemas(Path(folder) if folder is not None else REFERENCE)
+    return Schemas(Path(folder))
 
 
 def _render(file: str) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from k8s import __main__ as command
 from k8s.__main__ import gangs_of_recipe, main
 from k8s.instances import INSTANCES
 from k8s.lint.memory import lint_memory
@@ -104,10 +103,7 @@ def test_a_folder_that_is_none_is_refused(pool: str, capsys: pytest.CaptureFixtu
     assert "nowhere is no folder" in capsys.readouterr().err
 
 
-def test_without_schemas_the_report_says_so(
-    pool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "REFERENCE", tmp_path / "none")
+def test_without_schemas_the_report_says_so(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["lint", "--manifests", pool])
     assert "schemas: none" in capsys.readouterr().out
 
