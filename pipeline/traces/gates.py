@@ -32,10 +32,10 @@ from pipeline.traces.records import Reason
 VERSION = 5
 """Raise it when a gate's rule changes: every day is then made again."""
 
-ROLES = pa.array(["system", "user", "assistant", "tool"])
-YES = pa.array(["true", "1", "yes"])
-NO = pa.array(["", "false", "0", "no", "none", "null"])
-CUT = pa.array(["length", "max_tokens", "max_output_tokens", "incomplete"])
+ROLES = ("system", "user", "assistant", "tool")
+YES = ("true", "1", "yes")
+NO = ("", "false", "0", "no", "none", "null")
+CUT = ("length", "max_tokens", "max_output_tokens", "incomplete")
 """Finish reasons of a completion that hit the token limit, in lower case."""
 AHEAD = timedelta(days=1)
 """Clocks differ; a trace dated later than this after now is an error of its clock."""
@@ -61,7 +61,7 @@ def schema(batch: pa.RecordBatch, rules: GateRules) -> Any:
     roles = batch["messages"].flatten().field("role")
     parents = pc.list_parent_indices(batch["messages"]).to_numpy()
     asked = _any(parents, pc.equal(roles, "user"), batch.num_rows)
-    strange = _any(parents, pc.invert(pc.is_in(roles, ROLES)), batch.num_rows)
+    strange = _any(parents, pc.invert(pc.is_in(roles, pa.array(ROLES))), batch.num_rows)
     silent = pc.and_(pa.array(~asked), pc.is_null(batch["unreadable"]))
     return pc.or_(lacks, pc.or_(silent, pa.array(strange)))
 
@@ -109,7 +109,7 @@ def region(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 def confidential(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Anything but an explicit no keeps a marked trace out."""
-    return pc.invert(pc.is_in(pc.fill_null(_word(batch["confidential_said"]), ""), NO))
+    return pc.invert(pc.is_in(pc.fill_null(_word(batch["confidential_said"]), ""), pa.array(NO)))
 
 
 def error(batch: pa.RecordBatch, rules: GateRules) -> Any:
@@ -119,7 +119,7 @@ def error(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 def truncated(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Nor is a completion that was cut at the token limit."""
-    return pc.is_in(pc.utf8_lower(batch["finish_reason"]), CUT)
+    return pc.is_in(pc.utf8_lower(batch["finish_reason"]), pa.array(CUT))
 
 
 def latency(batch: pa.RecordBatch, rules: GateRules) -> Any:
@@ -221,7 +221,7 @@ def check(
 
 def says_yes(values: Any) -> Any:
     """Booleans, never null: whether a column of texts says yes."""
-    return pc.is_in(_word(values), YES)
+    return pc.is_in(_word(values), pa.array(YES))
 
 
 def _check(
