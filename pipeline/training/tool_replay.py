@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.chat_template import rendered
 from pipeline.conversation import joined, split
 from pipeline.recipe.tools import RecordedTools
-from pipeline.traces.tool_results import Call, calls_in, conversation_key
+from pipeline.recorded_calls import Call, calls_in, conversation_key
 
 Ids = list[int]
 Messages = list[dict[str, Any]]

@@ -18,7 +18,6 @@ from pipeline.traces.sources.parquet import RecordBatch
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE
 
 _QUOTE, _END = b'"', b"\n"
-field_size_limit(MAX_LINE)  # Python's own is 128 KB, for every reader of the process
 
 
 def records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[RecordBatch]:
@@ -70,7 +69,12 @@ def _record(header: list[str], text: bytes | None) -> dict[str, Any] | Reason:
 
 def _fields(text: bytes) -> list[str]:
     """The fields of one row, which is whole: quotes are balanced in it."""
-    return next(reader([text.removeprefix(MARK).decode().removesuffix("\r")]), [])
+    line = text.removeprefix(MARK).decode().removesuffix("\r")
+    before = field_size_limit(MAX_LINE)  # of the whole process, and 128 KB: others' readers keep theirs
+    try:
+        return next(reader([line]), [])
+    finally:
+        field_size_limit(before)
 
 
 def _rows(chunks: Iterator[bytes], max_row: int) -> Iterator[bytes | None]:

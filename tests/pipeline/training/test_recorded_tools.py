@@ -19,13 +19,13 @@ from pipeline.methods import GRPO
 from pipeline.methods.grpo import DynamicSampling
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
 from pipeline.recipe.tools import RecordedTools
+from pipeline.recorded_calls import Call, conversation_key
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.storage import Store, model_ref
-from pipeline.traces.tool_results import Call, conversation_key
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.schedule import recorded_by_prompt
 from tests.contexts import context_of

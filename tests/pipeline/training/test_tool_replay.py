@@ -17,7 +17,7 @@ from pipeline.demo.desk.pretrain import build_tokenizer
 from pipeline.demo.desk.requests import row_text
 from pipeline.demo.desk.tool import call_text
 from pipeline.recipe.tools import RecordedTools
-from pipeline.traces.tool_results import Call, conversation_key
+from pipeline.recorded_calls import Call, conversation_key
 from pipeline.training.tool_replay import ToolReplay
 
 TOKENIZER = build_tokenizer()

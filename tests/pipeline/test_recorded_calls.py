@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.demo.desk.tool import call_text
-from pipeline.traces.tool_results import Call, canonical, conversation_key, recorded_calls, results_by_prompt
+from pipeline.recorded_calls import Call, canonical, conversation_key, recorded_calls, results_by_prompt
 
 ASKED = [{"role": "user", "content": "When does K48 come?"}]
 LOOKUP = Call("lookup_order", '{"order": "K48"}')
