@@ -67,7 +67,7 @@ class BaseModelSection(Section):
 class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
-    name: Annotated[Name, Operational]
+    name: Annotated[str, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
