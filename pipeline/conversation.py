@@ -39,13 +39,13 @@ def conversation(row: Mapping[str, Any]) -> Messages:
 
 def _numbered(messages: Messages) -> Messages:
     ids: dict[str, str] = {}
-    made = 0
+    count = 0
     for message in messages:
         calls = calls_of(message["tool_calls"]) if "tool_calls" in message else None
         for call in calls or []:
-            new = call_id(made)
+            new = call_id(count)
             ids[call.get("id", new)] = new
-            call["id"], made = new, made + 1
+            call["id"], count = new, count + 1
         if calls:
             message["tool_calls"] = _dumped([_as_text(call) for call in calls])
         if message.get("tool_call_id") in ids:

@@ -28,11 +28,11 @@ def items(section: PluginSuite, store: Store, seed: int) -> tuple[Item, ...]:
 
 
 def _rows(plugin: InstalledPlugin, section: PluginSuite, seed: int) -> list[Any]:
-    made: Any = build(plugin, seed, options=section.options)
-    if not isinstance(made, Iterable):
-        raise unlike(plugin, f"it returned {type(made).__name__}, which holds no items")
+    items: Any = build(plugin, seed, options=section.options)
+    if not isinstance(items, Iterable):
+        raise unlike(plugin, f"it returned {type(items).__name__}, which holds no items")
     try:
-        return list(cast(Iterable[Any], made))
+        return list(cast(Iterable[Any], items))
     except ValueError:
         raise
     except Exception as error:  # the boundary to code of others

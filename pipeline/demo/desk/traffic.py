@@ -50,12 +50,12 @@ def serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) ->
         user, session = rng.choice(people), f"{rng.getrandbits(64):016x}"
         for turn, answer in conversation.answered:
             more = {"contexts": json.dumps(turn.request.contexts)} if turn.request.shown else {}
-            said = assistant_message(answer.text, f"call_{len(turn.messages)}")
-            client = export.Client(turn.tools, said, session)
+            reply = assistant_message(answer.text, f"call_{len(turn.messages)}")
+            client = export.Client(turn.tools, reply, session)
             row = export.observation(rng, moment, user, turn.messages, answer, champion, more, client)
             rows.observations.extend(export.exported(rng, row))
             rated, up = rng.random() < claim.desk.thumbs, thumb_up(rng, turn.request, answer, bias[user.id], claim.desk)
-            if row["output"] is not None and rated and "tool_calls" not in said:  # nobody sees a call
+            if row["output"] is not None and rated and "tool_calls" not in reply:  # nobody sees a call
                 rows.scores.append(json.dumps(export.thumb(rng, row, moment, up)))
             moment += timedelta(seconds=rng.randint(10, 60))
     return rows

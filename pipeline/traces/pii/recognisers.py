@@ -58,10 +58,10 @@ def recognise(batch: pa.RecordBatch, names: Sequence[str]) -> Recognised:
     texts = (batch[name].to_pylist() for name in ("messages", "completion", "tool_calls", "reference"))
     lines: list[str] = []
     for messages, *others in zip(*texts, strict=True):
-        said = [each[key] for each in messages for key in ("content", "tool_calls")] + others
+        row_texts = [each[key] for each in messages for key in ("content", "tool_calls")] + others
         counts: dict[str, Counter[str]] = {name: Counter() for name in names}
         for name in names:
-            for text in filter(None, said):
+            for text in filter(None, row_texts):
                 counts[name].update(dict(_counted(name, text)))
             kinds.update(counts[name])
         lines.append(json.dumps({name: dict(sorted(each.items())) for name, each in counts.items()}))

@@ -162,14 +162,14 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
         return Rejection(line, Reason.NO_CONTENT, id, day)
     usage = cast(dict[str, Any], span.get_attribute(USAGE) or {})
     named = cast(dict[str, Any], given).get("model") if isinstance(given, dict) else None
-    said = {**info.trace_metadata, **info.tags}
+    attributes = {**info.trace_metadata, **info.tags}
     return Trace(
         trace_id=id,
         observation_id=str(span.span_id),
         timestamp=_moment(span.start_time_ns),
         model=str(span.model_name or named or ""),
-        user_id=said.get(USER) or None,
-        session_id=said.get(SESSION) or None,
+        user_id=attributes.get(USER) or None,
+        session_id=attributes.get(SESSION) or None,
         messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
@@ -180,16 +180,16 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
         level="ERROR" if failed else "DEFAULT",
         error=span.status.description or None,
         finish_reason=answered.finish_reason,
-        metadata=_metadata(said, info.assessments),
+        metadata=_metadata(attributes, info.assessments),
         feedback=[score for each in info.assessments if (score := _score(id, each)) is not None],
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
 
-def _metadata(said: dict[str, str], assessments: list[Any]) -> str:
+def _metadata(attributes: dict[str, str], assessments: list[Any]) -> str:
     """The tags and the metadata of a trace that are not MLflow's own, and what a person expected as an answer."""
-    fields: dict[str, Any] = {key: value for key, value in said.items() if not key.startswith("mlflow.")}
+    fields: dict[str, Any] = {key: value for key, value in attributes.items() if not key.startswith("mlflow.")}
     for each in assessments:
         if each.expectation is not None and each.name in EXPECTED and _stands(each):
             fields.setdefault("expected_answer", each.expectation.value)

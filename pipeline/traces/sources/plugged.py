@@ -65,13 +65,13 @@ class PluggedSource:
 
     def remains(self) -> str:
         """What the plug-in says; where it says nothing, that nobody here knows."""
-        said: Any = None
+        advice: Any = None
         if isinstance(self._source, External):
             try:
-                said = self._source.remains()
+                advice = self._source.remains()
             except Exception as error:  # as above
                 raise fault(self._plugin, error, "was asked what remains of a user") from error
-        return said if isinstance(said, str) and said else "ask its owner to delete what it has of the user"
+        return advice if isinstance(advice, str) and advice else "ask its owner to delete what it has of the user"
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. A row of other types than the table has is rejected by `schema`."""
