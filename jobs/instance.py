@@ -135,9 +135,7 @@ def _check_launch() -> None:
     from assets.resources import deployment
 
     if faults := launch_faults(deployment()):
-        raise click.ClickException(
-            "\n".join([*faults, "Nothing was launched. To check again: python -m jobs.validate"])
-        )
+        raise click.ClickException("\n".join([*faults, "Nothing was launched. To check again: pt validate"]))
 
 
 def _refuse_to_mix(recipe: Recipe, iteration: str | None) -> None:

@@ -1,16 +1,24 @@
-"""`make ui`: Dagster and MLflow side by side on 127.0.0.1 until Ctrl-C or SIGTERM, from one process that ends both.
+"""`pt ui` (`make ui`): Dagster and MLflow side by side on 127.0.0.1 until Ctrl-C or SIGTERM, from one process that
+ends both.
 
-Refuses to listen anywhere else: neither of the two asks for a password. Both start processes that outlive them, so
-each has a session of its own, which ends with this process however that ends: a guard, forked from it, sees to it.
-Runs that the daemon launched are in sessions of their own too and go on, as they do without a UI.
+Refuses to listen anywhere else: neither of the two asks for a password. Both listen on Unix sockets in a folder of one
+user, and a proxy before each lets nobody in but a browser that opened its one-time link (pipeline/front_proxy). Both
+start processes that outlive them, so each has a session of its own, which ends with this process however that ends: a
+guard, forked from it, sees to it. Runs that the daemon launched are in sessions of their own too and go on, as they do
+without a UI.
 """
 
+import argparse
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 from typing import NoReturn
@@ -25,16 +33,18 @@ PORTS = {name: int(port) for name, port in environment().ports.items()}
 GRACE_S = 20.0
 """What the servers get to end by themselves: Dagster's daemon says in it that it is no longer there to take runs."""
 TAIL = 20
+DEFAULTS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+"""For variables that are not set. Without the second, MLflow's pages report what is clicked."""
 
 
 class UiServer:
-    """One of the two, in a session of its own; its output goes on to the terminal."""
+    """One of the two or its proxy, in a session of its own; its output goes on to the terminal."""
 
     def __init__(self, name: str, command: list[str]):
         self.name, self.tail = name, deque[str](maxlen=TAIL)
         self.process = subprocess.Popen(
             command,
-            env={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**DEFAULTS, **os.environ, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -52,7 +62,15 @@ class UiServer:
             print(line, end="", flush=True)
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt ui", description=__doc__)
+    options.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
+    return options
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    if parser().parse_args(arguments).with_parent:  # make, which a SIGKILL ends without a word to us
+        die_with_parent(signal.SIGTERM)
     for name, port in PORTS.items():
         if not _is_free(port):
             print(f"Port {port} is in use. End what listens there, or choose another: {name}_PORT={port + 1} make ui")
@@ -62,14 +80,13 @@ def main() -> int:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
             signal.signal(number, signal.default_int_handler)
     servers: list[UiServer] = []
-    guard = 0
+    guard, sockets = 0, tempfile.mkdtemp(prefix="ui-")  # 0700
     try:
-        guard, guarded = _start_guard()
-        for name, command in _commands().items():
+        guard, guarded = _start_guard(sockets)
+        print("Open these links, each in one browser. Ctrl-C ends both.", flush=True)
+        for name, command in _commands(sockets).items():
             servers.append(UiServer(name, command))
             os.write(guarded, f"{servers[-1].process.pid}\n".encode())
-        places = "    ".join(f"{name.capitalize()} http://{HOST}:{port}" for name, port in PORTS.items())
-        print(f"{places}    Ctrl-C ends both", flush=True)
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # not reaped: its pid stays its own
     except KeyboardInterrupt:
         return 0
@@ -78,6 +95,7 @@ def main() -> int:
         end_sessions([server.process.pid for server in servers], signal.SIGINT, GRACE_S)
         if guard:
             os.kill(guard, signal.SIGKILL)
+        shutil.rmtree(sockets, ignore_errors=True)
     for server in ended:
         server.copier.join()
         status = server.process.returncode
@@ -88,30 +106,45 @@ def main() -> int:
     return 1
 
 
-def _commands() -> dict[str, list[str]]:
+def _commands(sockets: str) -> dict[str, list[str]]:
     settings = deployment()
     settings.store().path(layout.MLFLOW).mkdir(parents=True, exist_ok=True)
     artifacts = settings.store().path(layout.MLFLOW_ARTIFACTS)
-    dagster = f"dagster dev -h {HOST} -p {PORTS['DAGSTER']}".split()
-    mlflow = f"mlflow server --host {HOST} --port {PORTS['MLFLOW']} --workers 1".split()
+    dagster = [sys.executable, "-m", "jobs.dagster_dev", _socket(sockets, "DAGSTER")]
+    dagster += ["-h", HOST, "-p", str(PORTS["DAGSTER"])]
+    mlflow = [str(Path(sys.executable).parent / "mlflow"), "server", "--host", HOST, "--port", str(PORTS["MLFLOW"])]
+    mlflow += ["--workers", "1", "--uvicorn-opts", f"--uds {shlex.quote(_socket(sockets, 'MLFLOW'))}"]
     mlflow += ["--backend-store-uri", settings.tracking_uri(), "--artifacts-destination", str(artifacts)]
-    folder = Path(sys.executable).parent
-    return {"Dagster": [str(folder / dagster[0]), *dagster[1:]], "MLflow": [str(folder / mlflow[0]), *mlflow[1:]]}
+    proxies = {f"The proxy of {name}": _proxy(sockets, name) for name in ("Dagster", "MLflow")}
+    return {"Dagster": dagster, "MLflow": mlflow, **proxies}
 
 
-def _start_guard() -> tuple[int, int]:
+def _socket(sockets: str, name: str) -> str:
+    return str(Path(sockets, f"{name.lower()}.sock"))
+
+
+def _proxy(sockets: str, name: str) -> list[str]:
+    """What listens on the port, and asks whoever comes for the cookie of a link that it has printed."""
+    port = PORTS[name.upper()]
+    hosts = [f"{host}:{port}" for host in (HOST, "localhost")]
+    command = [sys.executable, "-m", "pipeline.front_proxy", "--listen", f"{HOST}:{port}", "--sign-in", name]
+    command += ["--hosts", ",".join(hosts), "--origins", ",".join(f"http://{host}" for host in hosts)]
+    return [*command, "--to", f"unix:{_socket(sockets, name)}"]
+
+
+def _start_guard(sockets: str) -> tuple[int, int]:
     """The guard's pid, and where to write the pid of every session that is to end with this process."""
     sessions, guarded = os.pipe()
     guard = os.fork()
     if guard == 0:
         os.close(guarded)
-        _guard(sessions)
+        _guard(sessions, sockets)
     os.close(sessions)
     return guard, guarded
 
 
-def _guard(sessions: int) -> NoReturn:
-    """Wait for the parent's end, which closes the pipe, and end what it has left."""
+def _guard(sessions: int, sockets: str) -> NoReturn:
+    """Wait for the parent's end, which closes the pipe, and end what it has left. `sockets`: the folder of them."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -119,6 +152,7 @@ def _guard(sessions: int) -> NoReturn:
         with os.fdopen(sessions) as pipe:
             leaders = [int(line) for line in pipe]
         end_sessions(leaders, signal.SIGINT, GRACE_S)
+        shutil.rmtree(sockets, ignore_errors=True)
     finally:
         os._exit(0)
 
@@ -134,6 +168,4 @@ def _is_free(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--with-parent"]:  # make, which a SIGKILL ends without a word to us
-        die_with_parent(signal.SIGTERM)
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

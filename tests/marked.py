@@ -25,3 +25,17 @@ def left_after(mark: str, seconds: float) -> dict[int, str]:
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
+
+
+def listening_ports(mark: str) -> set[int]:
+    """TCP ports on which the processes with the mark listen."""
+    sockets: set[str] = set()
+    for pid in marked(mark):
+        with suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    sockets.add(str(descriptor.readlink()))
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {int(f[1].rpartition(":")[2], 16) for f in lines if f[3] == "0A" and f"socket:[{f[9]}]" in sockets}

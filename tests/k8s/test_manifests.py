@@ -98,6 +98,7 @@ CALLS = {
     "Service": {"create", "patch"},
     "Pod": {"list"},
     "Workload": {"list"},
+    "Event": {"list"},
 }
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from pipeline.front_proxy.rules import SiteRules
+
 from .built import COMPONENT, PLATFORM, RUNS, SERVING, both, build, named, pods, selects
 from .manifests import Object, of_kind
 
@@ -131,6 +133,28 @@ def test_people_come_in_through_the_proxies() -> None:
         (spec,) = (spec for _, n, _, spec in pods(objects) if n == name)
         assert "oauth2-proxy" in spec["containers"][0]["image"]
         assert not [word for word in spec["containers"][0]["args"] if "skip-auth-r" in word]
+
+
+@pytest.mark.parametrize(("name", "host"), [("webserver-proxy", "dagster"), ("mlflow-proxy", "mlflow")])
+def test_what_another_site_asks_ends_at_the_front_proxy(name: str, host: str) -> None:
+    """The way of a person: sign-in, then the front proxy of the same pod, then the server."""
+    objects = build("platform")
+    (spec,) = (spec for _, n, _, spec in pods(objects) if n == name)
+    sign_in, front = spec["containers"]
+    (listen, to, hosts, origins) = front["args"]
+    assert f"--upstream=http://127.0.0.1:{listen.rpartition(':')[2]}" in sign_in["args"]
+    services = {service["metadata"]["name"] for service in of_kind(objects, "Service")}
+    assert to.removeprefix("--to=http://").partition(":")[0] in services
+    assert front["envFrom"] == [{"configMapRef": {"name": sign_in["envFrom"][0]["configMapRef"]["name"]}}]
+    (values,) = (o["data"] for o in of_kind(objects, "ConfigMap") if o["metadata"]["name"].startswith("public-names"))
+    rules = SiteRules(*(frozenset(values[each.partition("$(")[2][:-1]].split(",")) for each in (hosts, origins)))
+    address = f"{host}.example.com".encode()
+    own = [(b"host", address), (b"origin", b"https://" + address), (b"content-type", b"application/json")]
+    foreign = [(b"host", address), (b"origin", b"https://rebound.example"), (b"content-type", b"application/json")]
+    assert named(objects, "HTTPRoute", host)["spec"]["hostnames"] == [address.decode()]
+    assert rules.denial("POST", "/graphql", b"", own) is None
+    assert rules.denial("POST", "/graphql", b"", foreign) is not None
+    assert rules.denial("GET", "/graphql", b"query=mutation{x}", [(b"host", address)]) is not None
 
 
 def test_mlflow_answers_under_every_name_that_it_is_called_by() -> None:
