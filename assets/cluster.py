@@ -19,8 +19,9 @@ from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
 from k8s.client import connect
 from k8s.evaluation import EvaluationJob, evaluation_task, machine
-from k8s.launch import Hooks, abandon, launch
+from k8s.launch import Hooks, launch, training_task
 from k8s.launchable import check_launch
+from k8s.ledger import LaunchAttempt
 from k8s.task import Task, delete, run
 from pipeline import layout
 from pipeline.demo import is_demo_model
@@ -123,17 +124,25 @@ def _evaluation(deployment: Deployment, plan: EvalPlan) -> Task[EvalReport]:
     )
 
 
-def abandon_gang(deployment: Deployment, iteration: str, why: str, log: Callable[[str], None]) -> str:
-    """Take what an iteration trains and evaluates out of the cluster. Its names; "" when no launch left any."""
+def abandon_gang(
+    deployment: Deployment, iteration: str, why: str, log: Callable[[str], None], held_only: bool = False
+) -> str:
+    """Take what an iteration trains and evaluates out of the cluster. Its names; "" when no launch left any.
+
+    `held_only`: only what a queue holds.
+    """
     compute, store = deployment.recipe().compute, deployment.store()
     plan = store.read(layout.iteration(iteration, layout.PLAN), TrainingPlan)
     eval_plan = store.read(layout.iteration(iteration, layout.EVAL_PLAN), EvalPlan)
     if compute.kubernetes is None or (plan is None and eval_plan is None):
         return ""
     client, hooks = connect(deployment.kubeconfig()), Hooks(log=log)
-    abandoned_gangs = [abandon(store, plan, compute.kubernetes, client, hooks, why) if plan else None]
+    abandoned_gangs: list[LaunchAttempt | None] = []
+    if plan is not None:
+        task = training_task(store, plan, compute.kubernetes)
+        abandoned_gangs.append(delete(task, client, hooks, why, held_only))
     if eval_plan is not None and compute.evaluation is not None:
-        abandoned_gangs.append(delete(_evaluation(deployment, eval_plan), client, hooks, why))
+        abandoned_gangs.append(delete(_evaluation(deployment, eval_plan), client, hooks, why, held_only))
     return ", ".join(gang.name for gang in abandoned_gangs if gang is not None)
 
 

@@ -1,17 +1,22 @@
 """When the loop starts by what happened. Sensors only ask for a run: every effect and all memory is the job's.
 
-Stopped until somebody starts them in the UI, but for the one that keeps a cancelled run from costing money.
+Stopped until somebody starts them in the UI, but for the two that end gangs nobody wants: of a cancelled run, and of
+none, held in a queue.
 
 The schedule starts the loop by the clock, and is stopped until somebody starts it, too. `delete_orphaned_gang` deletes
 the gang of a run that was cancelled while no step of it was alive to do so (it was marked as cancelled by force, or its
 host is gone): it would train on, unasked.
 """
 
+import json
+import time
+
 import dagster as dg
 
 from assets.cluster import abandon_gang
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.preference_tuning import canary_rollout, executor, preference_tuning
+from k8s.attempts import unfinished_iterations
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.notices import due
 
@@ -55,6 +60,8 @@ nightly = dg.ScheduleDefinition(
 )
 
 
+UNFOLLOWED_S = 3600.0
+"""How long a gang may be without a run: hosts and daemons are started again, and people launch again by hand."""
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.STARTING,
@@ -64,23 +71,28 @@ UNFINISHED = [
 
 
 @dg.op(
-    config_schema={"iteration": dg.Field(str, description="Its id, as the run's tag `iteration` has it.")},
+    config_schema={
+        "iteration": dg.Field(str, description="Its id, as the run's tag `iteration` has it."),
+        "held_only": dg.Field(bool, default_value=False, description="Leave it unless a queue holds it."),
+    },
     retry_policy=dg.RetryPolicy(max_retries=2, delay=30),
 )
 def delete_gang(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Delete what the launches of an iteration left in the cluster, unless a run of it is under way."""
-    iteration = context.op_config["iteration"]
+    iteration, held_only = context.op_config["iteration"], context.op_config["held_only"]
     others = dg.RunsFilter(job_name=preference_tuning.name, tags={ITERATION_TAG: iteration}, statuses=UNFINISHED)
     if runs := context.instance.get_runs(others):
         context.log.info(f"Run {runs[0].run_id} follows the gang of iteration {iteration}: it stays.")
         return
-    name = abandon_gang(deployment, iteration, "its run was cancelled", context.log.info)
-    context.log.info(f"{name or 'No gang'} was left of iteration {iteration}.")
+    why = "no run follows it" if held_only else "its run was cancelled"
+    name = abandon_gang(deployment, iteration, why, context.log.info, held_only)
+    context.log.info(f"{name or ('No held gang' if held_only else 'No gang')} was left of iteration {iteration}.")
 
 
 @dg.job(executor_def=executor)
 def delete_orphaned_gang():
-    """Takes the gang of a cancelled run out of the cluster; its checkpoints stay, and a new run resumes from them."""
+    """Takes the gang of a cancelled run, or one that a queue holds and no run follows, out of the cluster; its
+    checkpoints stay, and a new run resumes from them."""
     delete_gang()
 
 
@@ -98,3 +110,30 @@ def gang_orphaned(context: dg.RunStatusSensorContext, deployment: Deployment):
         return dg.SkipReason("The run that was cancelled had no gang.")
     config = {"ops": {"delete_gang": {"config": {"iteration": iteration}}}}
     return dg.RunRequest(run_key=context.dagster_run.run_id, run_config=config, tags={ITERATION_TAG: iteration})
+
+
+@dg.sensor(job=delete_orphaned_gang, default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=300)
+def gang_held(context: dg.SensorEvaluationContext, deployment: Deployment):
+    """Asks for the end of a gang that its queue holds and that no run has followed for `UNFOLLOWED_S`.
+
+    Its launcher may have been killed. It would keep its place in the queue, of a strict queue the head, and train once
+    it is admitted, unasked. What runs is left alone: the next launch follows it. The cursor has since when no run
+    follows, by iteration, and begins anew with each request.
+    """
+    if deployment.recipe().compute.kubernetes is None:
+        return dg.SkipReason("The recipe has no cluster.")
+    runs = context.instance.get_runs(dg.RunsFilter(job_name=preference_tuning.name, statuses=UNFINISHED))
+    followed = {run.tags.get(ITERATION_TAG, "") for run in runs}
+    if "" in followed:
+        return dg.SkipReason("A run is on its way to a gang.")  # it does not say yet to which
+    now, since = time.time(), json.loads(context.cursor or "{}")
+    waiting = {id: since.get(id, now) for id in unfinished_iterations(deployment.store()) if id not in followed}
+    due = [id for id, at in waiting.items() if now - at > UNFOLLOWED_S]
+    context.update_cursor(json.dumps({**waiting, **dict.fromkeys(due, now)}))
+    return [
+        dg.RunRequest(
+            run_config={"ops": {"delete_gang": {"config": {"iteration": id, "held_only": True}}}},
+            tags={ITERATION_TAG: id},
+        )
+        for id in due
+    ] or dg.SkipReason(f"{len(waiting)} gangs are followed by no run, none of them for long.")

@@ -1,4 +1,4 @@
-"""`python -m k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
+"""`pt k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
 
 `lint RECIPE... --manifests FILE...` judges the gang of each recipe together with static manifests (`-`: standard input,
 as `kubectl kustomize` writes it): schemas and their CEL rules first, then rules of meaning; as text, `--json` or
@@ -37,11 +37,9 @@ if TYPE_CHECKING:
 Form = Literal["text", "json", "sarif"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m k8s", description="A recipe's training on a cluster, before it runs."
-    )
-    commands = parser.add_subparsers(required=True)
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt k8s", description="A recipe's training on a cluster, before it runs.")
+    commands = options.add_subparsers(required=True)
     lint = commands.add_parser("lint", help="find mistakes that the API server would take")
     lint.add_argument("recipes", nargs="*", metavar="RECIPE")
     lint.add_argument("--manifests", nargs="+", action="extend", default=[], metavar="FILE", help="YAML; - for stdin")
@@ -57,7 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=says)
         command.add_argument("recipe", metavar="RECIPE")
         command.set_defaults(run=lambda chosen, run=run: run(chosen.recipe))
-    chosen = parser.parse_args(arguments)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parser().parse_args(arguments)
     try:
         code = chosen.run(chosen)
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from k8s.classify import Cause, Classification
 from k8s.ledger import LaunchAttempt
 from pipeline import layout
 from pipeline.storage import Record, Store
+from pipeline.training.checkpoints.writer import holder
 
 
 class AttemptEnding(Record):
@@ -18,6 +19,19 @@ class AttemptEnding(Record):
 
     cause: Cause
     why: str
+
+
+class AttemptObject(Record):
+    """What was put into the cluster for an attempt."""
+
+    uid: str
+
+
+def unfinished_iterations(store: Store) -> list[str]:
+    """Ids of the iterations of which a training or an evaluation was begun in a cluster and is not over."""
+    iterations = sorted(path.name for path in store.path(layout.ITERATIONS).glob("*") if path.is_dir())
+    folders = (layout.ATTEMPTS, layout.EVAL_ATTEMPTS)
+    return [id for id in iterations if any(GangAttempts(store, id, folder).unfinished() for folder in folders)]
 
 
 class GangAttempts:
@@ -55,6 +69,18 @@ class GangAttempts:
         unfinished = self.unfinished()
         return unfinished is not None and unfinished.attempt == number
 
+    def placed(self, number: int) -> bool:
+        """Whether the object of that attempt was in the cluster once: by its record or, where a launcher was killed
+        before it wrote one, by the trainer's fencing token. It is never put there again, as a token may be past a first
+        start."""
+        if self._store.read(self._object(number), AttemptObject) is not None:
+            return True
+        return holder(self._store.path(self._folder).parent).attempt >= number
+
+    def place(self, number: int, uid: str) -> None:
+        """Write that the object is in the cluster."""
+        self._store.create(self._object(number), AttemptObject(uid=uid))
+
     def ending(self, number: int) -> Classification | None:
         """What is settled about that attempt's end."""
         record = self._store.read(self._ending(number), AttemptEnding)
@@ -89,6 +115,9 @@ class GangAttempts:
 
     def _ending(self, number: int) -> str:
         return f"{self._folder}/ending-{number:03}.json"
+
+    def _object(self, number: int) -> str:
+        return f"{self._folder}/object-{number:03}.json"
 
     def _name(self, number: int) -> str:
         return f"{self._folder}/attempt-{number:03}.json"

@@ -18,24 +18,28 @@ from typing import Literal, NamedTuple
 
 from k8s.observe import Observed, PodSeen
 from k8s.render.pod import CONTAINER
-from pipeline.training.result import NEVER_RETRY, PREEMPTED
+from pipeline.training.result import BLOCKED, NEVER_RETRY, PREEMPTED
 
 Cause = Literal[
-    "succeeded", "queued", "no_capacity", "starting", "image", "volume", "running", "restarting", "leaving", "gone",
+    "succeeded", "queued", "no_queue", "over_quota", "forbidden", "no_capacity", "starting", "image", "volume",
+    "running", "restarting", "leaving", "gone",
     "deleted", "preempted", "refused", "out_of_memory", "timed_out", "crashed", "stuck",
 ]  # fmt: skip
 OVER: frozenset[Cause] = frozenset(
     ("succeeded", "gone", "deleted", "preempted", "refused", "out_of_memory", "timed_out", "crashed", "stuck")
 )
 """Causes after which nothing more will happen by itself."""
-NOT_STARTED: frozenset[Cause] = frozenset(("queued", "no_capacity", "starting", "restarting", "image", "volume"))
+NOT_STARTED: frozenset[Cause] = frozenset(
+    ("queued", "no_queue", "over_quota", "forbidden", "no_capacity", "starting", "restarting", "image", "volume")
+)
 """Causes that the recipe's `start_timeout_s` is for."""
-NO_PROGRESS: frozenset[Cause] = frozenset(("image", "volume"))
+NO_PROGRESS: frozenset[Cause] = frozenset(("image", "volume", "no_queue", "forbidden"))
 """Of those, what time alone seldom mends."""
 UNPULLABLE = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
      "CreateContainerConfigError", "CreateContainerError")
 )  # fmt: skip
+_NO_QUEUE = re.compile(r"(?:Local|Cluster)Queue \S+ (?:doesn't|does not) exist")
 _NO_CLAIM = re.compile(r"persistentvolumeclaim .{0,80} not found")
 _EXIT = re.compile(r"exit code (\d+)")
 _DISRUPTED = re.compile(r"has condition DisruptionTarget|PodEvicted|[Pp]re-?empt|node .{0,80}(?:lost|shut|deleted)")
@@ -59,6 +63,8 @@ def classify(observed: Observed) -> Classification:
         return _failure(observed)
     if observed.state == "suspended":
         return _queued(observed)
+    if observed.refusal is not None:
+        return Classification("forbidden" if observed.refusal.lasting else "over_quota", observed.refusal.why)
     refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
     if refused is not None:
         return Classification("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
@@ -83,7 +89,7 @@ def _queued(observed: Observed) -> Classification:
         return Classification("no_capacity", f"it had quota, and its nodes did not come in time: {words}")
     if observed.evicted == "Preempted":
         return Classification("restarting", f"Kueue pre-empted it, and it waits for quota again: {words}")
-    return Classification("queued", words)
+    return Classification("no_queue" if _NO_QUEUE.search(words) else "queued", words)
 
 
 def _failure(observed: Observed) -> Classification:
@@ -94,6 +100,8 @@ def _failure(observed: Observed) -> Classification:
     detail = observed.detail or "nothing was said of it"
     if NEVER_RETRY in codes | quoted:
         return Classification("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
+    if BLOCKED in codes | quoted:
+        return Classification("refused", f"an erasure took data of the training away (exit code {BLOCKED})")
     starved = _first(observed, lambda pod: pod.ended == "OOMKilled")
     if starved is not None:
         return Classification("out_of_memory", f"pod {starved.name} took more memory than its limit")

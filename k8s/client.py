@@ -49,6 +49,7 @@ RESOURCES = {
     "RayJob": ApiResource("ray.io", "v1", "rayjobs"),
     "Service": ApiResource("", "v1", "services"),
     "Pod": ApiResource("", "v1", "pods"),
+    "Event": ApiResource("", "v1", "events"),
     "Workload": ApiResource("kueue.x-k8s.io", "v1beta2", "workloads"),
 }
 
@@ -94,9 +95,11 @@ class KubernetesClient:
                 return None
             raise
 
-    def list(self, resource: ApiResource, namespace: str, labels: str) -> list[Object]:
-        """Every object that the label selector takes."""
-        return self._ask("GET", resource.path(namespace), params={"labelSelector": labels}).json()["items"]
+    def list(self, resource: ApiResource, namespace: str, labels: str = "", fields: str = "") -> list[Object]:
+        """Every object that the selectors of labels and of fields take."""
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        params = {name: selector for name, selector in selectors.items() if selector}
+        return self._ask("GET", resource.path(namespace), params=params).json()["items"]
 
     def apply(self, obj: Mapping[str, Any]) -> Object:
         """Server-side apply, strict about unknown fields; never takes a field from another manager (409)."""
@@ -118,16 +121,21 @@ class KubernetesClient:
         path = resource.path(namespace, name, subresource)
         return self._ask("PATCH", path, params=params, json=list(operations), headers=headers).json()
 
-    def delete(self, resource: ApiResource, namespace: str, name: str, uid: str = "") -> None:
-        """Delete in the foreground: the object goes after its pods. Nothing to delete is fine; `uid`: only that one."""
+    def delete(self, resource: ApiResource, namespace: str, name: str, uid: str = "", version: str = "") -> bool:
+        """Delete in the foreground: the object goes after its pods. False where there is nothing to delete.
+
+        `uid`: only that one; `version`: only as it was at that resourceVersion.
+        """
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if uid or version:
+            options["preconditions"] = {k: v for k, v in {"uid": uid, "resourceVersion": version}.items() if v}
         try:
             self._ask("DELETE", resource.path(namespace, name), json=options)
         except Refused as refusal:
             if refusal.code not in (404, 409):  # 409: it is not that one any more
                 raise
+            return False
+        return True
 
     def log(self, namespace: str, pod: str, container: str, since: str = "") -> list[str]:
         """The container's lines from `since` (RFC 3339) on, each with its time in front; none before it began.
@@ -229,6 +237,6 @@ def _advice(code: int, method: str, path: str, response: Any) -> str:
         "bases/serving what a rollout needs.",
         404: " Install what serves it, or create the namespace (k8s/README.md).",
         409: " Somebody else manages it: see kubectl get -o yaml --show-managed-fields, and rename or remove it.",
-        422: " The recipe asks for what the cluster does not take: run python -m k8s lint RECIPE.",
+        422: " The recipe asks for what the cluster does not take: run pt k8s lint RECIPE.",
         400: " The manifest does not fit the API that is installed: check the operator's version in k8s/README.md.",
     }.get(code, "")

@@ -5,8 +5,6 @@ object, its pods, then the record. What comes of the training is the launcher's.
 
 How long a launch bears with each state of its gang, by the time between two looks.
 
-The tail of the first pod's log: its lines to people while it runs, its last ones for a report. Fails nothing.
-
 Whether a gang that is started again and again gets anywhere: by the checkpoints or answers that it leaves.
 
 A pre-emption is not counted, however often it happens. But a pod that fills its node's disk is evicted like a
@@ -15,9 +13,7 @@ pre-empted one, and a trainer may leave with 143 by mistake: those would start f
 
 from __future__ import annotations
 
-import re
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,10 +22,10 @@ from k8s.classify import NO_PROGRESS, NOT_STARTED, OVER, Classification, classif
 from k8s.client import KubernetesClient, Refused, Unreachable
 from k8s.gang import Gang
 from k8s.ledger import LaunchAttempt
+from k8s.log_tail import LogTail
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
 from k8s.render import render
 from k8s.render.placement import plan_label
-from pipeline.training.progress import PREFIX
 
 AWAY_S = 1800.0
 """How long the API server may be away before the step gives up; the gang goes on without it."""
@@ -105,6 +101,20 @@ class GangFollower:
             self._hooks.log(f"{self._gang.name} is deleted: {why}")
         self._close(verdict)
 
+    def abandon_held(self, why: str) -> bool:
+        """Delete the gang if its queue holds it now, and close its record. False where it does not."""
+        observed = self._look()
+        if observed.state != "suspended" or observed.plan != plan_label(self._gang):
+            return False
+        at, settings = resource(self._gang), self._gang.settings
+        # First the deletion: at a version at which it was held, for its queue may let it go meanwhile.
+        if not self._client.delete(at, settings.namespace, self._gang.name, observed.uid, observed.version):
+            return False
+        verdict = self._attempts.end(self._attempt.attempt, Classification("deleted", why))
+        self._hooks.log(f"{self._gang.name}, held in its queue, is deleted: {why} ({observed.detail})")
+        self._close(verdict)
+        return True
+
     def _interrupted(self) -> None:
         """A cancelled run takes its gang along; whatever else ends the step leaves it to the next launch."""
         if self._hooks.cancelled():
@@ -116,7 +126,11 @@ class GangFollower:
         patience = Timeouts(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())
         seen, until = False, self._gone_by()
         while True:
+            # Read before the look: an object that a rival makes between the two has not vanished.
+            placed = seen or self._attempts.placed(self._attempt.attempt)
             observed = self._look(allowed=seen)
+            if observed.state == "absent" and placed and not seen:
+                return Classification("gone", "it vanished while no launch followed it")
             if observed.state == "absent" and not seen:
                 made = self._make(late=self._hooks.now() > until)
                 if made.cause == "gone":
@@ -127,6 +141,8 @@ class GangFollower:
                 seen = made.cause == "starting"
                 continue
             self._check_ours(observed)
+            if not placed:
+                self._attempts.place(self._attempt.attempt, observed.uid)
             verdict = self._verdict(observed)
             if verdict.cause == "leaving":
                 self._tell(verdict)
@@ -177,6 +193,7 @@ class GangFollower:
         if alive:
             self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
         obj = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
+        self._attempts.place(number, obj["metadata"]["uid"])
         if self._settled():  # since the pods were counted: whoever did that may have cleared away before this came
             self._delete(obj["metadata"]["uid"])
             return Classification("gone", "another launch settled how it ended")
@@ -316,59 +333,6 @@ class Timeouts:
         if self._idle_s > self._start_timeout_s:
             return verdict._replace(why=f"{verdict.why}, for {self._idle_s:.0f} s")
         return None
-
-
-STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
-KEPT = 30
-"""Last lines, for a report."""
-
-
-class LogTail:
-    """Follows whichever pod is the first of the gang now, by the time stamps of its lines."""
-
-    def __init__(
-        self, client: KubernetesClient, gang: Gang, log: Callable[[str], None], line: Callable[[str], bool]
-    ) -> None:
-        self._client, self._gang, self._log, self._line = client, gang, log, line
-        self._pod, self._until = "", ""
-        self._last: deque[str] = deque(maxlen=KEPT)
-
-    def follow(self, observed: Observed) -> None:
-        """Pass on what came since the last look."""
-        pod = _first(observed)
-        if pod is None:
-            return
-        if pod.name != self._pod:
-            self._pod, self._until = pod.name, ""
-            self._last.clear()
-        since = f"{self._until[:19]}Z" if self._until else ""  # the API takes whole seconds
-        try:
-            lines = self._client.log(self._gang.settings.namespace, pod.name, pod.container, since)
-        except (Refused, Unreachable):  # a log is a kindness: 403, a node that does not answer
-            return
-        for stamped in lines:
-            stamp, _, text = stamped.partition(" ")
-            if stamp <= self._until or not STAMP.match(stamp):
-                continue
-            text = text.rstrip("\r").rpartition("\r")[2]  # of a progress bar, the last state
-            self._until = stamp
-            if self._line(text):
-                continue
-            self._last.append(text)
-            if text.startswith(PREFIX):
-                self._log(text)
-
-    def last(self) -> str:
-        """The last lines, to be put behind a report; nothing without any."""
-        return "\nIts last lines:\n" + "\n".join(self._last) if self._last else ""
-
-
-def _first(observed: Observed) -> PodSeen | None:
-    """The pod that tells most: one that ended badly, else the lowest rank that has begun."""
-    begun = [pod for pod in observed.pods if pod.phase != "Pending"]
-    failed = [pod for pod in begun if pod.exit_code not in (None, 0, 143)]
-    ranked = sorted([pod for pod in failed or begun if pod.rank >= 0], key=lambda pod: pod.rank)
-    return ranked[0] if ranked else None
 
 
 LEFT = {"training": "checkpoint", "evaluation": "answer"}

@@ -11,7 +11,7 @@ What a look at a gang means is `classify.py`'s; what follows from it, of any tas
 `result.json` is the truth, never the object's state. An attempt is over only when its object and its pods are gone, so
 no two of them write; should one live on where nobody can see it, its number is too low (`checkpoints.writer`). A
 launcher that is interrupted leaves the gang alone, unless the run was cancelled: then the gang is deleted, by the
-launcher or, where none lives any more, by `abandon`.
+launcher or, where none lives any more, by `task.delete`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from k8s.client import KubernetesClient
 from k8s.estimate import paid_devices
 from k8s.follow import Hooks
 from k8s.gang import gang_of
-from k8s.ledger import LaunchAttempt, Ledger, ledger
-from k8s.task import Task, delete, run
+from k8s.ledger import Ledger, ledger
+from k8s.task import Task, run
 from pipeline import layout
 from pipeline.recipe import Compute, Kubernetes
 from pipeline.storage import Store
@@ -54,13 +54,6 @@ def launch(
     if plan.decision.method == "none":
         return None
     return run(training_task(store, plan, settings, pipes, addresses), client, hooks)
-
-
-def abandon(
-    store: Store, plan: TrainingPlan, settings: Kubernetes, client: KubernetesClient, hooks: Hooks, why: str
-) -> LaunchAttempt | None:
-    """Delete the gang that earlier launches of a plan left in the cluster; the attempt that it was, if there is one."""
-    return delete(training_task(store, plan, settings), client, hooks, why)
 
 
 def training_task(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused
 from k8s.gang import Gang, label_value
+from k8s.pod_refusals import PodRefusal, pod_refusal, relevant
 from k8s.render.placement import PLAN, plan_label
 from k8s.render.pod import CONTAINER
 from k8s.render.rayjob import SUBMITTER
 
 ATTEMPT = "preference-tuning/attempt"
+JOB_UID = "kueue.x-k8s.io/job-uid"
+SERVED = frozenset(("QuotaReserved", "Finished"))
+"""Conditions of a workload that waits no longer."""
 RANK = "batch.kubernetes.io/job-completion-index"
 
 State = Literal["absent", "leaving", "suspended", "pending", "running", "restarting", "succeeded", "failed"]
@@ -52,6 +56,10 @@ class Observed(NamedTuple):
     pods: tuple[PodSeen, ...] = ()
     evicted: str = ""
     """Of a gang that is queued: why Kueue took back the quota that it had, PodsReadyTimeout or Preempted."""
+    refusal: PodRefusal | None = None
+    """Why pods that it lacks are not made."""
+    version: str = ""
+    """Of the object, which changes with whatever is written to it."""
 
 
 def resource(gang: Gang) -> ApiResource:
@@ -60,7 +68,8 @@ def resource(gang: Gang) -> ApiResource:
 
 
 def observe(client: KubernetesClient, gang: Gang) -> Observed:
-    """One look: the object, its pods, and while it is queued what Kueue says of it. Two or three requests."""
+    """One look: the object, its pods; while it is queued what Kueue says of it, while pods are missing what forbids
+    them. Two or three requests."""
     namespace = gang.settings.namespace
     obj = client.get(resource(gang), namespace, gang.name)
     if obj is None:
@@ -69,14 +78,16 @@ def observe(client: KubernetesClient, gang: Gang) -> Observed:
     plan = obj["metadata"].get("labels", {}).get(PLAN, "")
     if obj["metadata"].get("deletionTimestamp"):
         state = "leaving"
-    uid = obj["metadata"]["uid"]
+    uid, version = obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
     if state == "suspended":
         words, evicted = _queued(client, namespace, uid)
-        return Observed(state, uid, plan, restarts, words or detail, evicted=evicted)
+        return Observed(state, uid, plan, restarts, words or detail, evicted=evicted, version=version)
     pods = pods_of(client, gang)
     if state == "failed":
         detail = "; ".join(filter(None, (detail, _child_jobs(client, gang))))
-    return Observed(state, uid, plan, restarts, detail, pods)
+    lacks_pods = state in ("pending", "restarting") and len(pods) < gang.nodes
+    refusal = _refusal(client, gang) if lacks_pods else None
+    return Observed(state, uid, plan, restarts, detail, pods, refusal=refusal, version=version)
 
 
 def pods_of(client: KubernetesClient, gang: Gang, every_attempt: bool = False) -> tuple[PodSeen, ...]:
@@ -186,23 +197,52 @@ def _rayjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
 READERS = {"jobset": _jobset, "indexed_job": _job, "volcano": _vcjob, "rayjob": _rayjob}
 
 
+def _refusal(client: KubernetesClient, gang: Gang) -> PodRefusal | None:
+    try:
+        events = client.list(RESOURCES["Event"], gang.settings.namespace, fields="type=Warning")
+    except Refused:  # no right to look
+        return None
+    return pod_refusal(events, gang.name, gang.nodes)
+
+
 def _queued(client: KubernetesClient, namespace: str, uid: str) -> tuple[str, str]:
     """Kueue's own words on why the gang is not admitted, and the reason of its last eviction; nothing where it has
-    none."""
-    words: list[str] = []
-    evicted = ""
+    none. Of a gang behind the head of a strict queue Kueue says nothing: then the head is named, and why it waits."""
     try:
-        workloads = client.list(RESOURCES["Workload"], namespace, f"kueue.x-k8s.io/job-uid={uid}")
+        workloads = client.list(RESOURCES["Workload"], namespace, f"{JOB_UID}={uid}")
+        words, evicted = "; ".join(filter(None, map(_why_held, workloads))), "".join(map(_evicted, workloads))
+        if words or evicted or not workloads:
+            return words, evicted
+        return _behind(workloads[0], client.list(RESOURCES["Workload"], namespace)), ""
     except Refused:  # words are a kindness: no Kueue here, or no right to look
         return "", ""
-    for workload in workloads:
-        for condition in workload.get("status", {}).get("conditions", []):
-            waits = condition["type"] == "QuotaReserved" and condition.get("status") == "False"
-            if waits or (condition["type"] == "Evicted" and condition.get("status") == "True"):
-                words.append(_condition_text(condition))
-            if not waits and condition["type"] == "Evicted" and condition.get("status") == "True":
-                evicted = condition.get("reason", "")
-    return "; ".join(words), evicted
+
+
+def _why_held(workload: Mapping[str, Any]) -> str:
+    conditions = workload.get("status", {}).get("conditions", [])
+    waits = [each for each in conditions if each["type"] == "QuotaReserved" and each.get("status") == "False"]
+    taken = [each for each in conditions if each["type"] == "Evicted" and each.get("status") == "True"]
+    return "; ".join(map(relevant, map(_condition_text, [*waits, *taken])))
+
+
+def _evicted(workload: Mapping[str, Any]) -> str:
+    return _true(workload).get("Evicted", {}).get("reason", "")
+
+
+def _behind(workload: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Of the workloads that wait in the same queue, the one that Kueue says something of: the head of a strict queue.
+    Kueue's order is by priority, then by age in whole seconds."""
+    queue, turn = workload["spec"].get("queueName"), _turn(workload)
+    waiting = [each for each in others if each["spec"].get("queueName") == queue and not _true(each).keys() & SERVED]
+    head = min((each for each in waiting if _why_held(each) and _turn(each) <= turn), key=_turn, default=None)
+    if head is None:
+        return ""
+    owners = head["metadata"].get("ownerReferences") or [{"name": f"workload {head['metadata']['name']}"}]
+    return f"it waits behind {owners[0]['name']}, the head of queue {queue}: {_why_held(head)}"
+
+
+def _turn(workload: Mapping[str, Any]) -> tuple[int, str]:
+    return -int(workload["spec"].get("priority") or 0), workload["metadata"]["creationTimestamp"]
 
 
 def _child_jobs(client: KubernetesClient, gang: Gang) -> str:

@@ -22,13 +22,18 @@ from k8s.ledger import LaunchAttempt
 R = TypeVar("R")
 
 AGAIN = frozenset(("preempted", "gone"))
-NO_RETRY = frozenset(("refused", "out_of_memory", "image", "volume", "queued", "deleted", "stuck", "timed_out"))
+NO_RETRY = frozenset(
+    ("refused", "out_of_memory", "image", "volume", "queued", "no_queue", "forbidden", "deleted", "stuck", "timed_out")
+)
 FOR_PEOPLE = {
     "refused": "Its last lines say what to change.",
     "out_of_memory": "Lower what it holds (per_device_train_batch_size, max_completion_tokens, fsdp2), or shm_gb.",
     "image": "Push it, or correct compute.kubernetes.image, and see that the nodes may pull it.",
     "volume": "Create it: k8s/manifests/bases/storage; or correct compute.kubernetes.claim.",
     "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.nodes).",
+    "no_queue": "Correct compute.kubernetes.queue, or create that queue: k8s/manifests/bases/kueue has `training`.",
+    "over_quota": "Run it again once others leave room.",
+    "forbidden": "No pod of the gang was made, and none will be while that stands.",
     "no_capacity": "Run it again later, or set compute.kubernetes.capacity to spot_first.",
     "restarting": "Run it again later: it goes on from its last checkpoint.",
     "starting": "Look at kubectl get events: why no pod is made, or none starts; k8s/README.md says what to look for.",
@@ -86,11 +91,19 @@ def run(task: Task[R], client: KubernetesClient, hooks: Hooks) -> R:
         starts += 1 + follower.restarts
 
 
-def delete(task: Task[R], client: KubernetesClient, hooks: Hooks, why: str) -> LaunchAttempt | None:
-    """Delete the gang that earlier launches of a task left in the cluster; the attempt that it was, if there is one."""
-    if (attempt := task.attempts.unfinished()) is not None:
-        gang = task.gang(attempt.attempt)
-        GangFollower(client, gang, task.attempts, attempt, hooks, lambda _: True).abandon(why)
+def delete(
+    task: Task[R], client: KubernetesClient, hooks: Hooks, why: str, held_only: bool = False
+) -> LaunchAttempt | None:
+    """Delete the gang that earlier launches of a task left in the cluster; the attempt that it was, if there is one.
+
+    `held_only`: unless a queue holds it, leave it: it may be far.
+    """
+    if (attempt := task.attempts.unfinished()) is None:
+        return None
+    follower = GangFollower(client, task.gang(attempt.attempt), task.attempts, attempt, hooks, lambda _: True)
+    if held_only:
+        return attempt if follower.abandon_held(why) else None
+    follower.abandon(why)
     return attempt
 
 

@@ -21,6 +21,10 @@ PORT = 29500
 """Of the rendezvous, on node 0."""
 USER = 1000
 """User and group in the images: Dagster's steps and the trainers write to the same volume."""
+START = "/var/run/preference-tuning"
+"""Where a trainer's pod has the token that tells when it began (`pipeline.training.checkpoints.starts`)."""
+START_AUDIENCE = "preference-tuning-start"
+"""Of that token. The API server takes tokens of its own audience alone, so this one opens nothing."""
 COMPONENTS = {"training": "trainer", "evaluation": "evaluation"}
 KEYS = ("JUDGE_API_KEY", "SERVING_API_KEY")
 """Of a gang's Secret; one that it does not have is not set."""
@@ -48,8 +52,9 @@ def metadata(gang: Gang, more: Mapping[str, str] | None = None) -> Object:
 
 
 def command(plan_path: str, attempt: str) -> list[str]:
-    """The trainer. `attempt`: the launcher's and the gang's restart, A.R; a pod of an older one must not write."""
-    return ["python", "-m", "pipeline.training", plan_path, "--attempt", attempt]
+    """The trainer. `attempt`: the launcher's and the gang's restart, A.R; a pod of an older one, or of an older start,
+    must not write."""
+    return ["python", "-m", "pipeline.training", plan_path, "--attempt", attempt, "--start", f"{START}/token"]
 
 
 def ranked_template(gang: Gang, master: str, rank: str, restart: str = "") -> Object:
@@ -96,6 +101,7 @@ def pod_template(gang: Gang, main: Object, apart: Object) -> Object:
             "volumes": [
                 {"name": "data", "persistentVolumeClaim": {"claimName": gang.settings.claim}},
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mib(gang)}Mi"}},
+                *([_start()] if gang.task == "training" else []),
             ],
         },
     }
@@ -119,8 +125,14 @@ def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -
         "volumeMounts": [
             {"name": "data", "mountPath": gang.settings.mount},
             {"name": "shm", "mountPath": "/dev/shm"},
+            *([{"name": "start", "mountPath": START, "readOnly": True}] if gang.task == "training" else []),
         ],
     }
+
+
+def _start() -> Object:
+    token = {"audience": START_AUDIENCE, "expirationSeconds": 3600, "path": "token"}
+    return {"name": "start", "projected": {"sources": [{"serviceAccountToken": token}]}}
 
 
 def environment(gang: Gang) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The training processes of one node: started together, ended together, started again together after a crash.
 
-Owns what the node's exit code says of them: 0 all are done; 143 pre-empted, run me again; 64 never retry; else the
-code of the first that failed (128 + n for signal n). Refuses to start a gang of several nodes again: there whoever
+Owns what the node's exit code says of them: 0 all are done; 143 pre-empted, run me again; 64 and 65 never retry; else
+the code of the first that failed (128 + n for signal n). Refuses to start a gang of several nodes again: there whoever
 placed it starts every node afresh, for peers elsewhere would wait for ranks that are not the ones they knew.
 """
 
@@ -19,7 +19,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.result import NEVER_RETRY, PREEMPTED, InvalidPlan
+from pipeline.training.result import BLOCKED, NEVER_RETRY, PREEMPTED, InvalidPlan
 
 WORKER = (sys.executable, "-m", "pipeline.training")
 
@@ -60,7 +60,7 @@ def run(
                 codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
                 code = exit_code(codes.values())
                 ended = ", ".join(f"rank {rank} with {status}" for rank, status in codes.items())
-            if code in (PREEMPTED, NEVER_RETRY) or attempt == restarts:
+            if code in (PREEMPTED, NEVER_RETRY, BLOCKED) or attempt == restarts:
                 break
             emit(f"{ended}: starting all again, {restarts - attempt} restarts left")
     except SignalException as error:
@@ -78,7 +78,7 @@ def exit_code(codes: Iterable[int]) -> int:
     Those behind the first were mostly stopped because of it: with SIGTERM, so that their 143 is not a pre-emption.
     """
     exit_codes = [128 - code if code < 0 else code for code in codes]
-    return NEVER_RETRY if NEVER_RETRY in exit_codes else exit_codes[0]
+    return next((code for code in (BLOCKED, NEVER_RETRY) if code in exit_codes), exit_codes[0])
 
 
 def _config(plan: TrainingPlan, node_rank: int, master: str) -> LaunchConfig:

@@ -39,9 +39,11 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
     `turn`: of a launcher that numbers its attempts; one that was replaced publishes nothing.
     """
 
+    writes = os.environ.get("RANK", "0") == "0"
+
     def fence() -> None:
-        if turn is not None:
-            check_turn(folder, turn)
+        if turn is not None:  # the token is that of the pod that writes
+            check_turn(folder, turn if writes else turn.of_any_pod())
 
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
@@ -49,7 +51,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
     python_logging.getLogger("trl").setLevel(python_logging.ERROR)  # its warnings quote prompts and completions
     torch.set_num_threads(plan.training.threads)
     method = plan.trained_by()
-    writer = only_writer(folder, turn) if os.environ.get("RANK", "0") == "0" else nullcontext()
+    writer = only_writer(folder, turn) if writes else nullcontext()
     with writer, closing(grader_of(plan.rewards.verifier)) as check, ExitStack() as scorers:
         try:
             check_world(plan, os.environ)

@@ -6,17 +6,22 @@ import pytest
 
 from jobs import sensors
 from jobs.definitions import definitions
-from jobs.sensors import champion_changed, gang_orphaned, rollout_due
+from jobs.sensors import UNFOLLOWED_S, champion_changed, gang_held, gang_orphaned, rollout_due
+from k8s.attempts import GangAttempts
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState
-from pipeline.storage import ModelRef
+from pipeline.storage import ModelRef, Store
 from tests.loop import deployment
 
 CLUSTER = "compute.kubernetes={image: 'trainer@sha256:0', instance_type: cpu}"
 
 
 def tick(
-    sensor: dg.SensorDefinition, folder: Path, cursor: str | None = None, instance: dg.DagsterInstance | None = None
+    sensor: dg.SensorDefinition,
+    folder: Path,
+    cursor: str | None = None,
+    instance: dg.DagsterInstance | None = None,
+    overrides: tuple[str, ...] = (),
 ) -> tuple[list[dg.RunRequest], str | None]:
     """What one tick of a sensor asks for, and the cursor that it leaves."""
     with (
@@ -24,7 +29,7 @@ def tick(
         dg.build_sensor_context(
             instance=used,
             cursor=cursor,
-            resources={"deployment": deployment(folder)},
+            resources={"deployment": deployment(folder, list(overrides))},
             repository_def=definitions.get_repository_def(),
         ) as context,
     ):
@@ -97,7 +102,8 @@ def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
     assert isinstance(asked, dg.RunRequest)
     assert asked.run_key == run.run_id
     wanted = definitions.resolve_job_def("delete_orphaned_gang")
-    assert dg.validate_run_config(wanted, asked.run_config)["ops"]["delete_gang"]["config"] == {"iteration": "0001-abc"}
+    config = dg.validate_run_config(wanted, asked.run_config)["ops"]["delete_gang"]["config"]
+    assert config == {"iteration": "0001-abc", "held_only": False}
 
 
 @pytest.mark.slow
@@ -109,3 +115,36 @@ def test_a_new_champion_asks_for_one_iteration(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sensors.Deployment, "champion", lambda _: promoted)
     (request,), after = tick(champion_changed, tmp_path, cursor)
     assert (request.run_key, after) == ("new", "new")
+
+
+def test_an_open_gang_without_a_run_is_asked_for_after_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again an hour later: what ran then may be held now."""
+    store = Store(deployment(tmp_path).recipe().data_root)
+    GangAttempts(store, "0001-abc").current(0.0, lambda number: "train-1")
+    clock = [1_700_000_000.0]
+    monkeypatch.setattr(sensors.time, "time", lambda: clock[0])
+    asked: list[int] = []
+    cursor = None
+    with dg.instance_for_test() as instance:
+        for passed in (0.0, UNFOLLOWED_S - 1, 2.0, UNFOLLOWED_S - 1, 2.0):
+            clock[0] += passed
+            requests, cursor = tick(gang_held, tmp_path, cursor, instance, (CLUSTER,))
+            asked.append(len(requests))
+        assert asked == [0, 0, 1, 0, 1]
+        config = {"iteration": "0001-abc", "held_only": True}
+        assert requests[0].run_config["ops"]["delete_gang"]["config"] == config
+        job = definitions.resolve_job_def("preference_tuning")
+        for tags in ({"iteration": "0001-abc"}, {}):  # follows it; does not say yet what it is to follow
+            run = instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
+            clock[0] += 2 * UNFOLLOWED_S
+            assert tick(gang_held, tmp_path, cursor, instance, (CLUSTER,))[0] == []
+            instance.report_run_canceled(run)
+        assert tick(gang_held, tmp_path, None, instance)[0] == [], "no cluster"
+
+
+def test_a_closed_gang_is_nobodys_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = GangAttempts(Store(deployment(tmp_path).recipe().data_root), "0001-abc")
+    attempt = attempts.current(0.0, lambda number: "train-1")
+    attempts.close(attempt.model_copy(update={"closed_at": 1.0}))
+    monkeypatch.setattr(sensors, "UNFOLLOWED_S", -1.0)
+    assert tick(gang_held, tmp_path, overrides=(CLUSTER,))[0] == []

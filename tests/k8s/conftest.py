@@ -136,13 +136,14 @@ def claim(cluster: Cluster) -> None:
     cluster.api.patch("PersistentVolumeClaim", name, "checkpoints", {"status": status}, "status")
 
 
-def queue(cluster: Cluster, quota: dict[str, str]) -> None:
+def queue(cluster: Cluster, quota: dict[str, str], strategy: str = "BestEffortFIFO") -> None:
     """Kueue's queue `training` with that quota; an earlier one is changed."""
     name = cluster.namespace
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
     spec = {
         "namespaceSelector": {},
+        "queueingStrategy": strategy,
         "resourceGroups": [{"coveredResources": list(quota), "flavors": [{"name": name, "resources": resources}]}],
     }
     if cluster.api.find("ClusterQueue", "", name):

@@ -1,4 +1,4 @@
-"""`python -m k8s`: what it prints and its exit codes, for good input and for bad."""
+"""`pt k8s`: what it prints and its exit codes, for good input and for bad."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_name_that_would_be_another_object_stays_on_its_line(
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    """As in `python -m k8s render RECIPE | head -1`."""
+    """As in `pt k8s render RECIPE | head -1`."""
     command = [sys.executable, "-m", "k8s", "render", recipe("spot_h200_dpo")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None and running.stderr is not None

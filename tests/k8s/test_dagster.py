@@ -28,7 +28,7 @@ from pipeline.training.result import Goodput, Health, TrainingResult
 from tests.pipeline.training.plans import make_plan
 
 from .cluster.kubelet import Kubelet
-from .conftest import Cluster, Launch, Robot, ender
+from .conftest import ROOM, Cluster, Launch, Robot, ender, queue
 from .evaluations import SECTION, noisy, published
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
@@ -119,7 +119,7 @@ class Killed(BaseException):
     """The launcher's end, which tells nobody."""
 
 
-def leave_a_gang(cluster: Cluster, planned: tuple[Store, TrainingPlan], root: Path) -> None:
+def leave_a_gang(cluster: Cluster, planned: tuple[Store, TrainingPlan], root: Path, held: bool = False) -> None:
     ended = threading.Event()
 
     def sleep(seconds: float) -> None:
@@ -127,17 +127,23 @@ def leave_a_gang(cluster: Cluster, planned: tuple[Store, TrainingPlan], root: Pa
             raise Killed
 
     launched = Launch(cluster, planned, cluster.settings(root), sleep=sleep)
-    cluster.run_all()
+    if held:
+        words = "couldn't assign flavors"
+        cluster.driver.wait_until(lambda: any(words in line for line in launched.lines), "the queue's word of it")
+    else:
+        cluster.run_all()
     ended.set()
     assert isinstance(launched.ended(), Killed)
 
 
-def clear_away(cluster: Cluster, iteration: str, root: Path, instance: dg.DagsterInstance) -> list[str]:
+def clear_away(
+    cluster: Cluster, iteration: str, root: Path, instance: dg.DagsterInstance, held_only: bool = False
+) -> list[str]:
     """What the job says."""
     placed = yaml.safe_dump(cluster.settings(root).model_dump(mode="json", exclude_defaults=True))
     overrides = [f"data_root={root / 'data'}", f"compute.kubernetes={placed}"]
     done = delete_orphaned_gang.execute_in_process(
-        run_config={"ops": {"delete_gang": {"config": {"iteration": iteration}}}},
+        run_config={"ops": {"delete_gang": {"config": {"iteration": iteration, "held_only": held_only}}}},
         resources={"deployment": Deployment(recipe_path=str(EMBEDDED), overrides=overrides)},
         instance=instance,
     )
@@ -170,3 +176,38 @@ def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(
     with Robot(cluster, planned):
         assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
     assert [attempt.outcome for attempt in GangAttempts(store, plan.iteration).all()] == ["deleted", "succeeded"]
+
+
+@pytest.mark.slow
+def test_a_held_gang_that_nobody_follows_leaves_the_queue(
+    cluster: Cluster, planned: tuple[Store, TrainingPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the head of a strict queue it would block all others for ever."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    store, plan = planned
+    queue(cluster, {"cpu": "1", "memory": "1Gi"}, "StrictFIFO")
+    leave_a_gang(cluster, planned, tmp_path, held=True)
+    (jobset,) = cluster.jobsets()
+    with dg.instance_for_test() as instance:
+        lines = clear_away(cluster, plan.iteration, tmp_path, instance, held_only=True)
+        cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+        assert any("held in its queue" in line for line in lines)
+    assert [attempt.outcome for attempt in GangAttempts(store, plan.iteration).all()] == ["deleted"]
+    queue(cluster, ROOM)
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
+
+
+@pytest.mark.slow
+def test_a_running_gang_that_nobody_follows_stays(
+    cluster: Cluster, planned: tuple[Store, TrainingPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    leave_a_gang(cluster, planned, tmp_path)
+    with dg.instance_for_test() as instance:
+        clear_away(cluster, planned[1].iteration, tmp_path, instance, held_only=True)
+    (jobset,) = cluster.jobsets()
+    assert "deletionTimestamp" not in jobset["metadata"]
+    with Robot(cluster, planned):
+        assert Launch(cluster, planned, cluster.settings(tmp_path)).ended() is None
+    assert [each.outcome for each in GangAttempts(planned[0], planned[1].iteration).all()] == ["succeeded"]

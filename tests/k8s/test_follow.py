@@ -2,14 +2,17 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from k8s.attempts import GangAttempts
-from k8s.follow import FRUITLESS, KEPT, GangFollower, GangProgress, Hooks, LogTail
+from k8s.follow import FRUITLESS, GangFollower, GangProgress, Hooks
 from k8s.gang import Gang, example, gang_of
 from k8s.launch import CHECKPOINTS
+from k8s.log_tail import KEPT, LogTail
 from k8s.observe import Observed, PodSeen
+from k8s.render import render
 from pipeline.recipe import Kubernetes
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
@@ -172,6 +175,78 @@ def test_quota_that_never_comes_is_told_in_the_queues_words(cluster: Cluster, pl
     assert isinstance(error, TrainingRefused)
     assert "couldn't assign flavors" in str(error)
     assert cluster.driver.pods(cluster.namespace) == []
+
+
+def forbid(cluster: Cluster, kind: str, name: str, **spec: Any) -> None:
+    metadata = {"name": name, "namespace": cluster.namespace}
+    cluster.api.create({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec})
+
+
+FORBIDDEN = {
+    "a quota of less than the gang": (
+        "ResourceQuota",
+        {"hard": {"requests.memory": "5Gi"}},
+        "raise that ResourceQuota",
+    ),
+    "a limit of less than a container": (
+        "LimitRange",
+        {"limits": [{"type": "Container", "max": {"cpu": "100m"}}]},
+        "raise that LimitRange",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_pods_that_are_forbidden_end_the_launch(
+    cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("k8s.follow.NO_PROGRESS_S", 0.3)
+    kind, spec, advice = FORBIDDEN[name]
+    forbid(cluster, kind, "small", **spec)
+    launched = Launch(cluster, planned, cluster.settings(tmp_path))
+    with ender(cluster):
+        error = launched.ended()
+    assert isinstance(error, TrainingRefused), error
+    assert "forbidden: pods" in str(error)
+    assert advice in str(error)
+
+
+def test_a_quota_that_others_fill_is_waited_for(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    forbid(cluster, "ResourceQuota", "small", hard={"pods": "2"})
+    container = {"name": "other", "image": "other"}
+    other = {"metadata": {"name": "other", "namespace": cluster.namespace}, "spec": {"containers": [container]}}
+    cluster.api.create({"apiVersion": "v1", "kind": "Pod", **other})
+    lines: list[Launch] = []
+    lines.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(lines, "over quota")))
+    with ender(cluster):
+        error = lines[0].ended()
+    assert type(error) is RuntimeError, error
+    assert "exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2" in str(error)
+
+
+def test_a_queue_that_is_not_there_is_named(
+    cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8s.follow.NO_PROGRESS_S", 0.3)
+    error = Launch(cluster, planned, cluster.settings(tmp_path, queue="trainin")).ended()
+    assert isinstance(error, TrainingRefused), error
+    assert "LocalQueue trainin doesn't exist" in str(error)
+    assert "compute.kubernetes.queue" in str(error)
+    assert "Free quota" not in str(error)
+
+
+def test_the_head_of_a_strict_queue_is_named(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    """Kueue says nothing of those behind it."""
+    queue(cluster, {"cpu": "1", "memory": "1Gi"}, "StrictFIFO")
+    head = example("head", str(tmp_path), 2, 1, "trl", 5, 600, cluster.settings(tmp_path))
+    cluster.api.create(render(head)[0])
+    first = lambda: next(iter(cluster.api.list("Workload", cluster.namespace)[0]), {}).get("status")  # noqa: E731
+    cluster.driver.wait_until(first, "Kueue's word of the head")
+    launched: list[Launch] = []
+    launched.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(launched, "behind")))
+    error = launched[0].ended()
+    assert f"it waits behind {head.name}" in str(error)
+    assert "couldn't assign flavors" in str(error), "why that one waits"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ import pytest
 from k8s.attempts import GangAttempts
 from k8s.client import KubernetesClient
 from pipeline.storage import Store
+from pipeline.training.checkpoints import FencingToken
+from pipeline.training.checkpoints.writer import take
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 
 from .cluster.faults import Fault
-from .conftest import Cluster, Launch, Robot
+from .conftest import Cluster, Launch, Robot, ender
 
 Planned = tuple[Store, TrainingPlan]
 
@@ -138,6 +140,31 @@ def test_launcher_killed_while_clearing_leaves_no_second_gang(
             raise AssertionError("no launch came to an end")
     assert len(cluster.jobsets()) == 1
     assert all(len(writers) <= 1 for writers in robot.writers)
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["on record", "by its trainer alone"])
+def test_gang_that_vanished_unwatched_is_a_new_attempt(
+    cluster: Cluster, planned: Planned, tmp_path: Path, recorded: bool
+) -> None:
+    """Its trainer may have been further than the first start of the attempt, and would refuse to begin again there."""
+    settings = cluster.settings(tmp_path)
+    if recorded:
+        first = Launch(cluster, planned, settings, sleep=lambda seconds: (_ for _ in ()).throw(Killed()))
+    else:  # killed as the answer came that it is there
+        first = Launch(cluster, planned, settings, mortal(cluster, 3, after=True))
+    assert isinstance(first.ended(), Killed)
+    if not recorded:
+        take(planned[0].path(f"iterations/{planned[1].iteration}/training"), FencingToken(1, 1))
+    with ender(cluster):
+        cluster.run_all()
+        (jobset,) = cluster.jobsets()
+        cluster.api.delete("JobSet", cluster.namespace, jobset["metadata"]["name"], propagationPolicy="Foreground")
+        cluster.driver.wait_gone("JobSet", cluster.namespace, jobset["metadata"]["name"])
+    with Robot(cluster, planned) as robot:
+        assert Launch(cluster, planned, settings).ended() is None
+    outcomes = [(each.attempt, each.outcome) for each in GangAttempts(planned[0], planned[1].iteration).all()]
+    assert outcomes == [(1, "gone"), (2, "succeeded")]
+    assert robot.writers[-1] <= {"2"}
 
 
 def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:

@@ -3,7 +3,8 @@
 The fencing token: whose attempt may write here, where a lock alone cannot tell. The lock dies with its process, but on
 a node that the network cut off the process lives on and its lock is taken from it. So each attempt that a launcher
 numbers takes the directory with its number, and whoever meets a higher one there has been replaced: it
-publishes nothing more.
+publishes nothing more. Inside an attempt the restart counts, and where a queue starts a gang again under the same
+restart, the pod's start (`starts.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import IO, NamedTuple
 from pydantic import ValidationError
 
 from pipeline.storage import Record, write_atomically
+from pipeline.training.checkpoints.starts import PodStart, pod_start
 from pipeline.training.result import InvalidPlan
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -91,25 +93,50 @@ FILE = "turn.json"
 
 
 class FencingToken(NamedTuple):
-    """The launcher's attempt, and how often the gang was started again inside it."""
+    """The launcher's attempt, how often the gang was started again inside it, and the start of the pod that writes."""
 
     attempt: int
     restart: int = 0
+    started_at: int = 0
+    """Seconds since the epoch, by the API server; 0 where no file tells."""
+    pod: str = ""
+    """Its uid."""
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return ".".join(map(str, self if self.pod else self[:2]))
+
+    def later_than(self, other: FencingToken) -> bool:
+        """By attempt and restart, and by the start where both tell one."""
+        compared = 3 if self.pod and other.pod else 2
+        return self[:compared] > other[:compared]
+
+    def of_any_pod(self) -> FencingToken:
+        """Of the whole gang: what its pods have in common that write nothing."""
+        return FencingToken(self.attempt, self.restart)
 
 
 class RecordedToken(Record):
     attempt: int
     restart: int
+    started_at: int = 0
+    pod: str = ""
 
 
-def parse(text: str) -> FencingToken | None:
-    """The turn written as `2.1`; None for an empty text: nobody numbers the attempts. Raises ValueError."""
+def parse(text: str, start: str = "") -> FencingToken | None:
+    """The turn written as `2.1`, or as `2.1.STARTED_AT.POD`; None for an empty text: nobody numbers the attempts.
+
+    `start`: file that tells of the pod's start (`starts.py`), where the text does not. Raises ValueError for another
+    text, RuntimeError for a file that tells nothing.
+    """
     if not text:
         return None
-    attempt, _, restart = text.partition(".")
-    if not attempt.isdecimal() or not (restart or "0").isdecimal():
+    attempt, restart, started_at, pod = [*text.split(".", 3), "", "", ""][:4]
+    numbers = (attempt, restart or "0", started_at or "0")
+    if not all(number.isdecimal() for number in numbers) or bool(started_at) != bool(pod):
         raise ValueError(f"--attempt {text!r} is no turn: write ATTEMPT.RESTART, such as 2.0.")
-    return FencingToken(int(attempt), int(restart or 0))
+    first = pod_start(Path(start)) if start else PodStart(int(numbers[2]), pod)
+    return FencingToken(int(attempt), int(numbers[1]), first.issued_at, first.uid)
 
 
 def take(root: Path, turn: FencingToken) -> None:
@@ -117,21 +144,35 @@ def take(root: Path, turn: FencingToken) -> None:
     root.mkdir(parents=True, exist_ok=True)
     with (root / "turn.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        check(root, turn)
+        taken = holder(root)
+        if taken.later_than(turn):
+            raise _replaced(root, taken, turn)
         write_atomically(root / FILE, RecordedToken(**turn._asdict()).model_dump_json())
 
 
 def check(root: Path, turn: FencingToken) -> None:
-    """Raise InvalidPlan when a later turn has taken the directory."""
-    taken = _taken(root)
-    if taken > turn:
-        raise InvalidPlan(
-            f"Attempt {taken.attempt}.{taken.restart} has taken {root}, and this is {turn.attempt}.{turn.restart}: it "
-            "was replaced and writes nothing more. Leave the field to the later one."
-        )
+    """Raise InvalidPlan when a later turn, or another pod's of the same second, has taken the directory."""
+    taken = holder(root)
+    other_pod = bool(turn.pod) and taken.pod != turn.pod
+    if taken.later_than(turn) or (other_pod and not turn.later_than(taken)):
+        raise _replaced(root, taken, turn)
 
 
-def _taken(root: Path) -> FencingToken:
+def _replaced(root: Path, taken: FencingToken, turn: FencingToken) -> InvalidPlan:
+    return InvalidPlan(
+        f"Attempt {taken.attempt}.{taken.restart} has taken {root}{_by(taken)}, and this is "
+        f"{turn.attempt}.{turn.restart}{_by(turn)}: it was replaced and writes nothing more. Leave the field to the "
+        "later one."
+    )
+
+
+def _by(turn: FencingToken) -> str:
+    return f" (pod {turn.pod}, started at {turn.started_at})" if turn.pod else ""
+
+
+def holder(root: Path) -> FencingToken:
+    """Whose turn the directory remembers; attempt 0 where none has taken it. Raises InvalidPlan for a file that no
+    trainer wrote."""
     path = root / FILE
     if not path.is_file():
         return FencingToken(0)
@@ -141,4 +182,4 @@ def _taken(root: Path) -> FencingToken:
         raise InvalidPlan(
             f"{path} is not what a trainer writes ({error}). Remove it when nothing trains there."
         ) from error
-    return FencingToken(record.attempt, record.restart)
+    return FencingToken(**dict(record))

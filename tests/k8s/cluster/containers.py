@@ -5,6 +5,8 @@ Owns the process. What the API hears of it is the kubelet's.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import shutil
@@ -123,8 +125,28 @@ def _life(pod: Object) -> tuple[str, ...]:
     return place(pod)[0], owner["uid"], notes(pod).get("volcano.sh/job-version", "")
 
 
-def command(pod: Object, names: Names, extra: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """What the first container runs and its environment. Raises ValueError where the kubelet couldn't make either."""
+def projected(pod: Object, folder: Path) -> dict[str, str]:
+    """Write the tokens of the pod's projected volumes. Returns, by mount path, where they are on this machine."""
+    sources = {v["name"]: v["projected"]["sources"] for v in pod["spec"].get("volumes") or [] if "projected" in v}
+    mounts: dict[str, str] = {}
+    for mount in pod["spec"]["containers"][0].get("volumeMounts") or []:
+        for source in sources.get(mount["name"], []):
+            about = {"namespace": place(pod)[0], "pod": {"name": place(pod)[1], "uid": pod["metadata"]["uid"]}}
+            token = source["serviceAccountToken"]
+            claims = {"aud": [token["audience"]], "iat": int(time.time()), "kubernetes.io": about}
+            file = folder / pod["metadata"]["uid"] / mount["name"] / token["path"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims)]
+            file.write_text(".".join([*parts, "unsigned"]))
+            mounts[mount["mountPath"]] = str(file.parent)
+    return mounts
+
+
+def command(
+    pod: Object, names: Names, extra: Mapping[str, str], mounts: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """What the first container runs and its environment. `mounts`: of `projected`, to be found in the arguments. Raises
+    ValueError where the kubelet couldn't make either."""
     container = pod["spec"]["containers"][0]
     environment: dict[str, str] = {}
     for entry in container.get("env") or []:
@@ -133,6 +155,8 @@ def command(pod: Object, names: Names, extra: Mapping[str, str]) -> tuple[list[s
             pod, _field(pod, entry["valueFrom"]) if "valueFrom" in entry else raw
         )
     argv = [names.resolved(pod, expanded(part, environment)) for part in _argv(container)]
+    for inside, outside in (mounts or {}).items():
+        argv = [part.replace(f"{inside}/", f"{outside}/") for part in argv]
     if argv[0] in ("python", "python3"):
         argv[0] = sys.executable
     host = pod["spec"].get("hostname") or place(pod)[1]

@@ -18,6 +18,7 @@ from .objects import (
     create,
     deleting,
     ended,
+    event,
     notes,
     now,
     owned,
@@ -28,6 +29,7 @@ from .objects import (
     suspended,
     with_condition,
 )
+from .pod_limits import forbidden
 from .storage import Storage
 
 TRACKING = "batch.kubernetes.io/job-tracking"
@@ -76,7 +78,11 @@ class Jobs:
         else:
             gone, new = self._manage(job, active, terminating, succeeded, indexes, waits)
             for index in new:
-                create_pod(storage, job, index)
+                text = forbidden(storage, *place(job), job["spec"]["template"]["spec"])
+                if text:
+                    event(storage, job, "Warning", "FailedCreate", f"Error creating: {text}", "job-controller")
+                else:
+                    create_pod(storage, job, index)
             if succeeded >= wanted(spec) and not active:
                 verdict = ("SuccessCriteriaMet", "CompletionsReached", "Reached expected number of succeeded pods")
         if not verdict:  # a pod that goes because the Job waits or shrinks is no failure

@@ -1,7 +1,8 @@
 """A kubelet for all nodes at once: what is bound to them runs as child processes, and the API hears of it.
 
 A client of the API alone, so that it serves a real API server too. One container a pod, run once; no probes, no volumes
-(the children share this machine's files), no images, no users. Not: pods' own deadlines, restarts, init containers.
+but projected tokens (the children share this machine's files), no images, no users. Not: pods' own deadlines, restarts,
+init containers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import httpx2
 
 from ...ports import LOOPBACK
 from .api import STRATEGIC, Api
-from .containers import Container, Names, command
+from .containers import Container, Names, command, projected
 from .kinds import Object
 from .objects import deleting, ended, now, place
 
@@ -46,6 +47,8 @@ class Kubelet:
     _over: set[str] = field(default_factory=set[str])
     """Uids of pods that nothing runs or will run of, and whose status says so."""
     _lost: set[str] = field(default_factory=set[str])
+    _adrift: list[Container] = field(default_factory=list[Container])
+    """On machines that are cut off."""
     _names: Names = field(default_factory=Names)
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -60,7 +63,7 @@ class Kubelet:
         """Everything that runs is killed; nobody is told."""
         self._stop.set()
         with self._lock:
-            running = list(self._running.values())
+            running = [*self._running.values(), *self._adrift]
         for container in running:
             container.signal(9)
         for thread in self._pods:
@@ -109,6 +112,14 @@ class Kubelet:
             if container := self._running.get(pod["metadata"]["uid"]):
                 container.signal(9)
         self.api.delete("Node", "", node)
+
+    def cut_off(self, node: str) -> None:
+        """The network is gone: what runs on the machine goes on, and neither side hears of the other."""
+        with self._lock:
+            self._lost.add(node)
+            for pod in self._on(node):
+                if container := self._running.pop(pod["metadata"]["uid"], None):
+                    self._adrift.append(container)
 
     def _on(self, node: str) -> list[Object]:
         pods = self.api.list("Pod", labels=self.selector)[0]
@@ -203,7 +214,7 @@ class Kubelet:
         if fresh is None or deleting(fresh):
             return
         try:
-            argv, environment = command(pod, self._names, self.environment)
+            argv, environment = command(pod, self._names, self.environment, projected(pod, self.folder))
             log = self.folder / f"{namespace}_{name}_{uid}.log"
             log.touch()
             process = Container(argv, environment, log)

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 
 from k8s.render import render
-from k8s.render.pod import labels
+from k8s.render.pod import START_AUDIENCE, labels
 
 from .gangs import gangs
 from .golden import CASES
@@ -94,9 +94,11 @@ def test_a_pod_starts_the_trainer_of_its_rank(gang):
     known = environment(result.template, fields)
     ran = [expand(word, known) for word in result.template["spec"]["containers"][0]["command"]]
     restart = "0" if kind == "batch/v1" else "7"
-    assert ran[:6] == ["python", "-m", "pipeline.training", gang.plan_path, "--attempt", f"{gang.attempt}.{restart}"]
+    token = ["--start", "/var/run/preference-tuning/token"]
+    attempt = ["--attempt", f"{gang.attempt}.{restart}", *token]
+    assert ran[:8] == ["python", "-m", "pipeline.training", gang.plan_path, *attempt]
     several = ["--node-rank", str(rank), "--master", f"{result.hosts[0]}:29500"]
-    assert ran[6:] == (several if gang.nodes > 1 else [])
+    assert ran[8:] == (several if gang.nodes > 1 else [])
 
 
 @some
@@ -119,7 +121,10 @@ def test_no_privilege(name):
         assert spec["automountServiceAccountToken"] is False
         assert spec["restartPolicy"] == "Never"
         assert spec["securityContext"]["runAsNonRoot"] is True
-        assert all(volume.keys() <= {"name", "persistentVolumeClaim", "emptyDir"} for volume in spec.get("volumes", []))
+        kinds = {"name", "persistentVolumeClaim", "emptyDir", "projected"}
+        assert all(volume.keys() <= kinds for volume in spec.get("volumes", []))
+        projected = [volume["projected"]["sources"] for volume in spec.get("volumes", []) if "projected" in volume]
+        assert all(source["serviceAccountToken"]["audience"] == START_AUDIENCE for (source,) in projected)
         for container in spec["containers"]:
             assert re.fullmatch(r".+@sha256:[0-9a-f]{64}", container["image"])
             context = container["securityContext"]

@@ -1,5 +1,7 @@
 """Attempts with numbers: the highest one writes."""
 
+import base64
+import json
 import threading
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import Checkpointer, FencingToken, only_writer
 from pipeline.training.checkpoints.manifest import Origin
+from pipeline.training.checkpoints.starts import pod_start
 from pipeline.training.checkpoints.writer import check, parse, take
 from pipeline.training.result import InvalidPlan
 
@@ -15,13 +18,21 @@ from .conftest import trained
 
 
 @pytest.mark.parametrize(
-    ("text", "turn"), [("", None), ("3", FencingToken(3)), ("3.", FencingToken(3)), ("2.11", FencingToken(2, 11))]
+    ("text", "turn"),
+    [
+        ("", None),
+        ("3", FencingToken(3)),
+        ("3.", FencingToken(3)),
+        ("2.11", FencingToken(2, 11)),
+        ("2.11.1700000000.a-b.c", FencingToken(2, 11, 1_700_000_000, "a-b.c")),
+    ],
 )
 def test_a_turn_is_attempt_and_restart(text: str, turn: FencingToken | None) -> None:
     assert parse(text) == turn
+    assert turn is None or parse(str(turn)) == turn
 
 
-@pytest.mark.parametrize("text", ["x", "1.2.3", "-1", "1.x", " 1", "$(RESTART)"])
+@pytest.mark.parametrize("text", ["1.2.3.", "1.2..uid", "x", "1.2.3", "-1", "1.x", " 1", "$(RESTART)"])
 def test_what_is_no_turn_is_said(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no turn: write ATTEMPT\.RESTART"):
         parse(text)
@@ -38,6 +49,60 @@ def test_later_token_takes_the_folder_and_keeps_it(tmp_path: Path) -> None:
         with pytest.raises(InvalidPlan, match=r"Attempt 2\.0 has taken"):
             check(tmp_path, replaced)
     check(tmp_path, FencingToken(2))
+
+
+def test_of_two_starts_with_one_number_the_later_writes(tmp_path: Path) -> None:
+    """A queue starts a gang again under the same attempt and restart."""
+    first, second = FencingToken(1, 2, 1_700_000_000, "a"), FencingToken(1, 2, 1_700_000_030, "b")
+    take(tmp_path, first)
+    take(tmp_path, first)  # its process, started again in the pod
+    check(tmp_path, first)
+    take(tmp_path, second)
+    for act in (take, check):
+        with pytest.raises(InvalidPlan, match=r"pod b, started at 1700000030.*pod a, started at 1700000000"):
+            act(tmp_path, first)
+    check(tmp_path, second)
+    take(tmp_path, FencingToken(1, 3, 1_700_000_010, "c"))  # a restart decides before any clock
+
+
+def test_of_two_starts_in_one_second_one_writes(tmp_path: Path) -> None:
+    first, second = FencingToken(1, 0, 1_700_000_000, "a"), FencingToken(1, 0, 1_700_000_000, "b")
+    take(tmp_path, first)
+    take(tmp_path, second)
+    check(tmp_path, second)
+    with pytest.raises(InvalidPlan, match="writes nothing more"):
+        check(tmp_path, first)
+
+
+def test_peers_of_the_writer_on_other_nodes_go_on(tmp_path: Path) -> None:
+    """Each pod of a gang has a start of its own, and only one of them writes."""
+    writer, peer = FencingToken(1, 2, 1_700_000_003, "a"), FencingToken(1, 2, 1_700_000_000, "b")
+    take(tmp_path, writer)
+    check(tmp_path, peer.of_any_pod())
+    take(tmp_path, FencingToken(1, 3, 1_700_000_040, "c"))
+    with pytest.raises(InvalidPlan, match=r"Attempt 1\.3 has taken"):
+        check(tmp_path, peer.of_any_pod())
+
+
+def token_file(path: Path, claims: object) -> Path:
+    """As the kubelet leaves it: three parts in base64 without padding."""
+    part = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    path.write_text(f"e30.{part}.c2lnbmVk")
+    return path
+
+
+def test_a_pods_token_tells_its_start(tmp_path: Path) -> None:
+    claims = {"iat": 1_700_000_000, "aud": ["x"], "kubernetes.io": {"pod": {"name": "p", "uid": "abc"}}}
+    assert pod_start(token_file(tmp_path / "token", claims)) == (1_700_000_000, "abc")
+
+
+@pytest.mark.parametrize("claims", [{}, [], {"iat": "x", "kubernetes.io": {"pod": {"uid": "a"}}}, {"iat": 1}])
+def test_a_token_that_tells_nothing_is_no_refusal(tmp_path: Path, claims: object) -> None:
+    """Of the plan: another pod may have a better one."""
+    with pytest.raises(RuntimeError, match="does not tell when this pod was started"):
+        pod_start(token_file(tmp_path / "token", claims))
+    with pytest.raises(RuntimeError, match="FileNotFoundError"):
+        pod_start(tmp_path / "missing")
 
 
 def test_of_turns_that_race_the_highest_has_the_directory(tmp_path: Path) -> None:
