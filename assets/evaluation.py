@@ -4,6 +4,7 @@ from contextlib import closing
 
 import dagster as dg
 
+from assets.blocked import refuse_blocked
 from assets.cluster import evaluate_on_cluster
 from assets.metadata import picture
 from assets.resources import Deployment
@@ -25,7 +26,9 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
     if policy_checkpoint.health.verdict == "STOP":
         raise dg.Failure("The training stopped itself: there is no candidate to evaluate.", allow_retries=False)
-    work = deployment.work(deployment.iteration(policy_checkpoint.iteration), context.log.info)
+    iteration = deployment.iteration(policy_checkpoint.iteration)
+    refuse_blocked(deployment, iteration)
+    work = deployment.work(iteration, context.log.info)
     plan = EvalPlan(
         iteration=work.iteration,
         section=work.recipe.evaluation,
@@ -80,9 +83,9 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
 )
 def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval_report: EvalReport):
     """PASS, FAIL or INCONCLUSIVE with the reasons, bound to the evidence and the weights."""
-    verdict: GateVerdict = decide(
-        deployment.work(deployment.iteration(eval_report.iteration), context.log.info), eval_report
-    )
+    iteration = deployment.iteration(eval_report.iteration)
+    refuse_blocked(deployment, iteration)
+    verdict: GateVerdict = decide(deployment.work(iteration, context.log.info), eval_report)
     context.log.info(f"verdict {verdict.verdict}: {'; '.join(verdict.reasons)}")
     yield dg.Output(
         verdict,

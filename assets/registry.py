@@ -4,6 +4,7 @@ import time
 
 import dagster as dg
 
+from assets.blocked import refuse_blocked
 from assets.on_record import judged, on_record
 from assets.outcome import conclude
 from assets.records import CHECKPOINT
@@ -22,12 +23,14 @@ from pipeline.rollout.record import ModelVersion, RolloutState
 def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gate_verdict: GateVerdict):
     """The candidate's version in MLflow's registry, with lineage and model card; absent when the gate refused it."""
     store, iteration = deployment.store(), deployment.iteration(gate_verdict.iteration)
+    refuse_blocked(deployment, iteration)
     recorded = on_record(deployment, iteration, deployment.records(iteration), gate_verdict)
     registered = recorded.version
     if registered is None:
         context.log.info(f"The gate said {gate_verdict.verdict}: on record as run {recorded.run_id}, not registered.")
         conclude(store, iteration, "refused", "; ".join(gate_verdict.reasons))
         return
+    refuse_blocked(deployment, iteration)  # somebody was forgotten while it was registered: it is tagged now
     version = store.once(iteration.path(layout.MODEL_VERSION), ModelVersion, lambda: registered)
     context.log.info(f"registered {version.name} version {version.version}")
     yield dg.Output(

@@ -4,6 +4,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.blocked import refuse_blocked
 from assets.card import IterationRecords
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
 from assets.metadata import picture, table
@@ -18,9 +19,13 @@ from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.plots import training as training_plots
 from pipeline.recipe import Accelerator
+from pipeline.selection.consent import consented
+from pipeline.selection.preferences import PreferenceDataset
+from pipeline.traces.erased import shared_lock
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
+from pipeline.training.schedule import rows_without_consent
 from pipeline.training.throughput import typical
 
 RATES = {
@@ -45,8 +50,10 @@ RATES = {
 def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment, training_plan: TrainingPlan):
     """The tuned policy: an adapter, and the model with it merged in. Absent without a plan to train, and after STOP."""
     store, iteration = deployment.store(), deployment.iteration(training_plan.iteration)
+    refuse_blocked(deployment, iteration)
     try:
         recipe = deployment.recipe_to_continue(iteration)
+        _refuse_withdrawn(deployment, training_plan)
         if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
             plan_path = store.path(iteration.path(layout.PLAN))
             check = launchable(recipe, training_plan, plan_path, lambda: suites(store, recipe.evaluation))
@@ -59,12 +66,14 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         else:
             result = train_on_cluster(context, deployment, training_plan)
     except ValueError as refusal:  # what no retry can cure, TrainingRefused among it
+        refuse_blocked(deployment, iteration)
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
     if result is None:
         context.log.info("The plan is not to train: nothing downstream of it runs.")
         conclude(store, iteration, "not trained", "; ".join(training_plan.decision.reasons))
         yield dg.AssetCheckResult(check_name="healthy", passed=True, description="There was nothing to train.")
         return
+    refuse_blocked(deployment, iteration)
     context.log.info(f"{result.checkpoint.step} steps in {result.goodput.total_s:.0f} s, {result.attempts} attempt(s)")
     yield _healthy(result.health)
     account = account_for(store, training_plan, result, recipe.compute)
@@ -83,6 +92,23 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         yield dg.AssetObservation(asset_key=context.asset_key, description=records.why, metadata=metadata)
         return
     yield dg.Output(result, metadata=metadata)
+
+
+def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:
+    """Raises ValueError when people behind the plan's rows withdrew their consent since it was made."""
+    store, method = deployment.store(), plan.method
+    iteration = deployment.iteration(plan.iteration)
+    dataset = store.read(iteration.path(layout.PREFERENCES), PreferenceDataset)
+    if method is None or dataset is None or store.read(iteration.path(layout.RESULT), TrainingResult) is not None:
+        return
+    with shared_lock(store):
+        agreed = {trace for trace, _ in consented(store, deployment.lake(), iteration.dataset)}
+    withdrawn = rows_without_consent(dataset, method, agreed) - plan.without_consent
+    if withdrawn > 0:
+        raise ValueError(
+            f"Consent to {withdrawn} rows of the plan was withdrawn since it was made. Make it anew: python -m "
+            f"jobs.retry training_plan --iteration {iteration.id}"
+        )
 
 
 def _healthy(health: Health) -> dg.AssetCheckResult:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +33,7 @@ from evals.results import EvalArm, Protocol
 from evals.suites import Suite
 from pipeline.locations import Document
 from pipeline.recipe import Evaluation
-from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json
+from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json, names_nobody
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
 SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")
@@ -298,17 +298,23 @@ def items_of(path: Path, user_ids: Collection[str]) -> set[str]:
     return {item.id for item in every if item.user_id in user_ids}
 
 
-def erase(path: Path, items: Collection[str]) -> list[str]:
-    """Erase the lines of these items; returns `name: n lines` of each file that is written anew.
+def items_naming(path: Path, names: Callable[[bytes], bool]) -> set[str]:
+    """The items of a bundle of which a line, text or answer, `names` somebody."""
+    files = [file.parent / name for file in path.glob(f"*/{erasable.ITEMS}") for name in (BEST, *SUITE_FILES)]
+    return {id for file in files if file.exists() for id in erasable.naming(file, names)}
+
+
+def erase(path: Path, items: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
+    """Erase the lines of these items, and each that `names` somebody; yields `name: n lines` of each file before it is
+    written anew.
 
     Digest and verdict stay. A suite's items go last: after a kill they still tell whose the answers are.
     """
-    changes: list[str] = []
     for folder in sorted(file.parent for file in path.glob(f"*/{erasable.ITEMS}")):
         for name in (BEST, *reversed(SUITE_FILES)):
-            if (folder / name).exists() and (lines := erasable.erase(folder / name, items)):
-                changes.append(f"{folder.name}/{name}: {lines} lines")
-    return changes
+            if (folder / name).exists() and (lines := erasable.to_erase(folder / name, items, names)):
+                yield f"{folder.name}/{name}: {lines} lines"
+                erasable.erase(folder / name, items, names)
 
 
 def verify(path: str | Path, digest: str = "") -> GateVerdict:

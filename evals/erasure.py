@@ -9,7 +9,7 @@ under the exclusive lock of `pipeline.erasure`, which proves it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from evals import bundle, judgements, reduction
@@ -17,11 +17,17 @@ from evals.suites import frozen
 from pipeline import layout
 from pipeline.rewards.feedback import principal
 from pipeline.serving import journal
-from pipeline.storage import Store
+from pipeline.storage import Store, names_nobody
 
 
-def forget(store: Store, user_ids: Collection[str], erase_counts: bool = False) -> list[str]:
-    """Remove these users' items, the answers to them and the texts of both; returns `name: n lines` of each file.
+def forget(
+    store: Store,
+    user_ids: Collection[str],
+    names: Callable[[bytes], bool] = names_nobody,
+    erase_counts: bool = False,
+) -> Iterator[str]:
+    """Remove these users' items, those that `names` one of them, the answers to them and the texts of both; yields
+    `name: n lines` of each file before it is written.
 
     `erase_counts`: bundles keep no count of these answers either, nor of those of whoever was forgotten before.
 
@@ -33,16 +39,19 @@ def forget(store: Store, user_ids: Collection[str], erase_counts: bool = False) 
     bundles = sorted(store.path(layout.ITERATIONS).glob(f"*/{layout.EVIDENCE}"))
     for path in _unfinished(store, bundles):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    items = frozen.ids_of(store, users).union(*(bundle.items_of(path, users) for path in bundles))
-    if not items and not erase_counts:
-        return []
-    changes = [*journal.erase(store, items), *judgements.erase(store, items)]
+    own = [bundle.items_of(path, users) for path in bundles]
+    items = frozen.ids_of(store, users, names).union(*own)
+    yield from journal.erase(store, items, names)
+    yield from judgements.erase(store, items)
     for path in bundles:
-        lines = reduction.reduce(store, path, items) if erase_counts else bundle.erase(path, items)
-        changes += [f"{path.relative_to(store.root)}/{change}" for change in lines]
+        if erase_counts:
+            lines = reduction.reduce(store, path, items | bundle.items_naming(path, names))
+        else:
+            lines = bundle.erase(path, items, names)
+        yield from (f"{path.relative_to(store.root)}/{change}" for change in lines)
         if erase_counts:
             reduction.settle(store, path)
-    return sorted([*changes, *frozen.remove(store, items)])
+    yield from frozen.remove(store, items)
 
 
 def _unfinished(store: Store, bundles: Collection[Path]) -> Iterator[Path]:

@@ -8,7 +8,7 @@ and holds no text.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -90,18 +90,16 @@ def open_judgements(store: Store, judge: str) -> Generator[JudgementJournal]:
         yield JudgementJournal(path, descriptor)
 
 
-def erase(store: Store, items: Collection[str]) -> list[str]:
-    """Write every journal anew, of the pairs of these items what they cost alone; returns `name: n lines`. Waits for
-    who holds one."""
-    changes: list[str] = []
+def erase(store: Store, items: Collection[str]) -> Iterator[str]:
+    """Write every journal anew, of the pairs of these items what they cost alone; yields `name: n lines` of each before
+    it is written. Waits for who holds one."""
     for path in sorted(store.path(layout.JUDGEMENTS).glob("*/*.jsonl")):
         with held(path) as descriptor:
             lines = JudgementJournal(path, descriptor).lines
             kept = [_erased(line) if line.item in items else line for line in lines]
             if erased := sum(line.item in items for line in lines):
+                yield f"{path.relative_to(store.root)}: {erased} lines"
                 write_atomically(path, b"".join(line.model_dump_json().encode() + b"\n" for line in kept))
-                changes.append(f"{path.relative_to(store.root)}: {erased} lines")
-    return changes
 
 
 def _erased(line: JudgementLine) -> JudgementLine:

@@ -8,7 +8,7 @@ any point is healed by `restore`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from evals import bundle, gate
@@ -21,27 +21,26 @@ from pipeline.storage import Store
 REDUCED, REPLACED = f".{layout.EVIDENCE}.reduced", f".{layout.EVIDENCE}.replaced"
 
 
-def reduce(store: Store, path: Path, ids: Collection[str]) -> list[str]:
-    """Take the lines of these items, and those that were erased before, out of a bundle; `name: n lines` of each file.
+def reduce(store: Store, path: Path, ids: Collection[str]) -> Iterator[str]:
+    """Take the lines of these items, and those that were erased before, out of a bundle; yields `name: n lines` of each
+    file before it is written.
 
     Raises ValueError where the bundle is not whole.
     """
     whole = bundle.read(path)
     erased = {item.id for each in whole.suites for item in each.suite.items if item.leaf or item.id in ids}
     if not erased:
-        return []
+        return
     left = _without(whole, erased)
+    for each, kept in zip(whole.suites, left.suites, strict=True):
+        if count := len(each.suite.items) - len(kept.suite.items):
+            yield from (f"{each.suite.name}/{file}: {count} lines" for file in bundle.SUITE_FILES)
     draft = path.with_name(REDUCED)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     bundle.write(draft, store.root, left)
     path.rename(path.with_name(REPLACED))
     restore(path)
-    counts = [
-        (each.suite.name, len(each.suite.items) - len(kept.suite.items))
-        for each, kept in zip(whole.suites, left.suites, strict=True)
-    ]
-    return [f"{name}/{file}: {count} lines" for name, count in counts if count for file in bundle.SUITE_FILES]
 
 
 def restore(path: Path) -> None:

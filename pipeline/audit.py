@@ -167,7 +167,7 @@ def _whole(store: Store, now: datetime) -> Head:
         head = Head(n=n, digest=digest)
         store.write(HEAD, head)
     if (n, digest) != (head.n, head.digest) or (torn and not head.following):
-        raise ValueError(f"{path} does not end as {HEAD} says. Run `python -m jobs.governance verify` before going on.")
+        raise ValueError(f"{path} does not end as {HEAD} says. Run `pt governance verify` before going on.")
     if not torn:
         return head
     aside = f"{layout.AUDIT}/torn-{n + 1}-{os.urandom(4).hex()}"

@@ -17,6 +17,7 @@
     samples/            fresh answers to logged prompts, by model and protocol
     rollout/<model>/    the events of a rollout, in order; the split in force, the slots behind the gateway and
                         `gateway/`: its lock, counters and log
+    tmp/                a folder for each step that needs one while it runs; swept where a kill left it
     suites/             what an evaluation asks, a file for each suite and draw
     traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `staging/` is scratch
 
@@ -31,8 +32,11 @@ PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewa
 EVALUATION_RESULTS = "evaluation_results"
 """A folder below the spans of an `otel` source whose files hold scores of the calls."""
 SAMPLES = "samples"
+TMP = "tmp"
 SUITES = "suites"
-OWN = frozenset((AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TRACES))
+OWN = frozenset(
+    (AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TMP, TRACES)
+)
 """What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""
 
 # Below `audit/`.
@@ -73,6 +77,8 @@ PREFERENCES, PREFERENCE_TABLES = "preference_dataset.json", "preference_dataset"
 TRAINING = "training"
 PLAN_FILE, RESULT_FILE, ROWS_FILE, HELD_OUT_FILE = "plan.json", "result.json", "data.parquet", "held_out.parquet"
 """Inside a training's folder, which is all that a trainer knows of the data root."""
+BLOCKED_FILE = "blocked.json"
+"""In the same folder: an erasure's word that the training is to end."""
 PLAN, RESULT, LEDGER = f"{TRAINING}/{PLAN_FILE}", f"{TRAINING}/{RESULT_FILE}", f"{TRAINING}/ledger.json"
 TRAINING_ROWS, HELD_OUT_ROWS = f"{TRAINING}/{ROWS_FILE}", f"{TRAINING}/{HELD_OUT_FILE}"
 CHECKPOINTS, ATTEMPTS = f"{TRAINING}/checkpoints", f"{TRAINING}/attempts"

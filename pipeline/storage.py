@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +19,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from pipeline import layout
 from pipeline.locations import Document, Uri, stored
 from pipeline.model_files import faults
+from pipeline.unfinished import claimed_file, claimed_folder, replacing, sync_dir, unfinished_name
 
 
 class Record(BaseModel):
@@ -78,15 +79,18 @@ class Store:
         """Publish a record unless `name` exists. False when somebody else was first; theirs stands."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        staged, descriptor = claimed_file(path)
         try:
-            _write_synced(staged, to_json(record, Document(path, self.root)))
-            os.link(staged, path)  # fails if the name is taken: the one portable create-if-absent
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(to_json(record, Document(path, self.root)).encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+                os.link(staged, path)  # fails if the name is taken: the one portable create-if-absent
         except FileExistsError:
             return False
         finally:
             staged.unlink(missing_ok=True)
-        _sync_dir(path.parent)
+        sync_dir(path.parent)
         return True
 
     def read(self, name: str, kind: type[R]) -> R | None:
@@ -136,20 +140,31 @@ class Store:
         """
         final = self.path(name)
         final.parent.mkdir(parents=True, exist_ok=True)
-        staging = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
-        staging.mkdir()
+        staging = unfinished_name(final)
         try:
-            yield staging
-            publish_dir(staging, final)
+            with claimed_folder(staging):
+                yield staging
+                publish_dir(staging, final)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+    @contextmanager
+    def scratch(self, name: str) -> Generator[Path]:
+        """A private directory under `tmp/` for what a step needs while it runs: gone when the block ends, and swept
+        when the process was killed. Nothing of users is written anywhere else."""
+        folder = unfinished_name(self.path(layout.TMP, name))
+        try:
+            with claimed_folder(folder):
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def publish_dir(staging: Path, final: Path) -> bool:
     """Sync every file of `staging`, then rename it to `final`. False (and no change) if `final` exists already."""
     for file in staging.rglob("*"):
-        _sync_dir(file) if file.is_dir() else _sync_file(file)
-    _sync_dir(staging)
+        sync_dir(file) if file.is_dir() else _sync_file(file)
+    sync_dir(staging)
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
         staging.rename(final)
@@ -157,20 +172,19 @@ def publish_dir(staging: Path, final: Path) -> bool:
         if final.is_dir():
             return False
         raise
-    _sync_dir(final.parent)
+    sync_dir(final.parent)
     return True
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace `path` by `content` in one step, durable once this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        _write_synced(staged, content)
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
-    _sync_dir(path.parent)
+    with replacing(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
+def names_nobody(text: bytes) -> bool:
+    """For a store that is written anew without somebody's lines: no other line names them."""
+    return False
 
 
 def to_json(record: BaseModel, document: Document) -> str:
@@ -213,21 +227,6 @@ def shown_path(path: str | Path) -> str:
     return f"{Path(path).absolute()} ({path} is relative to {Path.cwd()})"
 
 
-def _write_synced(path: Path, content: str | bytes) -> None:
-    with path.open("wb") as stream:
-        stream.write(content.encode() if isinstance(content, str) else content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def _sync_file(path: Path) -> None:
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
-
-
-def _sync_dir(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,7 @@ withdraw their consent; no line can come in or be changed, and training is clean
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from evals.suites.suite import Item, Suite
 from pipeline import layout
 from pipeline.recipe.suites import TracesSuite
-from pipeline.storage import Record, Store, digest_json, write_atomically
+from pipeline.storage import Record, Store, digest_json, names_nobody, write_atomically
 
 MAX_EMPTIED_SHARE = 0.05
 """Of a generation's clusters: with fewer left, its items are no sample of what was frozen any more."""
@@ -129,21 +129,19 @@ def publish(store: Store, name: str, generation: Generation, frozen_items: Seque
         (folder / MANIFEST).write_text(generation.model_dump_json(indent=2) + "\n")
 
 
-def remove(store: Store, ids: Collection[str]) -> list[str]:
-    """Write every generation anew without these items; returns `name: n lines`."""
-    changes: list[str] = []
+def remove(store: Store, ids: Collection[str]) -> Iterator[str]:
+    """Write every generation anew without these items; yields `name: n lines` of each before it is written."""
     for path, lines in _files(store):
         kept = [line for line, each in lines if each.item.id not in ids]
         if len(kept) < len(lines):
+            yield f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines"
             write_atomically(path, b"".join(line + b"\n" for line in kept))
-            changes.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
-    return changes
 
 
-def ids_of(store: Store, user_ids: Collection[str]) -> set[str]:
-    """The items of these users in any generation of any suite."""
-    every = (each.item for _, lines in _files(store) for _, each in lines)
-    return {item.id for item in every if item.user_id in user_ids}
+def ids_of(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> set[str]:
+    """The items of these users, or that `names` them, in any generation of any suite."""
+    every = (line for _, lines in _files(store) for line in lines)
+    return {each.item.id for text, each in every if each.item.user_id in user_ids or names(text)}
 
 
 def _files(store: Store) -> Iterator[tuple[Path, list[tuple[bytes, FrozenItem]]]]:

@@ -7,33 +7,48 @@ Refuses to change weights or to take a champion out of service: both are a perso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
-from pipeline import audit, layout
-from pipeline.erasure import account
+from pipeline import layout
+from pipeline.erasure import account, derived, raw
 from pipeline.erasure.affected import Person, find, iterations
-from pipeline.erasure.derived import holding_rows, remove, rewrite_findings, rewrite_raw, unfinished
-from pipeline.erasure.proof import Affected, ErasureProof, Pending, pending_name, proof_id, proof_name
+from pipeline.erasure.columns import redacted_rows
+from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure.proof import (
+    Affected,
+    ErasureProof,
+    Pending,
+    PendingRows,
+    pending_name,
+    pending_rows_name,
+    proof_id,
+    proof_name,
+    publish,
+)
 from pipeline.erasure.search import SearchResult, search
+from pipeline.erasure.units import RecordTest
 from pipeline.registry import versions
 from pipeline.rollout import blocks
 from pipeline.rollout.decision import abort
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
-from pipeline.storage import Store, digest_json
+from pipeline.storage import Store, names_nobody
 from pipeline.traces import erased
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users
-from pipeline.traces.lake import Lake, SweepResult, open_lake
+from pipeline.traces.lake import Lake, Redact, SweepResult, open_lake
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.sources.outside import left_outside
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import Watermark
 
 Log = Callable[[str], None]
-Forgetter = Callable[[Store, Collection[str]], list[str]]
-"""Removes users, by every id that they have, from what it knows of; the names of what it wrote anew."""
+Forgetter = Callable[[Store, Collection[str], Callable[[bytes], bool]], Iterator[str]]
+"""Removes users, by every id that they have, from what it knows of, and texts that name them; yields the name of what
+it writes anew before it does."""
 
 
 def forget(
@@ -62,73 +77,122 @@ def forget(
     log(f"forget {id}: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
         before = store.read(proof_name(id), ErasureProof)
-        pending, traces = _listed(context, lake, person, tracking_uri, now)
+        log(f"forget {id}: {derived.sweep(store)} files that killed runs left are swept")
+        notes, identifiers = _listed(context, lake, person, tracking_uri, now)
+        pending = notes.pending
         rows = f"{sum(pending.rows.values())} rows over {len(pending.rows)} days"
         log(f"forget {id}: {rows}, {_summary(pending.affected)}")
         erased.add(store, erased.ErasedUser(mark=person.user_hash, since=since, proof=id))
         log(f"forget {id}: on the list of the forgotten")
         serving = _block(context, pending.affected, id, tracking_uri, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
-        account.unname(store, traces)
-        pending = _noted(store, pending, id, removed=rewrite_raw(store, person) + rewrite_findings(store, person))
-        for other in others:
-            pending = _noted(store, pending, id, removed=other(store, person.ids))
-        log(f"forget {id}: {len(pending.removed)} raw files, findings, reviews and evaluations are written anew")
-        _erase(store, lake, person, pending, id)
+        account.unname(store, identifiers.rows)
+        names = identifiers.in_bytes if since is None else names_nobody
+        _rewrite_files(notes, person, identifiers, [derived.rewrite_findings, *others], names)
+        log(f"forget {id}: {len(notes.pending.removed)} raw files, findings, reviews and evaluations are written anew")
+        _erase(store, lake, person, notes.pending, id, identifiers)
         log(f"forget {id}: the rows are out of the table")
         record_dataset_users(store, lake)
-        leftovers = holding_rows(store, pending.affected.iterations, pending.affected.datasets) + unfinished(store)
-        pending = _noted(store, pending, id, removed=leftovers)
-        remove(store, leftovers)
+        affected = notes.pending.affected
+        leftovers = derived.holding_rows(store, (*affected.iterations, *affected.naming), affected.datasets)
+        notes.add(*leftovers)
+        derived.remove(store, leftovers)
+        if since is None:
+            notes.each(derived.redact_logs(store, identifiers))
         log(f"forget {id}: {len(leftovers)} derived files are gone")
-        pending = _noted(store, pending, id, expiring=True)
+        notes.expire()
         swept = SweepResult()
-        if before is None or pending.rows or pending.affected.datasets:
+        if before is None or notes.pending.rows or notes.pending.names or affected.datasets:
             lake.expire(None)
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
-        left = _left(store, lake, person)
-        proof = _proof(before or _empty(person, pending, now), pending, serving, swept, left)
+        left = _left(store, lake, person, identifiers, (pending_name(id), pending_rows_name(id)))
+        proof = _proof(before or _empty(person, notes.pending, now), notes.pending, serving, swept, left)
         proof = proof.model_copy(update={"outside": _outside(store, address, proof.outside)})
-        if proof != before:
+        if before is None or proof.statement() != before.statement():
             checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
             proof = proof.model_copy(update=checked)
-        store.write(proof_name(id), proof)
+        else:
+            proof = before
+        publish(store, proof, now)
         log(f"forget {id}: the proof is written")
-        _audit(store, proof, now)
+        store.path(pending_rows_name(id)).unlink(missing_ok=True)
         store.path(pending_name(id)).unlink(missing_ok=True)
     return proof
 
 
+class _Notes:
+    """The record of an erasure under way: what is about to be done stands in it before it is done."""
+
+    def __init__(self, store: Store, id: str, pending: Pending) -> None:
+        self.store, self._id, self.pending = store, id, pending
+
+    def update(self, **fields: Any) -> None:
+        updated = self.pending.model_copy(update=fields)
+        if updated != self.pending or not self.store.path(pending_name(self._id)).exists():
+            self.pending = updated
+            self.store.write(pending_name(self._id), updated)
+
+    def add(self, *removed: str) -> None:
+        self.update(removed=tuple(sorted({*self.pending.removed, *removed})))
+
+    def each(self, changes: Iterable[Any]) -> None:
+        """Note each change as it is announced; it is made when the next one is asked for."""
+        for change in changes:
+            self.add(str(change))
+
+    def expire(self) -> None:
+        self.update(expiring=True)
+
+
 def _listed(
     context: StageContext, lake: Lake, person: Person, tracking_uri: str, now: datetime
-) -> tuple[Pending, dict[str, set[str]]]:
-    """What is affected, with what an earlier attempt found, on record before anything goes; and traces by day."""
+) -> tuple[_Notes, Identifiers]:
+    """What is affected, with what an earlier attempt found, on record before anything goes; and what to search for."""
     store, id = context.store, proof_id(person.user_hash, person.since)
-    known = store.read(pending_name(id), Pending)
-    affected = known.affected if known is not None else Affected()
-    if known is None or not known.expiring:
+    notes = _Notes(store, id, store.read(pending_name(id), Pending) or Pending(requested=now))
+    affected = notes.pending.affected
+    if not notes.pending.expiring:
         affected = affected.plus(find(store, lake, context.lake, person, tracking_uri))
     rows = lake.rows_of(person.ids, person.since)
     counted = {day: account.count(lake, person, day) for day in rows}
     days = {day: account.after(store, lake, day, files, id) for day, (files, _) in counted.items()}
-    pending = known or Pending(requested=now)
-    pending = pending.model_copy(
-        update={"affected": affected, "days": {**pending.days, **days}, "rows": {**pending.rows, **rows}}
+    known = store.read(pending_rows_name(id), PendingRows) or PendingRows()
+    of_table = {row for _, ids in counted.values() for row in ids}
+    identifiers = Identifiers(person.ids, {*known.rows, *of_table})
+    own = raw.owned(raw.raw_files(store), RecordTest(identifiers, person.since))
+    identifiers = identifiers.with_rows(own.rows)
+    heads = {*known.heads, *(head.decode("latin-1") for head in own.heads)}
+    store.write(pending_rows_name(id), PendingRows(rows=tuple(sorted(identifiers.rows)), heads=tuple(sorted(heads))))
+    names: dict[str, int] = {}
+    if person.since is None:
+        affected = affected.plus(Affected(naming=tuple(derived.naming(store, identifiers, affected.iterations))))
+        names = lake.changed_by(_redact(identifiers), person.rows())
+    notes.update(
+        affected=affected,
+        days={**notes.pending.days, **days},
+        rows={**notes.pending.rows, **rows},
+        names={**notes.pending.names, **names},
     )
-    store.write(pending_name(id), pending)
-    return pending, {day: traces for day, (_, traces) in counted.items()}
+    return notes, identifiers
 
 
-def _noted(store: Store, pending: Pending, id: str, *, removed: Iterable[str] = (), expiring: bool = False) -> Pending:
-    updated = pending.model_copy(
-        update={
-            "removed": tuple(sorted({*pending.removed, *removed})),
-            "expiring": expiring or pending.expiring,
-        }
-    )
-    store.write(pending_name(id), updated)
-    return updated
+def _redact(identifiers: Identifiers) -> Redact:
+    return partial(redacted_rows, identifiers=identifiers)
+
+
+def _rewrite_files(
+    notes: _Notes, person: Person, identifiers: Identifiers, others: Sequence[Forgetter], names: Callable[[bytes], bool]
+) -> None:
+    """Raw files first, then what is known of other stores: each change on record before it is made."""
+    store, id = notes.store, proof_id(person.user_hash, person.since)
+    known = store.read(pending_rows_name(id), PendingRows) or PendingRows()
+    heads = {head.encode("latin-1") for head in known.heads}
+    test = RecordTest(identifiers, person.since)
+    for path in raw.raw_files(store):
+        notes.each(raw.rewrite(store, path, test, heads))
+    for other in others:
+        notes.each(other(store, person.ids, names))
 
 
 def _block(context: StageContext, affected: Affected, id: str, tracking_uri: str, now: datetime) -> str:
@@ -152,24 +216,31 @@ def _block(context: StageContext, affected: Affected, id: str, tracking_uri: str
     return serving
 
 
-def _erase(store: Store, lake: Lake, person: Person, pending: Pending, id: str) -> None:
+def _erase(store: Store, lake: Lake, person: Person, pending: Pending, id: str, identifiers: Identifiers) -> None:
     """One commit, and the accounts that follow from it."""
     rows = lake.rows_of(person.ids, person.since)
-    if rows:
+    redact = _redact(identifiers) if person.since is None else None
+    if rows or (redact is not None and lake.changed_by(redact)):
         reports = {day: pending.days.get(day) for day in rows}
         # A day without a report that fits gets a digest that no report has: the stage makes it again.
         digests = {day: report.digest if report else f"erased-{id}" for day, report in reports.items()}
-        lake.erase(person.ids, person.since, digests)
+        lake.erase(person.ids, person.since, digests, redact)
     for report in pending.days.values():
         if report is not None:
             account.settle(store, lake, report)
 
 
-def _left(store: Store, lake: Lake, person: Person) -> SearchResult:
+def _left(store: Store, lake: Lake, person: Person, identifiers: Identifiers, passed: Collection[str]) -> SearchResult:
     """What still holds the user. After a withdrawn consent files are not searched: earlier rows stay, with the id."""
-    search_result = SearchResult(0, 0, ()) if person.since is not None else search(store, person.ids)
-    again = [f"the governed table, {day}" for day in lake.rows_of(person.ids, person.since)]
-    return search_result._replace(remains=(*again, *search_result.remains))
+    if person.since is not None:
+        why = "nothing: the rows before the withdrawal stay, with the id"
+        result = SearchResult(0, 0, len(identifiers), (), (why,))
+        again = lake.rows_of(person.ids, person.since)
+    else:
+        result = search(store, identifiers, passed)
+        again = {**lake.rows_of(person.ids, None), **lake.changed_by(_redact(identifiers))}
+    remains = (*(f"the governed table, {day}" for day in sorted(again)), *result.remains)
+    return result._replace(remains=remains)
 
 
 def _outside(store: Store, address: Address | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -206,18 +277,12 @@ def _proof(old: ErasureProof, pending: Pending, serving: str, swept: SweepResult
             "removed": tuple(sorted({*old.removed, *pending.removed})),
             "swept_files": old.swept_files + swept.files,
             "swept_bytes": old.swept_bytes + swept.bytes,
+            "names": {**old.names, **pending.names},
+            "identifiers": max(old.identifiers, left.identifiers),
+            "unsearched": left.unsearched,
             "remains": left.remains,
         }
     )
-
-
-def _audit(store: Store, proof: ErasureProof, now: datetime) -> None:
-    """An entry for every state of the proof, so that a changed proof no longer has one."""
-    digest = digest_json(proof)
-    if any(e.subject == proof.id and e.detail.get("proof") == digest for e in audit.entries(store)):
-        return
-    counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
-    audit.record(store, "erasure", proof.id, {"mark": proof.mark, **counts, "proof": digest}, now)
 
 
 def _summary(affected: Affected) -> str:

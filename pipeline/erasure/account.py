@@ -21,14 +21,15 @@ from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, t
 
 
 def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]:
-    """The person's rows of a day by source file, and their traces."""
+    """The person's rows of a day by source file, and the ids of their traces and calls."""
     files: Counter[str] = Counter()
-    traces: set[str] = set()
-    for batch in lake.batches([day], lake.snapshot, ["user_id", "timestamp", "source_file", "trace_id"]):
+    ids: set[str] = set()
+    columns = ["user_id", "timestamp", "source_file", "trace_id", "observation_id"]
+    for batch in lake.batches([day], lake.snapshot, columns):
         matching_rows = pa.table(batch).filter(person.rows())
         files.update(matching_rows["source_file"].to_pylist())
-        traces.update(matching_rows["trace_id"].to_pylist())
-    return files, traces
+        ids.update(matching_rows["trace_id"].to_pylist(), matching_rows["observation_id"].to_pylist())
+    return files, ids
 
 
 def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:
@@ -69,12 +70,13 @@ def settle(store: Store, lake: Lake, report: DayReport) -> None:
     store.write(layout.day_report(report.day), report)
 
 
-def unname(store: Store, traces: Mapping[str, Collection[str]]) -> None:
-    """Take the user's trace ids (by day) out of the ledgers."""
-    for day, ids in traces.items():
-        lines = _ledger(store, day)
-        if any(line["trace_id"] in ids for line in lines):
-            _write(store, day, [{**line, "trace_id": None} if line["trace_id"] in ids else line for line in lines])
+def unname(store: Store, traces: Collection[str]) -> None:
+    """Take the user's trace ids out of the ledgers."""
+    for path in sorted(store.path(layout.REJECTED).glob("*.jsonl")):
+        lines = _ledger(store, path.stem)
+        if any(line["trace_id"] in traces for line in lines):
+            unnamed = [{**line, "trace_id": None} if line["trace_id"] in traces else line for line in lines]
+            _write(store, path.stem, unnamed)
 
 
 def _without(file: FileReport, rows: int) -> FileReport:

@@ -1,26 +1,23 @@
-"""Files under the data root, outside the lake, that hold users' rows: what is made from a dataset, and raw exports.
+"""Files of the loop's own, outside the lake, that hold users' rows: what was made from a dataset and said of it.
 
-Owns which files of an iteration hold rows (labels, preference data, the trainer's data and what killed attempts left)
-and the rewriting of raw Langfuse exports without a user. Refuses to delete weights: models are blocked instead.
+Owns which files of an iteration hold rows: labels, preference data, the trainer's data and what killed attempts left.
+Refuses to delete weights: models are blocked instead.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import shutil
-from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from pipeline import layout
-from pipeline.erasure.affected import Person, iterations
+from pipeline.erasure.affected import iterations
+from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure.search import look_into
 from pipeline.rewards import findings, reviews
 from pipeline.samples import draw
 from pipeline.storage import Store, write_atomically
-from pipeline.traces.erased import user_hash
+from pipeline.unfinished import sweep_unfinished
 
 FOLDERS = (
     *(layout.OPINIONS, layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.REWARD_MODEL_ROWS, layout.SAMPLE_TABLE),
@@ -31,6 +28,8 @@ OF_TRAINING = (
     *(f"nemo/*/{name}" for name in ("train.jsonl", "validation.jsonl", "logs", "cache")),
 )
 """What holds prompts and completions; the journal, the plan and the result hold numbers alone."""
+_PAGES = (".log", ".md", ".html", ".txt")
+_ARTIFACTS = (".json", ".csv", ".yaml")
 
 
 def holding_rows(store: Store, iterations: Collection[str], datasets: Collection[str]) -> list[str]:
@@ -44,12 +43,16 @@ def holding_rows(store: Store, iterations: Collection[str], datasets: Collection
     return _there(store, paths)
 
 
-def unfinished(store: Store) -> list[str]:
-    """Names of staged rows and half-written files, whoever's they are: killed runs leave them."""
-    paths = sorted(store.path(layout.STAGING).glob("*"))
+def sweep(store: Store) -> int:
+    """Delete staged rows, scratch folders and half-written files, whoever's they are: killed runs leave them. How many
+    went."""
+    staged = sorted(store.path(layout.STAGING).glob("*"))
     for folder in (layout.PRODUCTION, layout.REJECTED, layout.REWARDS):
-        paths += sorted(store.path(folder).rglob(".*"))
-    return _there(store, paths)
+        staged += sorted(store.path(folder).rglob(".*"))
+    swept = sweep_unfinished(store.root)
+    staged = [path for path in staged if path.exists()]
+    remove(store, [str(path.relative_to(store.root)) for path in staged])
+    return len(swept) + len(staged)
 
 
 def remove(store: Store, names: Collection[str]) -> None:
@@ -66,93 +69,46 @@ def clear(store: Store, datasets: Collection[str]) -> list[str]:
     return names
 
 
-def rewrite_findings(store: Store, person: Person) -> list[str]:
+def rewrite_findings(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool]) -> Iterator[str]:
     """Write what judges and reviewers said of the person's completions, and what was drawn for their prompts, anew
-    without it; returns `name: n lines`.
+    without it, and without what `names` them; yields `name: n lines` of each file before it is written.
 
     All of it goes, whatever `since` says: what is still allowed is found out again.
     """
-    forgetting = (findings.forget, reviews.forget, draw.forget)
-    return sorted(line for forget in forgetting for line in forget(store, person.ids))
+    for forget in (findings.forget, reviews.forget, draw.forget):
+        yield from forget(store, user_ids, names)
 
 
-def rewrite_raw(store: Store, person: Person) -> list[str]:
-    """Write each raw file under the data root anew without the person's lines; returns `name: n lines`.
-
-    Knows JSON lines with `user_id` and `trace_id`, as Langfuse exports them; sources elsewhere are their owner's.
-
-    A line is theirs when it names them, or one of their traces: a score, a broken copy. Files that name traces alone
-    come first, so that after a kill the rest still tells which traces those are.
-    """
-    raw = [folder for folder in sorted(store.root.glob("*")) if folder.is_dir() and folder.name not in layout.OWN]
-    files = [p for folder in raw for p in sorted(folder.rglob("*")) if p.name.endswith((".jsonl", ".jsonl.gz"))]
-    own = {path: [line for line in _lines(path) if _by(_row(line), person)] for path in files}
-    theirs = _PersonLines(person, [line for lines in own.values() for line in lines])
-    if not theirs.lines:
-        return []
-    changes: list[str] = []
-    for path in sorted(files, key=lambda path: bool(own[path])):
-        lines = list(_lines(path))
-        kept = [line for line in lines if not theirs.has(line)]
-        if len(kept) < len(lines):
-            content = b"".join(kept)
-            write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-            changes.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
-    return sorted(changes)
+def naming(store: Store, identifiers: Identifiers, but: Collection[str]) -> list[str]:
+    """The iterations, `but` these, in whose rows an identifier stands: it was in another user's text."""
+    return [
+        each.id
+        for each in iterations(store)
+        if each.id not in but
+        and any(_holds(store.path(name), identifiers) for name in holding_rows(store, [each.id], []))
+    ]
 
 
-class _PersonLines:
-    """The lines that name the person, and by them all others that are theirs."""
-
-    def __init__(self, person: Person, lines: Sequence[bytes]) -> None:
-        self._person, self.lines = person, lines
-        rows = [_row(line) for line in lines]
-        self._traces = {str(row.get("trace_id") or row.get("id")) for row in rows}
-        self._ids = [str(row[key]).encode() for row in rows for key in ("id", "trace_id") if row.get(key)]
-
-    def has(self, line: bytes) -> bool:
-        row = _row(line)
-        if isinstance(row.get("user_id"), str):
-            return _by(row, self._person)
-        if row:
-            return str(row.get("trace_id") or row.get("id")) in self._traces
-        start = line.rstrip()  # not JSON: perhaps the beginning of one of theirs
-        return any(id in line for id in self._ids) or any(whole.startswith(start) for whole in self.lines)
+def redact_logs(store: Store, identifiers: Identifiers) -> Iterator[str]:
+    """Take the identifiers out of the loop's own logs, and out of the pages and tables among MLflow's artifacts; yields
+    `name: n names` of each file before it is written. No digest names these."""
+    for folder in sorted(layout.OWN):
+        for path in sorted(store.path(folder).rglob("*")):
+            is_page = path.suffix in _PAGES or (folder == layout.MLFLOW and path.suffix in _ARTIFACTS)
+            if is_page and path.is_file() and _holds(path, identifiers):
+                text = path.read_bytes().decode("utf-8", "surrogateescape")
+                lines = text.splitlines(keepends=True)
+                written = [identifiers.redacted(line) for line in lines]
+                changed = sum(one != other for one, other in zip(lines, written, strict=True))
+                yield f"{path.relative_to(store.root)}: {changed} names"
+                write_atomically(path, "".join(written).encode("utf-8", "surrogateescape"))
 
 
-def _by(row: dict[str, Any], person: Person) -> bool:
-    user = row.get("user_id")
-    if not isinstance(user, str) or _mark(user) != person.user_hash:
-        return False
-    return person.since is None or _moment(row) >= person.since
+def _holds(path: Path, identifiers: Identifiers) -> bool:
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    results = (look_into(each, identifiers) for each in files)
+    return any(result is not None and result.holds for result in results)
 
 
 def _there(store: Store, paths: Collection[Path]) -> list[str]:
     return [str(path.relative_to(store.root)) for path in paths if path.exists()]
-
-
-@lru_cache(maxsize=100_000)
-def _mark(user: str) -> str:
-    return user_hash(user)
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
-
-
-def _moment(row: dict[str, Any]) -> datetime:
-    """A row without a readable time counts as new: it is then forgotten with the rest."""
-    try:
-        moment = datetime.fromisoformat(str(row.get("start_time") or row.get("timestamp")))
-    except ValueError:
-        return datetime.max.replace(tzinfo=UTC)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-        yield from stream

@@ -6,10 +6,11 @@ Owns the two records and their names in the store. Neither holds the user: only 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from pydantic import Field
 
-from pipeline import layout
+from pipeline import audit, layout
 from pipeline.storage import Record, Store, digest_json
 from pipeline.traces.records import DayReport
 
@@ -31,6 +32,9 @@ class Affected(Record):
     """Versions (else iterations) trained on top of an affected model: they did not see the data themselves."""
     undetermined: tuple[str, ...] = ()
     """Of `datasets`, those of which nothing is left that could tell: counted as affected."""
+    naming: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Iterations that did not see the user's rows, but others' that name the user: their rows went, their models are
+    not blocked."""
 
     def plus(self, other: Affected) -> Affected:
         mine, theirs = self.model_dump(), other.model_dump()
@@ -46,9 +50,22 @@ class Pending(Record):
     """The reports as they are after the erasure; None: the day's report and table disagreed, it is made again."""
     rows: dict[str, int] = Field(default={})
     """Rows of the user by day."""
+    names: dict[str, int] = Field(default={})
+    """Rows of others that named the user, by day."""
     removed: tuple[str, ...] = ()
+    """Noted before each file is deleted or written anew."""
     expiring: bool = False
     """Old snapshots may be gone: what they held is only known from here."""
+
+
+class PendingRows(Record):
+    """What raw files and the table say of the user's rows, kept while the erasure is under way and searched for at its
+    end."""
+
+    rows: tuple[str, ...] = ()
+    """Ids of traces and calls."""
+    heads: tuple[str, ...] = ()
+    """Beginnings of lines, a character a byte."""
 
 
 class ErasureProof(Record):
@@ -61,18 +78,26 @@ class ErasureProof(Record):
     finished: datetime
     rows: dict[str, int] = Field(default={})
     """Rows of the governed table that were removed, by day."""
+    names: dict[str, int] = Field(default={}, exclude_if=lambda value: not value)
+    """Rows of others that named the user and stay without the name, by day."""
     affected: Affected
     champion: str = ""
     """A champion that learned from the data serves on until a person replaces it: said here. Else empty."""
     removed: tuple[str, ...] = ()
-    """Derived files that were deleted, and raw files (`name: n lines`) that were written anew without the user."""
+    """Derived files that were deleted, and files (`name: n lines`, `n names`) that were written anew without the
+    user."""
     swept_files: int = 0
     swept_bytes: int = 0
     checked_files: int = 0
     checked_bytes: int = 0
     """Read after the erasure, decoded, in search of the user; none with `since`, for earlier rows stay."""
+    identifiers: int = 0
+    """How many were searched for: ids and pseudonyms of the user, ids of their traces and calls."""
+    unsearched: tuple[str, ...] = ()
+    """What was not searched, and why."""
     remains: tuple[str, ...] = ()
-    """Files that still hold the user: none of ours, so a person has to see to them. Empty is a clean end."""
+    """Files that still hold the user, or that could not be looked into: a person has to see to them. Empty is a clean
+    end."""
 
     outside: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
     """Sources that are not this deployment's and may hold the user, each with what to ask of its owner. Rows that come
@@ -81,9 +106,14 @@ class ErasureProof(Record):
     @property
     def has_matches(self) -> bool:
         """Whether there was anything to forget."""
-        # Staged rows and half-written files go whoever's they are.
-        removed = [name for name in self.removed if not ("/." in name or name.startswith(f"{layout.STAGING}/"))]
-        return bool(self.rows or removed or self.affected != Affected())
+        return bool(self.rows or self.names or self.removed or self.affected != Affected())
+
+    def statement(self) -> dict[str, Any]:
+        """What it says of the person: the same after every kill. Times and the work of an attempt are no part of it."""
+        return self.model_dump(mode="json", exclude=_OF_AN_ATTEMPT)
+
+
+_OF_AN_ATTEMPT = {"requested", "finished", "swept_files", "swept_bytes", "checked_files", "checked_bytes"}
 
 
 def proof_id(mark: str, since: datetime | None) -> str:
@@ -98,7 +128,21 @@ def pending_name(id: str) -> str:
     return layout.pending_erasure(id)
 
 
+def pending_rows_name(id: str) -> str:
+    return layout.pending_erasure(f"{id}.rows")
+
+
 def proofs(store: Store) -> list[ErasureProof]:
     """Every proof, by id."""
     records = [store.read(proof_name(p.stem), ErasureProof) for p in sorted(store.path(layout.ERASURES).glob("*.json"))]
     return [proof for proof in records if proof is not None]
+
+
+def publish(store: Store, proof: ErasureProof, now: datetime) -> None:
+    """Write the proof, and an entry for every state of it, so that a changed proof has none."""
+    store.write(proof_name(proof.id), proof)
+    digest = digest_json(proof)
+    if any(e.subject == proof.id and e.detail.get("proof") == digest for e in audit.entries(store)):
+        return
+    counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
+    audit.record(store, "erasure", proof.id, {"mark": proof.mark, **counts, "proof": digest}, now)

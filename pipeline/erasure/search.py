@@ -1,111 +1,91 @@
-"""The search for what is left of a user: every file under the data root, decoded, for the ids that rows had.
+"""The search for what is left of a user: every file under the data root, its name, and every text in it.
 
-Owns how a file is read: Parquet by column, CSV and OTLP's protobuf by the sources' own decoders as well, anything else
-as bytes, unpacked. Refuses weights: in them nobody can look for a person, so models are blocked and not searched.
+Owns what is searched and the account of it: files and bytes, how many identifiers, and what could not be looked into,
+with the reason. Refuses weights: in them nobody can look for a person, so models are blocked and not searched.
 """
 
 from __future__ import annotations
 
-import json
-import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from pipeline.erasure.formats import FileKind, Unsearchable, decoded, kind_of, windows
+from pipeline.erasure.identifiers import SHORT, Identifiers
 from pipeline.storage import Store
-from pipeline.traces.arrow import pc
-from pipeline.traces.sources import csv_rows, otlp_binary
-from pipeline.traces.sources.compression import Broken, decompressed
-from pipeline.traces.sources.files import CSV, bare_name
 
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
-BLOCK = 1 << 22
-SHORT = 6
-"""A shorter id is only looked for where JSON quotes it: as bare bytes it would be everywhere."""
+_BINARY = (FileKind.SQLITE, FileKind.AVRO)
 
 
 class SearchResult(NamedTuple):
     files: int
     bytes: int
+    """Decoded."""
+    identifiers: int
     remains: tuple[str, ...]
-    """Names of the files that hold one of the ids."""
+    """Names of the files that hold one of the identifiers, or that could not be looked into, with the reason."""
+    unsearched: tuple[str, ...]
+    """What was not searched and is no file by itself to see to, with the reason."""
 
 
-def search(store: Store, ids: Collection[str]) -> SearchResult:
-    """Read everything under the data root but weights."""
-    paths = [p for p in sorted(store.root.rglob("*")) if p.is_file() and p.suffix not in WEIGHTS]
-    pattern = _pattern(ids)
-    remains = [str(path.relative_to(store.root)) for path in paths if _holds(path, ids, pattern)]
-    return SearchResult(len(paths), sum(path.stat().st_size for path in paths if path.exists()), tuple(remains))
-
-
-def _pattern(ids: Collection[str]) -> re.Pattern[bytes]:
-    """Each id as JSON writes it, and as a word of its own where it is long enough to mean something."""
-    quoted = {json.dumps(id, ensure_ascii=ascii).encode() for id in ids for ascii in (True, False)}
-    words = {id.encode() for id in ids if len(id) >= SHORT}
-    parts = [re.escape(text) for text in sorted(quoted)]
-    parts += [rb"(?<![A-Za-z0-9])" + re.escape(text) + rb"(?![A-Za-z0-9])" for text in sorted(words)]
-    return re.compile(b"|".join(parts))
-
-
-def _holds(path: Path, ids: Collection[str], pattern: re.Pattern[bytes]) -> bool:
-    try:
-        if path.suffix == ".parquet":
-            return _in_columns(path, ids)
-        longest = 6 * max(len(id) for id in ids) + 16  # of a match in JSON, every character escaped
-        rest = b""
-        for block in _blocks(path):
-            if pattern.search(rest + block):
-                return True
-            rest = (rest + block)[-longest:]
-        return False
-    except FileNotFoundError:  # a lock or a staged file of a process that just ended
-        return False
-
-
-def _in_columns(path: Path, ids: Collection[str]) -> bool:
-    wanted = pa.array([id.encode() for id in sorted(ids)], pa.binary())
-    with pq.ParquetFile(path) as file:
-        texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
-        for batch in file.iter_batches(columns=texts):
-            # Strings may be stored as binary; compared so, one that is no UTF-8 does no harm.
-            if any(pc.any(pc.is_in(batch[name].cast(pa.binary()), wanted)).as_py() for name in texts):
-                return True
-    return False
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(check(kind) for check in checks)
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    """The content, and what its own decoder makes of it: there a value stands in quotes, whatever stood around it."""
-    name = bare_name(path.name)
-    try:
-        yield from _content(path)
-        if name.endswith(CSV):
-            for batch in csv_rows.records(_content(path)):
-                yield msgspec.json.encode([row for _, row in batch.records])
-        elif otlp_binary.is_binary(name, _content(path))[0]:
-            for batch in otlp_binary.requests(_content(path)):
-                yield from _requests(batch.texts)
-    except Broken:  # a file that breaks off was searched to its end
-        return
-
-
-def _content(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        yield from decompressed(iter(lambda: stream.read(BLOCK), b""), path.name)
-
-
-def _requests(texts: Collection[bytes]) -> Iterator[bytes]:
-    for text in texts:
-        try:
-            yield msgspec.json.encode(otlp_binary.decode(text))
-        except ValueError:  # no request of OTLP: its bytes were searched
+def search(store: Store, identifiers: Identifiers, passed: Collection[str] = ()) -> SearchResult:
+    """Read everything under the data root but weights. `passed`: names that are gone when the erasure is over."""
+    remains: list[str] = []
+    files = size = 0
+    weights: Counter[str] = Counter()
+    for path in sorted(p for p in store.root.rglob("*") if p.is_file() and not p.is_symlink()):
+        name = str(path.relative_to(store.root))
+        if name in passed:
             continue
+        try:
+            result = look_into(path, identifiers)
+        except FileNotFoundError:  # a lock or a staged file of a process that just ended
+            continue
+        if result is None:
+            weights.update(files=1, bytes=path.stat().st_size)
+            continue
+        files, size = files + 1, size + result.bytes
+        if result.holds or identifiers.in_text(name):
+            remains.append(name)
+        elif result.why:
+            remains.append(f"{name}: not searched, {result.why}")
+    unsearched: list[str] = []
+    if weights:
+        count, total = weights["files"], weights["bytes"]
+        unsearched.append(f"{count} files of weights, {total:,} bytes: no person can be searched for in them")
+    if identifiers.short:
+        unsearched.append(f"{identifiers.short} identifiers of under {SHORT} characters, but for whole values")
+    return SearchResult(files, size, len(identifiers), tuple(remains), tuple(unsearched))
+
+
+class FileSearch(NamedTuple):
+    holds: bool
+    bytes: int
+    why: str
+    """Why a part of the file, or all of it, could not be searched; "" where all was."""
+
+
+def look_into(path: Path, identifiers: Identifiers) -> FileSearch | None:
+    """Whether a file holds an identifier; None for weights."""
+    kind = kind_of(path)
+    if kind is FileKind.WEIGHTS:
+        return None
+    size, why = 0, ""
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal size, why
+        try:
+            for piece in decoded(path, kind):
+                size += len(piece)
+                yield piece
+        except Unsearchable as error:
+            why = str(error)
+
+    holds = any(map(identifiers.in_bytes, windows(pieces(), identifiers.longest)))
+    if not holds and kind in _BINARY:  # also what was deleted there and lies in a free page
+        with path.open("rb") as stream:
+            raw = windows(iter(lambda: stream.read(1 << 20), b""), identifiers.longest)
+            holds = any(map(identifiers.in_binary, raw))
+        size += path.stat().st_size
+    return FileSearch(holds, size, why)

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from pipeline import layout
-from pipeline.storage import Store, write_atomically
+from pipeline.storage import Store, names_nobody, write_atomically
 
 Source = Literal["verifier", "judge", "rag", "order", "admission", "custom"]
 
@@ -120,17 +120,16 @@ def journal(store: Store, day: str) -> Generator[FindingJournal]:
         opened.close()
 
 
-def forget(store: Store, users: Collection[str]) -> list[str]:
-    """Write the journals anew without the findings of these users; returns `name: n lines`."""
-    changes: list[str] = []
+def forget(store: Store, users: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
+    """Write the journals anew without the findings of these users, and without those whose text `names` one of them;
+    yields `name: n lines` of each before it is written."""
     encoder = msgspec.json.Encoder()
     for path in sorted(store.path(layout.FINDINGS).glob("*/*.jsonl")):
-        kept = [line for line in _lines(path) if line.user_id not in users]
+        kept = [line for line in _lines(path) if line.user_id not in users and not names(encoder.encode(line))]
         gone = len(path.read_bytes().splitlines()) - len(kept)
         if gone:  # a line that a kill cut off cannot say whose it was
+            yield f"{path.relative_to(store.root)}: {gone} lines"
             write_atomically(path, b"".join(encoder.encode(line) + b"\n" for line in kept))
-            changes.append(f"{path.relative_to(store.root)}: {gone} lines")
-    return changes
 
 
 def drop_days(store: Store, days: Collection[str]) -> None:

@@ -7,6 +7,8 @@ was trained on top of a blocked champion: it never saw the data, and to refuse i
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pipeline import layout
 from pipeline.rollout.record import ModelVersion
 from pipeline.storage import Record, Store
@@ -26,7 +28,15 @@ class ErasureBlock(Record):
 
 
 def block(store: Store, new_block: ErasureBlock) -> None:
+    """Put the block on record, and beside every training that it is about: a trainer knows no other folder."""
     store.write(layout.block(new_block.proof), new_block)
+    for id in new_block.iterations:
+        store.write(layout.iteration(id, layout.TRAINING, layout.BLOCKED_FILE), new_block)
+
+
+def blocking(store: Store, iteration: str, digests: Collection[str] = ()) -> list[ErasureBlock]:
+    """The blocks of an iteration, or of what it made."""
+    return [each for each in blocks(store) if iteration in each.iterations or not set(digests).isdisjoint(each.digests)]
 
 
 def blocks(store: Store) -> list[ErasureBlock]:
@@ -37,8 +47,6 @@ def blocks(store: Store) -> list[ErasureBlock]:
 
 def blocked(store: Store, version: ModelVersion) -> str:
     """Why this version may not be promoted, or nothing."""
-    digests = {version.model.digest, version.adapter.digest}
-    for each in blocks(store):
-        if version.iteration in each.iterations or digests & set(each.digests):
-            return f"version {version.version} is blocked: {each.reason}"
+    for each in blocking(store, version.iteration, (version.model.digest, version.adapter.digest)):
+        return f"version {version.version} is blocked: {each.reason}"
     return ""

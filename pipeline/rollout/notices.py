@@ -110,13 +110,13 @@ def _after_try(box: Outbox, error: str, waiting: Sequence[Notice], now: float) -
 
 
 def _words(event: RolloutEvent, before: Phase, proposal: Proposal, unread: int, by: str) -> str:
-    moved, decide = event.phase is not before, "Decide: python -m jobs.rollout status"
+    moved, decide = event.phase is not before, "Decide: pt rollout status"
     if unread == NOT_OBEYED_AFTER:
         return f"NOT OBEYED. It is to go back to 0%, and the router does not read that. {decide}"
     if not moved:
         return ""
     if event.phase is Phase.GATED and proposal.policy.needs_approval:
-        return "APPROVAL WANTED before its first weight: python -m jobs.rollout approve"
+        return "APPROVAL WANTED before its first weight: pt rollout approve"
     if event.phase is Phase.HELD:
         return f"HELD: {_reason(event, by)} {decide}"
     if event.phase is Phase.ROLLED_BACK:
@@ -137,7 +137,7 @@ def _reason(event: RolloutEvent, by: str) -> str:
 def _message(waiting: Sequence[Notice]) -> str:
     lines = [notice.text for notice in waiting[-MOST_LINES:]]
     if left_out := len(waiting) - len(lines):
-        lines.insert(0, f"{left_out} earlier ones: python -m jobs.rollout history")
+        lines.insert(0, f"{left_out} earlier ones: pt rollout history")
     # Slack reads <!channel> and links out of a text; a person's reason is to stay what it is.
     return "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

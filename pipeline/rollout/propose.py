@@ -144,7 +144,7 @@ def _in_the_way(state: RolloutState, now: float) -> str:
     if state.phase is Phase.HELD:
         return (
             f"rollout {state.rollout} is held at {state.canary_weight}%: {state.reason}. Resume or abort it: "
-            "python -m jobs.rollout status"
+            "pt rollout status"
         )
     if state.active:
         return f"rollout {state.rollout} is {state.phase}"

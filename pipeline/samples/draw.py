@@ -6,7 +6,7 @@ anew. A line is marked with the hash of the user whose prompt it answers: so it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline import layout
@@ -15,7 +15,7 @@ from pipeline.rewards.samples import RewardSample
 from pipeline.samples.prompts import prompt_id
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
 from pipeline.serving.journal import AnswerProtocol, answer_key, erase, open_journal
-from pipeline.storage import ModelRef, Store
+from pipeline.storage import ModelRef, Store, names_nobody
 from pipeline.traces.erased import user_hash
 
 Log = Callable[[str], None]
@@ -81,9 +81,10 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
     return Draw(answers, protocol.digest(), len(todo), len(users) - len(todo))
 
 
-def forget(store: Store, user_ids: Collection[str]) -> list[str]:
-    """Write the journals anew without answers to these users' prompts; returns `name: n lines`."""
-    return erase(store, {user_hash(user) for user in user_ids}, layout.SAMPLE_ANSWERS)
+def forget(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
+    """Write the journals anew without answers to these users' prompts, and answers that `names` one of them; yields
+    `name: n lines` of each before it is written."""
+    return erase(store, {user_hash(user) for user in user_ids}, names, layout.SAMPLE_ANSWERS)
 
 
 def _requests(model: ModelRef, protocol: str, prompt: RewardSample, sampling: Sampling) -> list[AnswerRequest]:

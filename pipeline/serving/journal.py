@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from pipeline import layout
 from pipeline.serving.inference import Answer, Decoding, Messages
-from pipeline.storage import Record, Store, digest_json, write_atomically
+from pipeline.storage import Record, Store, digest_json, names_nobody, write_atomically
 
 
 class AnswerProtocol(Record):
@@ -104,20 +104,22 @@ def open_journal(
         yield AnswerJournal(path, descriptor, digest)
 
 
-def erase(store: Store, items: Collection[str], folder: str = layout.ANSWERS) -> list[str]:
-    """Write every journal of `folder` anew without the answers to these items; returns `name: n lines`.
+def erase(
+    store: Store, items: Collection[str], names: Callable[[bytes], bool] = names_nobody, folder: str = layout.ANSWERS
+) -> Iterator[str]:
+    """Write every journal of `folder` anew without the answers to these items and those that `names` somebody; yields
+    `name: n lines` of each before it is written.
 
     Waits for who holds one. What is no whole line goes as well: nobody can say whose it is, and it is asked again.
     """
-    changes: list[str] = []
     for path in sorted(store.path(folder).glob("*/*.jsonl")):
         with held(path):
             lines = path.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith(b"\n") and _item_of(line) not in {None, *items}]
+            left_out = {None, *items}
+            kept = [x for x in lines if x.endswith(b"\n") and _item_of(x) not in left_out and not names(x)]
             if len(kept) < len(lines):
+                yield f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines"
                 write_atomically(path, b"".join(kept))
-                changes.append(f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines")
-    return changes
 
 
 def _item_of(line: bytes) -> str | None:

@@ -1,9 +1,9 @@
-"""The one entry point of training: `python -m pipeline.training PLAN [--node-rank N --master HOST:PORT --attempt A.R]`.
+"""The one entry point of training: `python -m pipeline.training PLAN`, and `--help` for what a launcher adds.
 
 Starts the processes that the plan asks for on this node, or is one of them when a launcher says so (RANK), or hands the
 plan to NeMo RL. Exit codes:
 0 `result.json` is written and verified; 143 pre-empted, run me again; 64 never retry, the plan or what it names is
-wrong; anything else is a crash.
+wrong; 65 never retry, an erasure took data of the training away; anything else is a crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from pipeline.training.checkpoints import FencingToken, WriterLocked, only_write
 from pipeline.training.checkpoints.writer import check, parse
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.result import NEVER_RETRY, PREEMPTED, InvalidPlan, TrainingResult
+from pipeline.training.result import (
+    BLOCKED,
+    BLOCKED_WORDS,
+    NEVER_RETRY,
+    PREEMPTED,
+    InvalidPlan,
+    TrainingBlocked,
+    TrainingResult,
+)
 
 NEMO_RL = "/opt/nemo-rl"
 """Where NVIDIA's container has its checkout."""
@@ -31,19 +39,25 @@ MAX_RESTARTS = 2
 """Of a node's processes after a crash of one, before the launcher hears of it."""
 
 
-def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL, attempt: str = "") -> int:
+def main(
+    plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL, attempt: str = "", start: str = ""
+) -> int:
     """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes.
 
-    `attempt`: `2.1` is the second attempt of a launcher, started again once; a later one fences this one off.
+    `attempt`: `2.1` is the second attempt of a launcher, started again once; a later one fences this one off. `start`:
+    file that tells generations of one restart apart (`checkpoints.starts`). Raises RuntimeError where it tells nothing.
     """
     started_at, path = time.time(), Path(plan_path).absolute()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     os.environ["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"  # TRL would import all of MLflow, to report nothing to it
+    if (path.parent / layout.BLOCKED_FILE).exists():
+        print(f"{path}: {BLOCKED_WORDS}", file=sys.stderr)
+        return BLOCKED
     try:
         plan = TrainingPlan.model_validate_json(path.read_bytes(), context=Document(path))
         verify_inputs(plan)
-        turn = parse(attempt)
+        turn = parse(attempt, start)  # the file once: the kubelet renews it
     except (FileNotFoundError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return NEVER_RETRY
@@ -57,7 +71,7 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         from pipeline.training import gang
 
         if gang.needed(plan) and "RANK" not in os.environ:
-            command = (*gang.WORKER, "--parent", str(os.getpid()), *(("--attempt", attempt) if attempt else ()))
+            command = (*gang.WORKER, "--parent", str(os.getpid()), *(("--attempt", str(turn)) if turn else ()))
             return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master, command=command)
         from pipeline.training.worker import work
 
@@ -65,6 +79,9 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
     except InvalidPlan as error:
         print(error, file=sys.stderr)
         return NEVER_RETRY
+    except TrainingBlocked as error:
+        print(error, file=sys.stderr)
+        return BLOCKED
     except WriterLocked as error:
         print(error, file=sys.stderr)
         return PREEMPTED if attempt else 1  # no crash: the lock of a node that died is given back in time
@@ -111,9 +128,7 @@ def verify_inputs(plan: TrainingPlan) -> None:
         raise ValueError(f"The plan's decision is {plan.decision.method!r}: there is nothing to train.")
     for data in (plan.data, plan.held_out):
         if data is not None and digest_file(Path(data.uri)) != data.digest:
-            raise ValueError(
-                f"{data.uri} changed since the plan was made. Make it anew: python -m jobs.retry training_plan"
-            )
+            raise ValueError(f"{data.uri} changed since the plan was made. Make it anew: pt retry training_plan")
     scorer = plan.scorers.reward_model if plan.scorers is not None else None
     if scorer is not None and digest_dir(Path(scorer.uri)) != scorer.digest:
         raise ValueError(f"{scorer.uri}, which scores completions, changed since the plan was made. Restore it.")
@@ -128,7 +143,8 @@ if __name__ == "__main__":
     options.add_argument("--master", default="", help="host:port of node 0")
     options.add_argument("--nemo-rl", default=NEMO_RL, help="checkout of NeMo RL, for a plan with that engine")
     options.add_argument("--attempt", default="", help="A.R: the launcher's attempt, and the gang's restart in it")
+    options.add_argument("--start", default="", help="file with a service account token of this pod: when it began")
     options.add_argument("--parent", type=int, help="pid of who starts this process, which ends with it")
     given = options.parse_args()
     die_with_parent(parent=given.parent)
-    sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt))
+    sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt, given.start))

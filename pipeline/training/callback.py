@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from pipeline import layout
 from pipeline.training import completion_tables, sentinel
 from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
@@ -46,11 +47,12 @@ class ProgressCallback(TrainerCallback):
         journal: TrainingJournal,
         clock: Clock,
         validator: Validator | None,
-        completions: Path,
+        folder: Path,
     ) -> None:
-        """`keeper`: of the first rank alone."""
+        """`keeper`: of the first rank alone. `folder`: of the training."""
         self._plan, self._keeper, self._journal, self._clock = plan, keeper, journal, clock
-        self._validator, self._completions = validator, completions
+        self._validator, self._completions = validator, folder / "completions"
+        self._blocked_file = folder / layout.BLOCKED_FILE
         self._cadence = SaveSchedule(plan.training.checkpoints)
         self._block = plan.trained_by().updates_per_batch
         self.health = Health()
@@ -58,6 +60,8 @@ class ProgressCallback(TrainerCallback):
         self.leaving = self.stopped = self.solved = self.braked = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
         early, because it has nothing left to learn or was best before."""
+        self.blocked = False
+        """An erasure took data of the training away: nothing of it is exported."""
         self._scores = HeldOutScores(plan.judged_by)
         self._trainer: Trainer | None = None
         self._rates: Rates | None = None
@@ -106,6 +110,11 @@ class ProgressCallback(TrainerCallback):
         self._spent = {**spent, "update": max(0.0, whole - sum(spent.values())), "step": whole}
         self._journal.add("step", step, self._spent)
         last = step >= state.max_steps
+        if self._agree(self._blocked_file.exists())[0]:
+            self.blocked = control.should_training_stop = True
+            control.should_save = False
+            emit(f"blocked by an erasure after step {step}")
+            return
         if step % self._block and not last:
             return
         self._termination.batch_ends(now)

@@ -29,7 +29,7 @@ from pipeline.training.journal import TrainingJournal, read_journal
 from pipeline.training.judge_scores import spending_in
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.result import PREEMPTED, InvalidPlan, TrainingResult
+from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, TrainingBlocked, TrainingResult
 from pipeline.training.setup import PlanSetup, load_tokenizer
 from pipeline.training.validation import Validator, read_held_out
 
@@ -58,13 +58,16 @@ def run(
     checkpointer = _checkpointer(plan, folder, fence) if first else None
     resume = _from_first(checkpointer.newest() if checkpointer else None)
     journal.add("started", int(resume.name.removeprefix("step-")) if resume else 0, at=started_at)
-    progress = ProgressCallback(
-        plan, checkpointer, journal, setup.clock, _validator(plan, check, scores), folder / "completions"
-    )
+    progress = ProgressCallback(plan, checkpointer, journal, setup.clock, _validator(plan, check, scores), folder)
     trainer = _build(setup, arguments, progress)
     if resume is not None:
         emit(f"resuming at {resume.name}")
     _train(trainer, progress, folder, resume)
+    if progress.blocked:
+        journal.add("ended", trainer.state.global_step, why="blocked")
+        _close(checkpointer, 0.0)
+        PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
+        raise TrainingBlocked(BLOCKED_WORDS)
     if progress.leaving:
         emit(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
         _close(checkpointer, plan.training.grace_s / 4)

@@ -1,7 +1,7 @@
 """The local launcher: runs the trainer as a subprocess, follows its progress, reads its result.
 
-Owns the exit-code contract on this machine: 0 a result, 143 pre-empted (run me again), 64 never retry, anything else
-a crash. `result.json` is the truth; output lines are only for people.
+Owns the exit-code contract on this machine: 0 a result, 143 pre-empted (run me again), 64 never retry, 65 blocked by
+an erasure, anything else a crash. `result.json` is the truth; output lines are only for people.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
-from pipeline.training.result import NEVER_RETRY, PREEMPTED, TrainingResult
+from pipeline.training.result import BLOCKED, BLOCKED_WORDS, NEVER_RETRY, PREEMPTED, TrainingResult
 
 
 class TrainingRefused(ValueError):
-    """The trainer will never run this plan (exit 64); the message says what to change. A retry cannot help."""
+    """The trainer will never run this plan (exit 64 or 65); the message says what to change. A retry cannot help."""
 
 
 def train(
@@ -46,6 +46,8 @@ def train(
     command = [sys.executable, "-m", "pipeline.training", str(store.path(name, layout.PLAN))]
     command += ["--parent", str(os.getpid())]
     code, tail = _follow(command, timeout_s, plan.training.grace_s, log, judge)
+    if code == BLOCKED:
+        raise TrainingRefused(f"The training was blocked: {BLOCKED_WORDS}")
     if code == NEVER_RETRY:
         raise TrainingRefused(f"The trainer refuses the plan:\n{tail}")
     result = store.read(f"{name}/{layout.RESULT}", TrainingResult)

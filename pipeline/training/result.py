@@ -1,6 +1,6 @@
 """What a training leaves: its weights, its metrics by step, its health and where its time went.
 
-The exit-code contract of a training process: 0 a verified result, these two, and anything else for a crash.
+The exit-code contract of a training process: 0 a verified result, these three, and anything else for a crash.
 """
 
 from __future__ import annotations
@@ -91,6 +91,15 @@ PREEMPTED = 143
 """Run me again: it resumes at the newest checkpoint."""
 NEVER_RETRY = 64
 """The plan, or what it names, is wrong; the last lines say what to change."""
+BLOCKED = 65
+"""An erasure removed data that the training learns from, before it began or while it ran: never again."""
+
+
+BLOCKED_WORDS = "An erasure removed data that this training learns from. Begin a new iteration: materialise the traces."
+
+
+class TrainingBlocked(Exception):
+    """An erasure took data of the training away: exit code 65."""
 
 
 class InvalidPlan(ValueError):

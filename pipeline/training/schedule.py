@@ -61,7 +61,7 @@ def schedule(
     if not rows:
         raise ValueError(
             f"Consent to all {len(built)} rows was withdrawn since they were selected. Make the "
-            f"preference dataset anew: python -m jobs.retry preference_dataset --iteration {context.iteration.id}"
+            f"preference dataset anew: pt retry preference_dataset --iteration {context.iteration.id}"
         )
     dropped = len(built) - len(rows)
     dice = random.Random(context.recipe.training.seed)
@@ -73,6 +73,13 @@ def schedule(
     while len(order) < wanted:
         order += dice.sample(rows, len(rows))
     return _write(context.store, context.iteration.path(layout.TRAINING_ROWS), order[:wanted], schema), dropped
+
+
+def rows_without_consent(dataset: PreferenceDataset, method: Method, agreed: Collection[str]) -> int:
+    """How many rows that the method would learn from have no consent any more: as many as the plan left out, or more
+    where consent was withdrawn since it was made."""
+    built: list[Row] = pq.read_table(getattr(dataset, method.table).uri).to_pylist()
+    return sum(not _may_be_used(row, agreed) for row in built)
 
 
 def held_out_rows(

@@ -64,6 +64,7 @@ def test_what_starts_work_is_off_until_somebody_turns_it_on() -> None:
         "champion_changed": "STOPPED",
         "rollout_due": "STOPPED",
         "gang_orphaned": "RUNNING",  # it ends work, and only that of a cancelled run
+        "gang_held": "RUNNING",  # and this one what has not begun and no run follows
     }
     assert {s.name: s.default_status.value for s in repository.schedule_defs} == {
         "nightly": "STOPPED",

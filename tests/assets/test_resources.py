@@ -53,7 +53,7 @@ def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"{launch} -o 'policy_checkpoint\*' --tags '{{\"iteration\": \"abc\"}}'$"):
         REPORT.read(store, "abc")
     store.write(f"iterations/abc/{OUTCOME}", IterationOutcome(ending="not trained", detail="too few prompts"))
-    with pytest.raises(ValueError, match=r"it ended before it .not trained: too few prompts.* python -m jobs.retry"):
+    with pytest.raises(ValueError, match=r"it ended before it .not trained: too few prompts.* pt retry"):
         REPORT.read(store, "abc")
     with pytest.raises(ValueError, match="no iteration yet"):
         Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]).latest()

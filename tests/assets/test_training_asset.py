@@ -26,6 +26,7 @@ from pipeline.recipe import Rewards, Training, TrainingSettings
 from pipeline.registry import versions
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import HumanAgreement
+from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Fingerprints, ModelVersion
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
@@ -245,3 +246,14 @@ def test_the_summary_has_a_line_for_health_goodput_and_progress(lay: Lay) -> Non
     for words in ("10 steps in 100 s, goodput 60%, 2 attempt(s)", "HOLD at step 7: KL of", "42% -> 60%"):
         assert words in told
     assert "training" in "\n".join(TELLERS["policy_checkpoint"](result.model_copy(update={"metrics": ()})))
+
+
+@pytest.mark.parametrize("asset", ["policy_checkpoint", "eval_report", "model_version"])
+def test_every_stage_after_the_plan_asks_for_blocks(lay: Lay, asset: str) -> None:
+    settings = lay()
+    store = settings.store()
+    block(store, ErasureBlock(proof="p1", digests=(), iterations=(ID,)))
+    with pytest.raises(dg.Failure, match="learned from data that erasure p1 removed"):
+        run(settings, asset)
+    ended = outcome(store, settings.iteration(ID))
+    assert ended is not None and ended.ending == "refused"

@@ -212,7 +212,7 @@ def test_erased_answers_keep_what_their_guards_need(kit: Any, tmp_path: Path) ->
     gathered = bundle.evidence("i", section, (bundle.SuiteEvidence(suite=suite, arms=(champion, candidate)),))
     bundle.publish(Store(tmp_path), "evidence", gathered)
     before = bundle.recompute(tmp_path / "evidence")
-    bundle.erase(tmp_path / "evidence", [suite.items[0].id, suite.items[1].id])
+    list(bundle.erase(tmp_path / "evidence", [suite.items[0].id, suite.items[1].id]))
     assert bundle.recompute(tmp_path / "evidence").digest() == before.digest()
     assert before.measurements[0].comparison is not None and before.measurements[0].comparison.token_times
 

@@ -128,7 +128,7 @@ def test_forgetting_reaches_the_third_arm(kit: Kit, tmp_path: Path) -> None:
     bundle.publish(Store(tmp_path), "b", evidence)
     before = bundle.verify(tmp_path / "b")
     assert any("best_ever" in reason for reason in before.reasons)
-    assert f"arithmetic/{bundle.BEST}: 1 lines" in bundle.erase(tmp_path / "b", {items[0].id})
+    assert f"arithmetic/{bundle.BEST}: 1 lines" in list(bundle.erase(tmp_path / "b", {items[0].id}))
     line = (tmp_path / "b" / "arithmetic" / bundle.BEST).read_text().splitlines()[0]
     assert line.startswith('{"erased":true,') and items[0].id in line
     assert bundle.verify(tmp_path / "b", before.bundle_digest) == before

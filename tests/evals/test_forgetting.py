@@ -162,9 +162,9 @@ def test_a_file_of_other_lines_is_refused(gated: Gated, spoil) -> None:
 
 def test_others_are_left_alone(gated: Gated) -> None:
     before = {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()}
-    assert evaluations.forget(gated.people.store, {"nobody@example.com", "user-zzz-9999"}) == []
+    assert list(evaluations.forget(gated.people.store, {"nobody@example.com", "user-zzz-9999"})) == []
     assert {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()} == before
-    evaluations.forget(gated.people.store, {gated.user})
+    list(evaluations.forget(gated.people.store, {gated.user}))
     other = str(gated.suite.items[1].user_id)
     kept = holding(gated.people.root, secret(other))
     assert {gated.work.path(f"evidence/production/{name}") for name in bundle.SUITE_FILES} <= kept
@@ -183,8 +183,8 @@ def test_a_crash_between_any_two_rewrites_is_healed(
     has left suite and journals before, and the bundle alone can tell whose it is."""
     store, calls, crashes = gated.people.store, 0, 0
     if withdrawn:
-        journal.erase(store, {gated.suite.items[0].id})
-        frozen.remove(store, {gated.suite.items[0].id})
+        list(journal.erase(store, {gated.suite.items[0].id}))
+        list(frozen.remove(store, {gated.suite.items[0].id}))
     whole = frozen.write_atomically
 
     def frail(path: Path, content: bytes) -> None:
@@ -201,7 +201,7 @@ def test_a_crash_between_any_two_rewrites_is_healed(
     while True:
         calls = 0
         try:
-            evaluations.forget(store, {gated.user})
+            list(evaluations.forget(store, {gated.user}))
             break
         except Crash:
             continue
@@ -227,7 +227,7 @@ def test_a_kill_between_the_rewrites_is_healed(gated: Gated, writes: int) -> Non
         Path.replace = frail
         from evals import erasure
         from pipeline.storage import Store
-        erasure.forget(Store(sys.argv[1]), {{sys.argv[2]}})
+        list(erasure.forget(Store(sys.argv[1]), {{sys.argv[2]}}))
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(gated.people.root), gated.user]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
@@ -297,7 +297,7 @@ def test_a_crash_while_counts_go_is_healed(gated: Gated, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "rename", frail)
     monkeypatch.setattr(reduction, "settle", crash)
     with pytest.raises(Crash):
-        evaluations.forget(gated.people.store, {gated.user}, erase_counts=True)
+        list(evaluations.forget(gated.people.store, {gated.user}, erase_counts=True))
     monkeypatch.undo()
     gated.forget(erase_counts=True)
     assert holding(gated.people.root, *gated.words()) == set()
@@ -316,7 +316,7 @@ def test_a_suite_that_lost_too_much_decides_nothing(made: Gated, tmp_path: Path)
     clusters = sorted({item.cluster for item in suite.items})
     lost = set(clusters[: int(0.05 * len(clusters)) + 1])
     users = {str(item.user_id) for item in suite.items if item.cluster in lost}
-    evaluations.forget(people.store, users)
+    list(evaluations.forget(people.store, users))
     verdict = people.gate(work)
     assert verdict.verdict is Verdict.INCONCLUSIVE
     (reason,) = verdict.reasons

@@ -63,7 +63,7 @@ def test_the_page_of_erased_pairs_shows_the_others(published: Path, tmp_path: Pa
     pairs = bundle.read(path).judged[0].pairs
     first = next(each.item for each in pairs if each.outcome == 1.0)
     before = bundle.recompute(path)
-    assert bundle.erase(path, [first])
+    assert list(bundle.erase(path, [first]))
     read, report = bundle.read(path), bundle.recompute(path)
     assert report.digest() == before.digest()
     shown = page(read, report, gate.judge(report, report.section))

@@ -29,7 +29,7 @@ from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reviews import sheet, strata
 from pipeline.rewards.trust import ReviewedLabel, chat
-from pipeline.storage import DatasetRef, Store, write_atomically
+from pipeline.storage import DatasetRef, Store, names_nobody, write_atomically
 
 SAMPLE, SHEET, RUBRIC = "sample.jsonl", "sheet.csv", "rubric.txt"
 HOW = """\
@@ -137,8 +137,9 @@ def labels_of(labels: DatasetRef, reviewed: Sequence[ReviewedLabel]) -> pa.Table
     return pads.dataset(labels.uri, format="parquet").to_table(columns=columns, filter=wanted)
 
 
-def forget(store: Store, user_ids: Collection[str]) -> list[str]:
-    """Write samples and sheets anew without these users' rows; `name: n lines` of each that is.
+def forget(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
+    """Write samples and sheets anew without these users' rows, and those whose text `names` one of them; yields
+    `name: n lines` of each before it is written.
 
     What else lies beside them (a sheet in a spreadsheet's own format, a broken one) cannot be written anew: it is
     removed where the week had rows of theirs. After a kill the same call does the rest.
@@ -146,12 +147,12 @@ def forget(store: Store, user_ids: Collection[str]) -> list[str]:
     for staged in store.path(layout.REVIEWS).glob(".*"):  # of a killed `write`
         shutil.rmtree(staged, ignore_errors=True)
     principals = {principal(id, None, "") for id in user_ids}
-    return _without(store, lambda row: row["user_id"] in principals)
+    yield from _without(store, lambda row: row["user_id"] in principals or names(_line(row)))
 
 
 def drop_days(store: Store, days: Collection[str]) -> list[str]:
     """Retention: the same for the rows of these days."""
-    return _without(store, lambda row: row["day"] in days)
+    return list(_without(store, lambda row: row["day"] in days))
 
 
 def _rows(labels: DatasetRef, picks: Sequence[strata.SampledRow], week: str, iteration: str) -> list[Row]:
@@ -184,8 +185,7 @@ def _answers(path: Path) -> Iterator[sheet.ReviewAnswer]:
         yield sheet.ReviewAnswer("", "", 0.0, f"{error}")
 
 
-def _without(store: Store, gone: Callable[[Row], bool]) -> list[str]:
-    changes: list[str] = []
+def _without(store: Store, gone: Callable[[Row], bool]) -> Iterator[str]:
     for folder in weeks(store):
         rows = list(sample_of(folder))
         kept = [row for row in rows if row and not gone(row)]  # of a line that is no row nobody can say whose it is
@@ -194,10 +194,9 @@ def _without(store: Store, gone: Callable[[Row], bool]) -> list[str]:
         theirs = [row for row in rows if row and gone(row)]
         # The sample goes last: after a kill it still tells which rows the sheets have to lose.
         for path in sorted(set(folder.iterdir()) - {folder / SAMPLE, folder / RUBRIC}):
-            changes += _rewritten(store, path, theirs)
+            yield from _rewritten(store, path, theirs)
+        yield f"{layout.REVIEWS}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines"
         write_atomically(folder / SAMPLE, b"".join(_line(row) for row in kept))
-        changes.append(f"{layout.REVIEWS}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines")
-    return changes
 
 
 def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]:
@@ -208,12 +207,12 @@ def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]
             raise ValueError("not a sheet")
         content, lines = sheet.without(path.read_bytes(), items, traces, path.suffix == ".jsonl")
     except ValueError:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield f"{name}: removed"
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
         return
     if lines:
-        write_atomically(path, content)
         yield f"{name}: {lines} lines"
+        write_atomically(path, content)
 
 
 def weeks(store: Store) -> list[Path]:

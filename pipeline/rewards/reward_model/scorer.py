@@ -72,8 +72,7 @@ def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Gene
     folder = Path(model.uri)
     if not folder.is_dir() or digest_dir(folder) != model.digest:
         raise ValueError(
-            f"{folder} is missing or changed since the reward model was trained. Make it anew: "
-            "python -m jobs.retry reward_model"
+            f"{folder} is missing or changed since the reward model was trained. Make it anew: pt retry reward_model"
         )
     command = [sys.executable, "-m", MODULE, "score", model.uri, str(batch_size), str(threads), str(os.getpid())]
     with (

@@ -31,18 +31,18 @@ def records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[Record
     line = size = 0
     why = ""
     try:
-        for text in _rows(chunks, max_row):
+        for text in raw_rows(chunks, max_row):
             if header is None:
-                header = _fields(text) if text is not None else []
+                header = fields(text) if text is not None else []
                 continue
             if text is not None and not text.strip():
                 continue
             line += 1
-            record = _record(header, text)
-            if isinstance(record, dict):
-                rows.append((line, record))
+            outcome = record(header, text)
+            if isinstance(outcome, dict):
+                rows.append((line, outcome))
             else:
-                rejected.append(Rejection(line, record, detail="" if text else f"a row of over {max_row} bytes"))
+                rejected.append(Rejection(line, outcome, detail="" if text else f"a row of over {max_row} bytes"))
             size += len(text or b"")
             if size >= BLOCK:
                 yield RecordBatch(rows, rejected)
@@ -55,19 +55,20 @@ def records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[Record
         yield RecordBatch(rows, rejected)
 
 
-def _record(header: list[str], text: bytes | None) -> dict[str, Any] | Reason:
+def record(header: list[str], text: bytes | None) -> dict[str, Any] | Reason:
+    """A row by the names of the header, or why it is none."""
     if text is None:
         return Reason.TOO_LONG
     try:
-        fields = _fields(text)
+        values = fields(text)
     except (ValueError, Error):  # no UTF-8, or text after a quote
         return Reason.MALFORMED
-    if len(fields) != len(header):
+    if len(values) != len(header):
         return Reason.MALFORMED
-    return {name: field or None for name, field in zip(header, fields, strict=True)}
+    return {name: field or None for name, field in zip(header, values, strict=True)}
 
 
-def _fields(text: bytes) -> list[str]:
+def fields(text: bytes) -> list[str]:
     """The fields of one row, which is whole: quotes are balanced in it."""
     line = text.removeprefix(MARK).decode().removesuffix("\r")
     before = field_size_limit(MAX_LINE)  # of the whole process, and 128 KB: others' readers keep theirs
@@ -77,7 +78,7 @@ def _fields(text: bytes) -> list[str]:
         field_size_limit(before)
 
 
-def _rows(chunks: Iterator[bytes], max_row: int) -> Iterator[bytes | None]:
+def raw_rows(chunks: Iterator[bytes], max_row: int) -> Iterator[bytes | None]:
     """Whole rows: a line ends one only where the quotes before it are balanced. None for one that is too long.
 
     Raises Broken for a file that ends inside quotes.

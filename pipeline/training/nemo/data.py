@@ -62,9 +62,7 @@ def refuse(plan: TrainingPlan) -> None:
 
 def _read(ref: DatasetRef) -> list[Row]:
     if digest_file(Path(ref.uri)) != ref.digest:
-        raise ValueError(
-            f"{ref.uri} changed since the plan was made. Make the plan anew: python -m jobs.retry training_plan"
-        )
+        raise ValueError(f"{ref.uri} changed since the plan was made. Make the plan anew: pt retry training_plan")
     return pq.read_table(ref.uri).to_pylist()
 
 

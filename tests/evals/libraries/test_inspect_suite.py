@@ -67,7 +67,7 @@ def test_a_recipe_that_cannot_run_a_task_is_refused(changes: dict[str, Any], wor
 
 
 def test_a_task_that_is_not_listed_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"not listed yet.*INSPECT_PYTHON.*python -m evals list RECIPE"):
+    with pytest.raises(ValueError, match=r"not listed yet.*INSPECT_PYTHON.*pt evals list RECIPE"):
         suites(Store(tmp_path), section_of())
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import json
+import sqlite3
+import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from pipeline.erasure import formats
+from pipeline.erasure.identifiers import Identifiers
 from pipeline.erasure.search import search
 from pipeline.storage import Store
 
@@ -77,13 +85,86 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_user_is_seen_in_every_format(tmp_path: Path, name: str, user: str) -> None:
     FORMATS[name](tmp_path / name, user)
-    assert search(Store(tmp_path), [user]).remains == (name,)
-    assert search(Store(tmp_path), [f"{user}8"]).remains == ()
+    assert search(Store(tmp_path), Identifiers([user])).remains == (name,)
+    assert search(Store(tmp_path), Identifiers([f"{user}8"])).remains == ()
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if not name.endswith(".parquet")])
-def test_a_file_that_breaks_off_is_searched(tmp_path: Path, name: str) -> None:
+def test_a_file_that_breaks_off_is_searched_or_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     FORMATS[name](path, IDS[1])
+    whole = search(Store(tmp_path), Identifiers(["somebody-else"]))
+    assert whole.remains == () and whole.bytes > 0
     path.write_bytes(path.read_bytes()[:-1])
-    assert search(Store(tmp_path), ["somebody-else"]).remains == ()
+    result = search(Store(tmp_path), Identifiers(["somebody-else"]))
+    damaged = not name.endswith((".jsonl", ".csv", ".pb"))
+    assert [line.startswith(f"{name}: not searched") for line in result.remains] == [True] * damaged
+
+
+NESTED = [
+    {"messages": [{"role": "user", "content": "write to user-1234567, please"}]},
+    {"metadata": json.dumps({"by": {"who": "user-1234567"}})},
+    {"metadata": json.dumps(json.dumps({"who": "user-1234567"}))},
+    {"text": "line\nuser-1234567\nline"},
+    {"url": "https://host/?who=USER-1234567&x"},
+    {"deep": [[{"a": ["user-1234567"]}]]},
+]
+
+
+@pytest.mark.parametrize("place", range(len(NESTED)))
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl", "a.db", "a.jsonl.gz", "odd.zip"])
+def test_every_text_of_a_value_is_searched(tmp_path: Path, name: str, place: int) -> None:
+    record, path = NESTED[place], tmp_path / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist([record, {}]), path)
+    elif name.endswith(".arrow"):
+        table = pa.Table.from_pylist([record])
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    elif name.endswith(".db"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("create table t (v text)")
+            connection.execute("insert into t values (?)", [json.dumps(record) + "x" * 9000])
+            connection.commit()
+    elif name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("log.json", json.dumps(record))
+    else:
+        text = json.dumps(record).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    assert search(Store(tmp_path), Identifiers(["user-1234567"])).remains == (name,)
+    if not name.endswith(".db"):  # in pages of bytes words have no ends
+        assert search(Store(tmp_path), Identifiers(["user-123456"])).remains == ()
+
+
+def test_what_escapes_hide_is_seen(tmp_path: Path) -> None:
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in "user-1234567")
+    (tmp_path / "a.json").write_text(f'{{"a": "{escaped}"}}')
+    (tmp_path / "b.json").write_text(json.dumps({"a": f'{{"b": "{escaped}"}}'}))
+    assert search(Store(tmp_path), Identifiers(["user-1234567"])).remains == ("a.json", "b.json")
+
+
+def test_what_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.bz2").write_bytes(bz2.compress(b"user-1234567"))
+    (tmp_path / "b.gz").write_bytes(gzip.compress(gzip.compress(b"user-1234567")))
+    (tmp_path / "model.safetensors").write_bytes(b"user-1234567")
+    (tmp_path / "user-1234567.txt").write_text("nothing")
+    result = search(Store(tmp_path), Identifiers(["user-1234567", "abc"]))
+    assert [line.partition(":")[0] for line in result.remains] == ["a.jsonl.bz2", "b.gz", "user-1234567.txt"]
+    assert len(result.unsearched) == 2
+    assert "1 files of weights, 12 bytes" in result.unsearched[0]
+    assert "1 identifiers of under 6 characters" in result.unsearched[1]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 60))
+def test_windows_overlap_and_split_no_word(pieces: list[bytes], place: int) -> None:
+    """An identifier at any place of a stream stands whole, between its own neighbours, in one of its windows."""
+    stream = b"".join(pieces)
+    at = min(place, len(stream))
+    planted = stream[:at] + b" user-1234567 " + stream[at:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "WINDOW", 16)
+        chunks = [planted[n : n + 7] for n in range(0, len(planted), 7)]
+        seen = list(formats.windows(chunks, Identifiers(["user-1234567"]).longest))
+    assert any(b" user-1234567 " in window for window in seen)
+    assert not any(window.startswith(b"ser-1") for window in seen)

@@ -8,11 +8,11 @@ import openai
 import pytest
 
 from pipeline import layout
-from pipeline.erasure.affected import Person
-from pipeline.erasure.derived import rewrite_raw
+from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure.raw import owned, raw_files, rewrite
+from pipeline.erasure.units import RecordTest
 from pipeline.recipe.traces import OtelSource
 from pipeline.storage import Store
-from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.sources.otel import Otel
@@ -135,5 +135,9 @@ def test_the_governed_rows_have_what_users_said(tmp_path):
     table = read(store, local_lake(store), governed.iteration.dataset, ["trace_id", "feedback_mean"])
     rows = {row["trace_id"]: row["feedback_mean"] for row in table.to_pylist()}
     assert rows == {trace: None if n % 3 == 0 else float(n % 3 == 1) for n, trace in enumerate(traces)}
-    assert rewrite_raw(Store(tmp_path), Person(frozenset(["somebody"]), user_hash("somebody"), None))
+    test = RecordTest(Identifiers(["somebody"]), None)
+    files = raw_files(store)
+    own = owned(files, test)
+    theirs = RecordTest(test.identifiers.with_rows(own.rows), None)
+    assert [change for path in files for change in rewrite(store, path, theirs, own.heads)]
     assert all(not path.read_text() for path in folder.rglob("*.jsonl")), "an erasure takes the thumbs along"

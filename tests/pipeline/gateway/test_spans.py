@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pipeline import layout
-from pipeline.erasure.affected import Person
-from pipeline.erasure.derived import rewrite_raw
+from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure.raw import owned, raw_files, rewrite
+from pipeline.erasure.units import RecordTest
 from pipeline.recipe.traces import OtelSource
 from pipeline.storage import Store
-from pipeline.traces.erased import user_hash
 from pipeline.traces.sources.otel import Otel
 from tests.pipeline.gateway.slot_server import response, stream
 from tests.pipeline.gateway.world import CANARY, NAME, awaited, user_of, world
@@ -136,7 +136,12 @@ def test_operations_record_no_text(tmp_path):
 def test_erasure_takes_a_persons_lines(gateway):
     kept, gone = (gateway.post(user=user).headers["x-trace-id"] for user in ("stays", "leaves"))
     rows_of(gateway)
-    assert rewrite_raw(gateway.store, Person(frozenset(["leaves"]), user_hash("leaves"), None))
+    test = RecordTest(Identifiers(["leaves"]), None)
+    files = raw_files(gateway.store)
+    own = owned(files, test)
+    assert gone in own.rows
+    test = RecordTest(test.identifiers.with_rows(own.rows), None)
+    assert [change for path in files for change in rewrite(gateway.store, path, test, own.heads)]
     traces = {line["trace_id"] for line in gateway.lines()}
     assert kept in traces and gone not in traces
     after = gateway.post(user="stays").headers["x-trace-id"]  # the recorder writes to the new file

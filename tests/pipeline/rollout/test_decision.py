@@ -37,7 +37,7 @@ def test_after_an_abort_the_next_candidate_is_let_in(world):
     world.tick_until("held")
     waiting = world.propose("next", number=2, data="later")
     assert waiting.waits
-    assert "held at 25%: no metrics. Resume or abort it: python -m jobs.rollout status" in waiting.refused
+    assert "held at 25%: no metrics. Resume or abort it: pt rollout status" in waiting.refused
     decided(world, "abort")
     assert world.propose("next", number=2, data="later").state.phase is Phase.PROPOSED
 

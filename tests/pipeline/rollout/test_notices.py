@@ -53,7 +53,7 @@ def test_a_rollout_that_is_held_is_told_once(held: World, hook: Webhook) -> None
     assert told(held, hook) == ""
     assert len(hook.messages) == 1
     assert f"{NAME} version 1 (new), rollout {held.state.rollout}: HELD" in hook.messages[0]
-    assert "python -m jobs.rollout status" in hook.messages[0]
+    assert "pt rollout status" in hook.messages[0]
 
 
 def test_no_message_quotes_a_prompt(held: World, hook: Webhook) -> None:
@@ -88,7 +88,7 @@ def test_an_approval_that_is_wanted_is_told(world: World, hook: Webhook) -> None
         told(world, hook)
     assert world.state.phase is Phase.GATED
     assert len(hook.messages) == 1
-    assert "APPROVAL WANTED before its first weight: python -m jobs.rollout approve" in hook.messages[0]
+    assert "APPROVAL WANTED before its first weight: pt rollout approve" in hook.messages[0]
 
 
 def test_a_router_that_does_not_obey_is_told_once(held: World, hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_what_piled_up_is_one_message(held: World, hook: Webhook) -> None:
     assert told(held, hook, 4000.0) == ""
     assert len(hook.messages) == 2
     lines = hook.messages[1].splitlines()
-    assert lines[0].startswith("3 earlier ones: python -m jobs.rollout history")
+    assert lines[0].startswith("3 earlier ones: pt rollout history")
     assert len(lines) == 1 + module.MOST_LINES
 
 

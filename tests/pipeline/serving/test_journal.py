@@ -144,7 +144,7 @@ def test_the_answers_to_an_item_are_erased_from_every_journal(tmp_path: Path) ->
     for model in ("m", "other"):
         with open_journal(store, model, PROTOCOL) as journal:
             assert list(journal.answers) == ["b"]
-    assert erase(store, {"theirs"}) == []
+    assert list(erase(store, {"theirs"})) == []
 
 
 def test_who_waited_for_an_erasure_writes_into_the_new_file(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.methods import METHODS
 from pipeline.recipe import Validation
+from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.storage import ModelRef, Store, digest_dir, digest_file, model_ref
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import NEVER_RETRY, TrainingResult
+from pipeline.training.result import BLOCKED, NEVER_RETRY, TrainingResult
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
 
@@ -39,6 +40,24 @@ def attempt(
 ) -> int:
     """Run the trainer and send it a signal when it says `at`; returns its exit code."""
     return fork_server.attempt(folder(store, plan) / "plan.json", sent, at=at).code
+
+
+def test_blocked_training_ends_at_its_next_step(tmp_path: Path, fork_server: ForkServer) -> None:
+    store, plan = make_plan(tmp_path)
+    lines: list[str] = []
+
+    def log(line: str) -> None:
+        lines.append(line)
+        if "step 2/6" in line:
+            block(store, ErasureBlock(proof="p", digests=(), iterations=(plan.iteration,)))
+
+    with pytest.raises(TrainingRefused, match=r"blocked: An erasure removed data"):
+        train(store, plan, 600, log)
+    steps = [line for line in lines if "  " in line and "step " in line]
+    assert len(steps) <= 4, "it ends at the step after the word, or the one under way"
+    assert not (folder(store, plan) / "result.json").exists()
+    assert not (folder(store, plan) / "adapter").exists()
+    assert attempt(fork_server, store, plan) == BLOCKED, "before it begins, too"
 
 
 @pytest.mark.slow

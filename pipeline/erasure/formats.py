@@ -1,0 +1,264 @@
+"""What is in a file: its kind by its bytes, and its content decoded, whatever its name says.
+
+Owns the kinds that are searched, and the words for what is not. Text, CSV and protobuf come through the decoders that
+the sources read by, so that what a source would read is what is searched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.traces.sources import csv_rows, otlp_binary
+from pipeline.traces.sources.compression import Broken, decompressed
+from pipeline.traces.sources.files import CSV, bare_name
+
+BLOCK = 1 << 20
+WINDOW = 1 << 18
+WEIGHT_NAMES = (".safetensors", ".bin", ".pt", ".pth")
+
+
+class FileKind(StrEnum):
+    TEXT = "text"
+    CSV = "CSV"
+    OTLP = "OTLP in protobuf"
+    PARQUET = "Parquet"
+    ARROW = "Arrow"
+    SQLITE = "SQLite"
+    AVRO = "Avro"
+    ZIP = "zip"
+    WEIGHTS = "weights"
+    UNKNOWN = "an archive"
+
+
+_HEADS = {
+    b"PAR1": FileKind.PARQUET,
+    b"ARROW1": FileKind.ARROW,
+    b"SQLite format 3\0": FileKind.SQLITE,
+    b"Obj\x01": FileKind.AVRO,
+    b"PK\x03\x04": FileKind.ZIP,
+    **dict.fromkeys(
+        (b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf'\x1c", b"Rar!", b"\x04\x22\x4d\x18", b"PAR2"), FileKind.UNKNOWN
+    ),
+}
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+
+
+class Unsearchable(Exception):
+    """A file, or the rest of one, that nobody can look into. The text says why."""
+
+
+def content(path: Path) -> Iterator[bytes]:
+    """The bytes, decompressed as the sources do. Raises Broken."""
+    with path.open("rb") as stream:
+        yield from decompressed(iter(lambda: stream.read(BLOCK), b""), path.name)
+
+
+def kind_of(path: Path) -> FileKind:
+    """By the first bytes; of what has none of a kind by the name, as the sources tell."""
+    with path.open("rb") as stream:
+        head = stream.read(16)
+    known = next((kind for start, kind in _HEADS.items() if head.startswith(start)), None)
+    if path.suffix in WEIGHT_NAMES and (
+        path.suffix == ".safetensors" or known is FileKind.ZIP or head.startswith(b"\x80")
+    ):
+        return FileKind.WEIGHTS
+    if known is not None:
+        return known
+    if bare_name(path.name).endswith(CSV):
+        return FileKind.CSV
+    try:
+        first = next(iter(content(path)), b"")
+        if first.startswith((*_COMPRESSED, *_HEADS)):
+            return FileKind.UNKNOWN if not _is_otlp(path) else FileKind.OTLP
+        return FileKind.OTLP if _is_otlp(path) else FileKind.TEXT
+    except Broken:
+        return FileKind.TEXT
+
+
+def _is_otlp(path: Path) -> bool:
+    return otlp_binary.is_binary(path.name, content(path))[0]
+
+
+def decoded(path: Path, kind: FileKind) -> Iterator[bytes]:
+    """Pieces of what is in a file, texts in them as JSON writes them. Raises Unsearchable after what could be read."""
+    try:
+        if kind in (FileKind.TEXT, FileKind.CSV, FileKind.OTLP):
+            yield from _texts(path, kind)
+        elif kind is FileKind.ZIP:
+            yield from _members(path)
+        else:
+            reader = {
+                FileKind.PARQUET: _parquet,
+                FileKind.ARROW: _arrow,
+                FileKind.SQLITE: _database,
+                FileKind.AVRO: _blocks_of_avro,
+            }
+            if kind not in reader:
+                raise Unsearchable(f"{kind} that no source reads")
+            yield from reader[kind](path)
+    except Broken as error:
+        raise Unsearchable(str(error)) from error
+    except (pa.ArrowException, sqlite3.Error, zipfile.BadZipFile, zlib.error) as error:
+        raise Unsearchable(f"{kind} that cannot be read ({type(error).__name__})") from error
+
+
+def windows(pieces: Iterable[bytes], overlap: int) -> Iterator[bytes]:
+    """Larger pieces, each of which ends between two words and begins with the end of the one before."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size < WINDOW + 2 * overlap:
+            continue
+        whole = b"".join(held)
+        end, least = len(whole), len(whole) - overlap
+        while end > least and whole[end - 1 : end].isalnum():
+            end -= 1
+        end = end if end > least else len(whole)  # bytes without any words
+        yield whole[:end]
+        start = end - overlap
+        while start < end and whole[start - 1 : start].isalnum():
+            start += 1
+        held, size = [whole[start:]], len(whole) - start
+    yield b"".join(held)
+
+
+def quoted(array: Any) -> Iterator[bytes]:
+    """The texts in a column of any type, each in quotes on a line of its own."""
+    for texts in text_arrays(array):
+        values = [value for value in texts.cast(pa.large_binary()).to_pylist() if value]
+        if values:
+            yield b'"' + b'"\n"'.join(values) + b'"\n'
+
+
+def text_arrays(array: Any) -> Iterator[Any]:
+    """Every array of strings in a column, through lists, structs, maps and dictionaries."""
+    kind = array.type
+    if isinstance(array, pa.ChunkedArray):
+        for chunk in array.chunks:
+            yield from text_arrays(chunk)
+    elif isinstance(array, pa.ExtensionArray):
+        yield from text_arrays(array.storage)
+    elif pa.types.is_dictionary(kind):
+        yield from text_arrays(array.dictionary)
+    elif pa.types.is_struct(kind):
+        for field in array.flatten():
+            yield from text_arrays(field)
+    elif pa.types.is_map(kind):
+        yield from text_arrays(array.keys)
+        yield from text_arrays(array.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        yield from text_arrays(array.flatten())
+    elif is_text(kind):
+        yield array
+
+
+def is_text(kind: Any) -> bool:
+    types = pa.types
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_string_view)
+    return any(test(kind) for test in (*tests, types.is_binary_view, types.is_fixed_size_binary))
+
+
+def _texts(path: Path, kind: FileKind) -> Iterator[bytes]:
+    """The content, and what its own decoder makes of it: there a value stands in quotes, whatever stood around it."""
+    yield from content(path)
+    yield b"\n"
+    if kind is FileKind.CSV:
+        for batch in csv_rows.records(content(path)):
+            yield msgspec.json.encode([row for _, row in batch.records]) + b"\n"
+    elif kind is FileKind.OTLP:
+        for batch in otlp_binary.requests(content(path)):
+            yield from _requests(batch.texts)
+
+
+def _requests(texts: Collection[bytes]) -> Iterator[bytes]:
+    for text in texts:
+        try:
+            yield msgspec.json.encode(otlp_binary.decode(text)) + b"\n"
+        except ValueError:  # no request of OTLP: its bytes were searched
+            continue
+
+
+def _parquet(path: Path) -> Iterator[bytes]:
+    with pq.ParquetFile(path) as file:
+        metadata = file.schema_arrow.metadata or {}
+        yield from (value + b"\n" for pair in metadata.items() for value in pair)
+        yield "\n".join(file.schema_arrow.names).encode() + b"\n"
+        for batch in file.iter_batches(batch_size=16_384):
+            for column in batch.columns:
+                yield from quoted(column)
+
+
+def _arrow(path: Path) -> Iterator[bytes]:
+    with pa.OSFile(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            for column in reader.get_batch(number).columns:
+                yield from quoted(column)
+
+
+def _database(path: Path) -> Iterator[bytes]:
+    """Every value of every table."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        connection.text_factory = bytes
+        tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
+        for (table,) in tables:
+            name = table.decode().replace('"', '""')
+            for row in connection.execute(f'select * from "{name}"'):
+                texts = [value for value in row if isinstance(value, bytes) and value]
+                if texts:
+                    yield b'"' + b'"\n"'.join(texts) + b'"\n'
+    finally:
+        connection.close()
+
+
+def _blocks_of_avro(path: Path) -> Iterator[bytes]:
+    """The blocks of records, unpacked; between texts stand their lengths."""
+    raw = path.read_bytes()
+    deflated = b"deflate" in raw[:4096]
+    yield raw
+    if not deflated:
+        return
+    end_of_header = raw.find(raw[-16:])  # each block ends in the mark that ends the header
+    at = end_of_header + 16
+    while at < len(raw):
+        _, at = _number(raw, at)
+        size, at = _number(raw, at)
+        yield zlib.decompress(raw[at : at + size], -15)
+        at += size + 16
+
+
+def _number(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+def _members(path: Path) -> Iterator[bytes]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.flag_bits & 1:
+                raise Unsearchable(f"a zip with a password ({member.filename})")
+            with archive.open(member) as stream:
+                head = stream.read(BLOCK)
+                if head.startswith((*_COMPRESSED, *_HEADS)):
+                    raise Unsearchable(f"a zip with an archive in it ({member.filename})")
+                yield from chain([head], iter(lambda stream=stream: stream.read(BLOCK), b""), [b"\n"])

@@ -1,0 +1,186 @@
+"""What names a person in bytes and in texts: their ids, every pseudonym of them, and the ids of what is theirs alone.
+
+Owns how an identifier is looked for. One of at least SHORT characters is found anywhere in a text as a word of its own,
+whatever its case, also as a URL or JSON writes it, JSON in text included; a shorter one only where it is a whole value.
+A word ends where no letter or digit follows, so that `user-1` is not seen in `user-10`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
+from typing import Any, cast
+from urllib.parse import quote
+
+SHORT = 6
+"""A shorter id is only looked for as a whole value: inside of texts it would be everywhere."""
+SHORT_ROW = 12
+"""A shorter id of a trace or a call is only looked for under the names that sources give it: it may be any number."""
+ERASED = "[erased]"
+"""What stands for an identifier in somebody else's text."""
+_MEMORY = 256 << 20
+_BEFORE, _AFTER = r"(\A|[^A-Za-z0-9]|\\[nrtbf])", r"(\z|[^A-Za-z0-9])"
+_ESCAPED = re.compile(rb"\\+(?:u([0-9a-fA-F]{4})|/|\")")
+_HIDES = re.compile(rb"\\u00[2-7]|\\/")
+"""Escapes of what nobody has to escape: a text with one is looked at unescaped too."""
+
+
+class Identifiers:
+    """The identifiers of one person. `users`: ids and pseudonyms; `rows`: ids of their traces and calls."""
+
+    def __init__(self, users: Collection[str], rows: Collection[str] = ()) -> None:
+        self.users = frozenset(user for user in users if user)
+        self.rows = frozenset(row for row in rows if row) - self.users
+        self._whole = frozenset(user.casefold() for user in self.users)
+        self._sought = sorted(self.users) + sorted(row for row in self.rows if len(row) >= SHORT_ROW)
+        self._long = sorted({form for each in self._sought if len(each) >= SHORT for form in (each, quote(each, ""))})
+        self._short = sorted(each for each in self._sought if len(each) < SHORT)
+        # An id that JSON cannot hold as it is stands nowhere unescaped.
+        self._is_plain = all(each.isascii() and not set('"\\/') & set(each) for each in self._sought)
+
+    def __len__(self) -> int:
+        """How many are looked for."""
+        return len(self._sought)
+
+    @property
+    def short(self) -> int:
+        """How many are looked for as whole values only, or not at all."""
+        return len(self._short) + len(self.users) + len(self.rows) - len(self._sought)
+
+    @property
+    def has_short_rows(self) -> bool:
+        """Whether a record may be theirs though no text of it is looked for."""
+        return any(len(row) < SHORT_ROW for row in self.rows)
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest one as JSON in JSON may write it, every character escaped: what blocks overlap by."""
+        return 8 * max((len(each) for each in self._sought), default=0) + 64
+
+    def with_rows(self, rows: Collection[str]) -> Identifiers:
+        return Identifiers(self.users, self.rows | frozenset(rows))
+
+    def is_user(self, value: Any) -> bool:
+        """Whether a whole value is the person."""
+        return isinstance(value, str) and value.casefold() in self._whole
+
+    def is_row(self, value: Any) -> bool:
+        """Whether a whole value is the id of a trace or call of theirs."""
+        return isinstance(value, str) and value in self.rows
+
+    def in_binary(self, content: bytes) -> bool:
+        """Whether bytes without any words, such as the pages of a database, hold an id of the person."""
+        return self._anywhere is not None and self._anywhere.search(content) is not None
+
+    def in_bytes(self, content: bytes) -> bool:
+        """Whether content as it is stored, JSON or any other text, holds one of them."""
+        if not self._sought:
+            return False
+        if self._stored.search(content):
+            return True
+        if self._is_plain and not _HIDES.search(content):
+            return False
+        return self._stored.search(_unescaped(content)) is not None
+
+    def in_text(self, text: str) -> bool:
+        """Whether a decoded value is one of them, or holds one."""
+        return self.is_user(text) or self.in_bytes(text.encode("utf-8", "surrogatepass"))
+
+    def redacted(self, text: str) -> str:
+        """The text with ERASED for every identifier; of JSON whose escapes hide one, the JSON anew."""
+        if self.is_user(text):
+            return ERASED
+        for _ in range(3):  # neighbours share the character between them
+            text, changes = self._replaced(text)
+            if not changes:
+                break
+        if not self.in_text(text):
+            return text
+        try:
+            inner = json.loads(text)
+        except (ValueError, RecursionError):
+            return ERASED
+        return json.dumps(mapped(inner, self.redacted), ensure_ascii=False)
+
+    def _replaced(self, text: str) -> tuple[str, int]:
+        if not self._long:
+            return text, 0
+        replaced, changes = self._words.subn(rb"\1" + ERASED.encode() + rb"\2", text.encode("utf-8", "surrogatepass"))
+        return bytes(replaced).decode("utf-8", "surrogatepass"), changes
+
+    @cached_property
+    def _words(self) -> Any:
+        any_of = "|".join(re.escape(each) for each in self._long)
+        return _compiled(f"(?i){_BEFORE}(?:{any_of}){_AFTER}")
+
+    @cached_property
+    def _anywhere(self) -> Any:
+        long = [re.escape(user) for user in sorted(self.users) if len(user) >= SHORT]
+        return _compiled(f"(?i){'|'.join(long)}") if long else None
+
+    @cached_property
+    def _stored(self) -> Any:
+        """Long ones as words; all of them as JSON quotes a whole value."""
+        parts = [f"(?:{_BEFORE}(?:{'|'.join(re.escape(each) for each in self._long)}){_AFTER})"] if self._long else []
+        parts += [rf"\\*\"{re.escape(each)}\\*\"" for each in self._short]
+        return _compiled(f"(?i){'|'.join(parts)}")
+
+
+def _compiled(pattern: str) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.max_mem = _MEMORY
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(pattern.encode("utf-8", "surrogatepass"), options)
+
+
+def _unescaped(content: bytes) -> bytes:
+    """JSON at any depth without the escapes of plain characters."""
+
+    def plain(match: re.Match[bytes]) -> bytes:
+        if match.group(1) is None:
+            return match.group(0)[-1:]
+        return chr(int(match.group(1), 16)).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+    return _ESCAPED.sub(plain, content)
+
+
+def mapped(value: Any, text: Callable[[str], str]) -> Any:
+    """A value of JSON with `text` of every string in it, keys included."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, dict):
+        return {text(str(key)): mapped(inner, text) for key, inner in cast(dict[Any, Any], value).items()}
+    if isinstance(value, list):
+        return [mapped(inner, text) for inner in cast(list[Any], value)]
+    return value
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every string in a value of JSON with the name that it stands under; of JSON in text what is in it as well.
+
+    An attribute of OTLP, `{"key": ..., "value": {...}}`, stands under its key.
+    """
+    if isinstance(value, str):
+        yield key, value
+        if value[:1] in ("{", "["):
+            try:
+                yield from leaves(json.loads(value), key)
+            except (ValueError, RecursionError):
+                return
+    elif isinstance(value, dict):
+        record = cast(dict[str, Any], value)
+        if record.keys() == {"key", "value"} and isinstance(record["key"], str):
+            yield from leaves(record["value"], record["key"])
+            return
+        for name, inner in record.items():
+            yield from leaves(inner, key if name in _VALUES else str(name))
+    elif isinstance(value, list):
+        for inner in cast(list[Any], value):
+            yield from leaves(inner, key)
+
+
+_VALUES = frozenset({"stringValue", "arrayValue", "kvlistValue", "values"})
