@@ -123,7 +123,7 @@ class Proxy:
     ) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
         begun = time.time_ns()
-        place = IN_FLIGHT + self.table.slots.index(slot) % SLOTS if slot in self.table.slots else IN_FLIGHT
+        place = IN_FLIGHT + self.table.place_of(slot) % SLOTS
         self._counters.places[place] += 1
         opened: Opened | None = None
         try:

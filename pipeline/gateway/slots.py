@@ -47,6 +47,10 @@ class SlotTable(Record):
     def slot_of(self, digest: str) -> ServedSlot | None:
         return next((slot for slot in self.slots if slot.head == digest[:HEAD]), None)
 
+    def place_of(self, slot: ServedSlot) -> int:
+        """Its position here; 0 for one that an earlier table held."""
+        return next((place for place, each in enumerate(self.slots) if each.digest == slot.digest), 0)
+
 
 def write_slots(store: Store, model_name: str, slots: Sequence[ServedSlot]) -> None:
     """Tell the gateway where each model is served. A split that names another one is not put into force."""

@@ -75,8 +75,7 @@ def line(served: Served, with_text: bool, now: float) -> bytes:
     the user and the metadata."""
     last = served.tries[-1]
     spans = [_span(served, each, number, each is last, with_text) for number, each in enumerate(served.tries)]
-    resource = {"attributes": otlp_attributes([("service.name", "gateway")])}
-    export: dict[str, Any] = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
+    export: dict[str, Any] = {"resourceSpans": [{"resource": _RESOURCE, "scopeSpans": [{"spans": spans}]}]}
     named = {"user_id": served.asked.user} if with_text and served.asked.user else {}
     moment = datetime.fromtimestamp(served.tries[0].start / 1e9, UTC).isoformat()
     return _ENCODE({RECORDED_AT: now, **named, "trace_id": served.trace_id, "timestamp": moment, **export}) + b"\n"
@@ -163,7 +162,10 @@ def _caller(asked: CallerRequest) -> list[tuple[str, Any]]:
 
 
 def otlp_attributes(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in pairs]
+    # most values are text, and a call for each would be a quarter of what a line costs
+    return [
+        {"key": key, "value": {"stringValue": value} if type(value) is str else _value(value)} for key, value in pairs
+    ]
 
 
 def _value(value: Any) -> dict[str, Any]:
@@ -181,4 +183,5 @@ def _value(value: Any) -> dict[str, Any]:
     return {"stringValue": msgspec.json.encode(value).decode()}
 
 
+_RESOURCE = {"attributes": otlp_attributes([("service.name", "gateway")])}
 _ENCODE = msgspec.json.Encoder().encode
