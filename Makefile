@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
 	@echo "make serve  the embedded gateway, until Ctrl-C; chat with champion and canary on http://127.0.0.1:8400"
-	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000"
+	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000, by links that it prints"
 	@echo "make test   the checks and the tests"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"

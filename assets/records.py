@@ -83,7 +83,7 @@ def _missing(store: Store, iteration: str, asset: str) -> str:
     if ended is not None:
         return (
             f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To have it "
-            f"anew from a stage: python -m jobs.retry STAGE --iteration {iteration}"
+            f"anew from a stage: pt retry STAGE --iteration {iteration}"
         )
     first = next(a for a, each in RECORDS.items() if not store.path(layout.iteration(iteration, each.name)).is_file())
     return (

@@ -104,7 +104,7 @@ def _checks(labels: RewardLabels, settings: Rewards):
         passed=rho.low is not None and rho.low >= floor,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"Spearman's rho between reward and {labels.humans.reviews} reviews: {rho}; its lower bound has to "
-        f"reach {floor:.2f}. Reviews are asked for by: python -m jobs.reviews write",
+        f"reach {floor:.2f}. Reviews are asked for by: pt reviews write",
     )
     drift = labels.drift
     yield dg.AssetCheckResult(

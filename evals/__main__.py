@@ -1,4 +1,4 @@
-"""`python -m evals COMMAND`: the gate's work by hand, or where Dagster is not.
+"""`pt evals COMMAND`: the gate's work by hand, or where Dagster is not.
 
     export BUNDLE             write both models' answers as logs that `inspect view` reads
     list RECIPE               list the items of the recipe's library tasks, below its data root
@@ -18,6 +18,7 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -43,9 +44,9 @@ from pipeline.storage import Store
 CRASHED, NEVER_RETRY, PREEMPTED = 1, 64, 143
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m evals", description="Plan gates, evaluate, and check evidence.")
-    commands = parser.add_subparsers(required=True)
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt evals", description="Plan gates, evaluate, and check evidence.")
+    commands = options.add_subparsers(required=True)
     _add_plan(commands.add_parser("plan", help="print what a recipe's gate could show, and what it costs"))
     run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
     run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
@@ -71,7 +72,11 @@ def main(arguments: list[str] | None = None) -> int:
     check.add_argument("bundle", help="directory of the bundle")
     check.add_argument("digest", nargs="?", default="", help="the digest that the bundle must have")
     check.set_defaults(act=_verify, refused=1)
-    chosen = parser.parse_args(arguments)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parser().parse_args(arguments)
     try:
         return chosen.act(chosen)
     except JudgeAway as error:

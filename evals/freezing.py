@@ -161,7 +161,7 @@ def _elsewhere(context: IterationContext, section: TracesSuite) -> Iterator[str]
 def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "there is none"
     if isinstance(section, GoldenSuite):
-        cure = "Fill in human_reference on a review sheet (python -m jobs.reviews write)"
+        cure = "Fill in human_reference on a review sheet (pt reviews write)"
     else:
         cure = "Give traces a reference answer (metadata expected_answer)"
     return (

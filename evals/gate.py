@@ -51,7 +51,7 @@ Deliberate departures
   and Lippman-Hand, JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3
   points.
 - The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 0.25%, a true
-  gain of 10.9 points passes with a power of 0.8 (`python -m evals plan` says what a recipe's suites can show).
+  gain of 10.9 points passes with a power of 0.8 (`pt evals plan` says what a recipe's suites can show).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m evals plan RECIPE`: what the recipe's gate could show and what it costs, as a page of text.
+"""`pt evals plan RECIPE`: what the recipe's gate could show and what it costs, as a page of text.
 
 Owns how a plan looks, and where its variances come from: an earlier bundle, or the assumption of power.py. Refuses to
 compute (power.py) and to ask a model anything.

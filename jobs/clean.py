@@ -1,4 +1,4 @@
-"""`make clean`: removes ./.dagster and ./data, after it has shown what that is and somebody has typed a word.
+"""`pt clean` (`make clean`): shows what is in ./.dagster and ./data, and removes both once a word was typed.
 
 What answers for the data is kept: the audit log and the proofs of erasure are moved to `kept-<time>/`. Data roots that
 lie elsewhere are not touched. Needs the standard library alone: there may be no environment any more.
@@ -8,6 +8,7 @@ import argparse
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,10 +19,14 @@ KEPT = (layout.AUDIT, layout.ERASURES)
 WORD = "delete"
 
 
-def main(arguments: list[str]) -> int:
-    options = argparse.ArgumentParser(prog="make clean", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt clean", description=__doc__)
     options.add_argument("--confirm", default="", help='"yes": remove it without asking')
-    confirm = options.parse_args(arguments).confirm
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    confirm = parser().parse_args(arguments).confirm
     present = [folder for folder in FOLDERS if folder.is_symlink() or folder.exists()]
     if not present:
         print("There is nothing to remove: no .dagster/ and no data/ here.")

@@ -8,7 +8,7 @@ from assets.graph import ASSETS
 from assets.resources import deployment, records
 from jobs.preference_tuning import canary_rollout, preference_tuning, rollout_decision
 from jobs.reviews import review_sample, weekly_review
-from jobs.sensors import champion_changed, delete_orphaned_gang, gang_orphaned, nightly, rollout_due
+from jobs.sensors import champion_changed, delete_orphaned_gang, gang_held, gang_orphaned, nightly, rollout_due
 from jobs.upkeep import forget, lake_upkeep, weekly
 
 settings = deployment()
@@ -26,6 +26,6 @@ definitions = dg.Definitions(
         delete_orphaned_gang,
     ],
     schedules=[nightly, weekly, weekly_review],
-    sensors=[champion_changed, rollout_due, gang_orphaned],
+    sensors=[champion_changed, rollout_due, gang_orphaned, gang_held],
     resources={"deployment": settings, "io_manager": records},
 )

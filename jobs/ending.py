@@ -17,7 +17,7 @@ from pipeline.storage import Store
 
 RUN = "make run"
 ROLLOUT = "dagster job launch -j canary_rollout"
-STATUS = "python -m jobs.rollout status"
+STATUS = "pt rollout status"
 
 
 class IterationEnding(NamedTuple):

@@ -1,14 +1,17 @@
-"""Governance at a terminal: `python -m jobs.governance forget USER [--since DATE] | verify | retain | upkeep | blocks`.
+"""Governance at a terminal: `pt governance forget USER [--since DATE] | verify | retain | upkeep | blocks`.
 
 Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
+With `--json` the result is one JSON object on standard output, and what happens meanwhile is on standard error.
 `forget -` reads the user's id from standard input: it is then neither in the shell's history nor in the process list.
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
@@ -16,6 +19,7 @@ from evals import erasure as evaluations
 from pipeline import audit, erasure
 from pipeline.erasure import derived
 from pipeline.erasure.proof import ErasureProof, proof_name, proofs
+from pipeline.registry import versions
 from pipeline.rewards import findings, reviews
 from pipeline.rollout.blocks import blocks
 from pipeline.rollout.controller import roll_back
@@ -32,7 +36,7 @@ from pipeline.traces.sources.protocol import Address
 Log = Callable[[str], None]
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     try:
         return asked.run(deployment(), asked)
@@ -44,12 +48,13 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    arg_parser = argparse.ArgumentParser(prog="python -m jobs.governance", description=__doc__)
+    arg_parser = argparse.ArgumentParser(prog="pt governance", description=__doc__)
     commands = arg_parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, run: Callable[[Deployment, argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help)
         command.set_defaults(run=run)
+        command.add_argument("--json", action="store_true", help="the result as one JSON object")
         return command
 
     user = add("forget", _forget, "remove a user from every table and file, and block the models that saw the data")
@@ -75,6 +80,7 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
         roll_back(rollout_ports(settings), now.timestamp())
         log(f"rollout of {name}: {read_state(store, name).phase}")
+    versions.project(uri, read_state(store, name))  # also after a rollback whose process was killed before it did
     return proof
 
 
@@ -146,8 +152,9 @@ def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
 
 def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
     user = sys.stdin.readline().rstrip("\n") if asked.user == "-" else asked.user
-    proof = forget_user(settings, user, asked.since, _say)
-    print("\n".join(report_lines(proof, str(settings.store().path(proof_name(proof.id))))))
+    proof = forget_user(settings, user, asked.since, _log(asked))
+    path = str(settings.store().path(proof_name(proof.id)))
+    _print(asked, proof.model_dump(mode="json"), report_lines(proof, path))
     return 1 if proof.remains else 0
 
 
@@ -156,47 +163,60 @@ def _verify(settings: Deployment, asked: argparse.Namespace) -> int:
     result = audit.verify(store, asked.known)
     if result.flaw:
         where = f"line {result.line}: " if result.line else ""
-        print(f"{store.path(audit.LOG)}: {where}{result.flaw}. Whatever it says from there on is not to be relied on.")
+        text = f"{store.path(audit.LOG)}: {where}{result.flaw}. Whatever it says from there on is not to be relied on."
+        _print(asked, {"intact": False, "flaw": result.flaw, "line": result.line}, [text])
         return 1
     written = {e.subject: e.detail.get("proof") for e in audit.entries(store) if e.kind == "erasure"}
     forged = [proof.id for proof in proofs(store) if written.get(proof.id) != digest_json(proof)]
     lost = sorted(written.keys() - {proof.id for proof in proofs(store)})
-    for id in forged:
-        print(f"{store.path(proof_name(id))} is not the proof that the log speaks of. Run the erasure again.")
-    for id in lost:
-        print(f"{store.path(proof_name(id))} is gone. Restore it from a backup.")
-    print(f"{result.entries:,} entries, every one as it was written. Note the head elsewhere: {result.head}")
-    return 1 if forged or lost else 0
+    lines = [
+        f"{store.path(proof_name(id))} is not the proof that the log speaks of. Run the erasure again." for id in forged
+    ]
+    lines += [f"{store.path(proof_name(id))} is gone. Restore it from a backup." for id in lost]
+    lines.append(f"{result.entries:,} entries, every one as it was written. Note the head elsewhere: {result.head}")
+    intact = not forged and not lost
+    fields = {"intact": intact, "entries": result.entries, "head": result.head, "forged": forged, "lost": lost}
+    _print(asked, fields, lines)
+    return 0 if intact else 1
 
 
 def _retain(settings: Deployment, asked: argparse.Namespace) -> int:
-    done = drop_overdue(settings, _say)
-    print(f"Dropped {len(done.days)} governed days and {len(done.raw_deleted)} raw files.")
-    for name in done.raw_overdue:
-        print(f"Overdue, and its owner's to delete: {name}")
+    done = drop_overdue(settings, _log(asked))
+    lines = [f"Dropped {len(done.days)} governed days and {len(done.raw_deleted)} raw files."]
+    lines += [f"Overdue, and its owner's to delete: {name}" for name in done.raw_overdue]
+    _print(asked, done.model_dump(mode="json"), lines)
     return 0
 
 
 def _upkeep(settings: Deployment, asked: argparse.Namespace) -> int:
-    done = keep_up(settings, _say)
-    print(f"Compacted {len(done.compacted.days)} days, expired {len(done.expired)} snapshots.")
-    print(f"Swept {done.swept.files:,} files of {done.swept.bytes:,} bytes.")
+    done = keep_up(settings, _log(asked))
+    fields = {
+        "compacted_days": len(done.compacted.days), "expired_snapshots": len(done.expired),
+        "swept_files": done.swept.files, "swept_bytes": done.swept.bytes,
+    }  # fmt: skip
+    lines = [f"Compacted {len(done.compacted.days)} days, expired {len(done.expired)} snapshots."]
+    _print(asked, fields, [*lines, f"Swept {done.swept.files:,} files of {done.swept.bytes:,} bytes."])
     return 0
 
 
 def _blocks(settings: Deployment, asked: argparse.Namespace) -> int:
     active_blocks = blocks(settings.store())
+    lines: list[str] = []
     for each in active_blocks:
-        print(f"erasure {each.proof}: iterations {', '.join(each.iterations)}")
-        for digest in each.digests:
-            print(f"  {digest}")
-    if not active_blocks:
-        print("No model is blocked.")
+        lines += [f"erasure {each.proof}: iterations {', '.join(each.iterations)}", *(f"  {d}" for d in each.digests)]
+    fields = {"blocks": [each.model_dump(mode="json") for each in active_blocks]}
+    _print(asked, fields, lines or ["No model is blocked."])
     return 0
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _log(asked: argparse.Namespace) -> Log:
+    """Where progress goes: standard output, unless that is kept for the result."""
+    return lambda line: print(line, file=sys.stderr if asked.json else sys.stdout, flush=True)
+
+
+def _print(asked: argparse.Namespace, fields: dict[str, Any], lines: Iterable[str]) -> None:
+    """The result: one JSON object, or the lines for a person."""
+    print(json.dumps(fields, indent=2, ensure_ascii=False) if asked.json else "\n".join(lines))
 
 
 if __name__ == "__main__":

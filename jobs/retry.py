@@ -1,4 +1,4 @@
-"""A finished stage anew: `python -m jobs.retry STAGE [--iteration ID] [--yes] [--no-launch]`.
+"""A finished stage anew: `pt retry STAGE [--iteration ID] [--yes] [--no-launch]`.
 
 Lists what the stage and those below it left in the iteration (the newest one, unless it is named), asks, removes it
 and launches the job from there. Labels and samples are found again in their journals, so nothing is paid for twice.
@@ -44,7 +44,7 @@ STAGES = (*RECORDS, "canary")
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    asked = parser().parse_args(arguments)
     settings = deployment()
     try:
         iteration = settings.iteration(asked.iteration) if asked.iteration else settings.latest()
@@ -139,13 +139,13 @@ def _agreed() -> bool:
     return input("Remove and launch again? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m jobs.retry", description=__doc__)
-    parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--iteration", default="", help="its id; the newest one, unless it is given")
-    parser.add_argument("--yes", action="store_true", help="remove without asking")
-    parser.add_argument("--no-launch", action="store_true", help="remove, and print the command to launch with")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt retry", description=__doc__)
+    options.add_argument("stage", choices=STAGES)
+    options.add_argument("--iteration", default="", help="its id; the newest one, unless it is given")
+    options.add_argument("--yes", action="store_true", help="remove without asking")
+    options.add_argument("--no-launch", action="store_true", help="remove, and print the command to launch with")
+    return options
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reviews at a terminal and by the clock: `python -m jobs.reviews write | status`.
+"""Reviews at a terminal and by the clock: `pt reviews write | status`.
 
 `write` draws this week's sample of the newest iteration's labels and says where its sheet is; `status` says how many
 rows are scored and how well the labels agree with them. Exit codes: 0 done, 1 something in the sheets needs a hand (it
@@ -6,9 +6,12 @@ says what), 2 it could not be done (it says why).
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
@@ -21,15 +24,23 @@ from pipeline.rewards.records import RewardLabels
 from pipeline.traces.erased import shared_lock
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.reviews", description=__doc__)
-    parser.add_argument("command", choices=["write", "status"])
-    asked = parser.parse_args(arguments)
+def main(arguments: Sequence[str]) -> int:
+    asked = parser().parse_args(arguments)
     try:
-        return {"write": _write, "status": _status}[asked.command](deployment())
+        return asked.run(deployment(), asked)
     except (ValueError, OSError) as error:
         print(f"{asked.command}: {error}", file=sys.stderr)
         return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt reviews", description=__doc__)
+    commands = options.add_subparsers(dest="command", required=True)
+    commands.add_parser("write", help="draw this week's sheet").set_defaults(run=_write)
+    status = commands.add_parser("status", help="how many rows are scored, and how well the labels agree with them")
+    status.add_argument("--json", action="store_true", help="the same as one JSON object")
+    status.set_defaults(run=_status)
+    return options
 
 
 def write_sample(settings: Deployment, now: datetime) -> str:
@@ -78,7 +89,7 @@ def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterato
         random = sum(review.stratum == "random" for review in scored)
         yield f"{week}: {len(scored)} of {rows.total()} rows scored, {random} of the {rows['random']} random ones"
     if not survey_result.asked:
-        yield "No sample has been drawn. Draw one: python -m jobs.reviews write"
+        yield "No sample has been drawn. Draw one: pt reviews write"
         return
     labels, floor = _labels(settings), settings.recipe().rewards.review.min_rank_correlation
     table = reviews.labels_of(labels.dataset, survey_result.reviewed)
@@ -88,15 +99,32 @@ def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterato
     yield f"  on the other side of 0.5 {agreement.noise}"
 
 
-def _write(settings: Deployment) -> int:
+def _write(settings: Deployment, asked: argparse.Namespace) -> int:
     print(write_sample(settings, datetime.now(UTC)))
     return 0
 
 
-def _status(settings: Deployment) -> int:
+def _status(settings: Deployment, asked: argparse.Namespace) -> int:
     survey_result = reviews.survey(settings.store())
-    print("\n".join([*report_lines(settings, survey_result), *survey_result.problems]))
+    if asked.json:
+        print(json.dumps(_fields(settings, survey_result), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join([*report_lines(settings, survey_result), *survey_result.problems]))
     return 1 if survey_result.problems else 0
+
+
+def _fields(settings: Deployment, survey_result: reviews.Survey) -> dict[str, Any]:
+    """The same for a machine; an interval or a share is its value with its bounds."""
+    scored = Counter(review.week for review in survey_result.reviewed)
+    weeks = {week: {"rows": rows.total(), "scored": scored[week]} for week, rows in sorted(survey_result.asked.items())}
+    fields: dict[str, Any] = {"weeks": weeks, "problems": list(survey_result.problems)}
+    if survey_result.asked:
+        labels = _labels(settings)
+        agreement = trust.human_agreement(
+            reviews.labels_of(labels.dataset, survey_result.reviewed), survey_result.reviewed
+        )
+        fields |= {"iteration": labels.iteration, "agreement": agreement.model_dump(mode="json")}
+    return fields
 
 
 def _labels(settings: Deployment) -> RewardLabels:

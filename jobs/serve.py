@@ -1,14 +1,16 @@
-"""`make serve`: the gateway on 127.0.0.1 until Ctrl-C or SIGTERM, with a slot for each model that is wanted, unless the
-recipe names slots that others keep.
+"""`pt serve` (`make serve`): the gateway on 127.0.0.1 until Ctrl-C or SIGTERM, with a slot for each model that is
+wanted, unless the recipe names slots that others keep.
 
 A rollout that is opened meanwhile finds it running and moves its weights; the candidate gets a slot as soon as it is
 proposed, and the champion before it keeps its own for as long as the recipe keeps it warm. On the gateway's own page
 both can be chatted with. Refuses to decide anything: `canary_rollout` does.
 """
 
+import argparse
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import FrameType
 
@@ -22,7 +24,12 @@ POLL_S = 1.0
 """Between two looks at which models are wanted."""
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog="pt serve", description=__doc__)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    parser().parse_args(arguments)
     settings = deployment()
     recipe = settings.recipe()
     traffic = recipe.rollout.traffic
@@ -63,4 +70,4 @@ def _print(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,11 @@
-"""What came out, for a person at a terminal: `python -m jobs.summary` reads the newest iteration and prints it.
+"""What came out, for a person at a terminal: `pt summary` reads the newest iteration and prints it.
 
 First how it ended and what to type next, then what its stages left. Reads records only: whatever an iteration does not
-have yet is left out, not guessed.
+have yet is left out, not guessed. Exit codes: 0 done, 2 there is no iteration, or a record is damaged (it says which).
 """
 
+import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +14,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.records import RECORDS
+from assets.records import RECORDS, VERDICT
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
 from pipeline import layout
@@ -23,11 +25,42 @@ from pipeline.rollout.record import ModelVersion
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> int:
+    asked = parser().parse_args(arguments)
+    settings = deployment()
     try:
-        print("\n".join(lines(deployment())))
+        print(json.dumps(fields(settings), indent=2) if asked.json else "\n".join(lines(settings)))
     except ValueError as error:  # there is no iteration yet, or a record is damaged
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt summary", description=__doc__)
+    options.add_argument(
+        "--json", action="store_true", help="how it ended, and where its records lie, as one JSON object"
+    )
+    return options
+
+
+def fields(settings: Deployment) -> dict[str, Any]:
+    """The newest iteration for a machine: how it ended, what to type next, and the file of each record that it has."""
+    iteration, store = settings.latest(), settings.store()
+    ended, state = ending(settings, iteration), read_state(store, iteration.model_name)
+    paths = {asset: store.path(iteration.path(left.name)) for asset, left in RECORDS.items()}
+    verdict = VERDICT.find(store, iteration.id)
+    return {
+        "iteration": iteration.id,
+        "number": iteration.number + 1,
+        "ended": ended.text,
+        "next": ended.next,
+        "purpose": ended.purpose,
+        "verdict": str(verdict.verdict) if verdict else None,
+        "rollout": str(state.phase),
+        "champion": state.champion.version if state.champion else None,
+        "records": {asset: str(path) for asset, path in paths.items() if path.is_file()},
+    }
 
 
 def lines(settings: Deployment) -> Iterator[str]:
@@ -190,4 +223,4 @@ def _ends(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""A deployment checked without a run: `python -m jobs.validate [--recipe PATH] [--override K=V ...] [--quick]`.
+"""A deployment checked without a run: `pt validate [--recipe PATH] [--override K=V ...] [--quick]`.
 
 The recipe, the environment, model, disk and source; then, without --quick, a sample of the source through the reader
 and the gates, the model's chat template and the gate's suite. Nothing is written. Exit codes: 0 nothing speaks against
@@ -9,7 +9,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from math import prod
@@ -47,7 +47,7 @@ Tokens = Callable[[list[dict[str, str]]], int]
 """Tokens of a prompt in the model's chat template."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     lines: list[CheckedLine] = []
     try:
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
-        prog="python -m jobs.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="pt validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
         "--recipe", default="", help="its path; default: PREFERENCE_TUNING_RECIPE, else the embedded one"

@@ -25,7 +25,7 @@ def items(section: LibrarySuite, store: Store, seed: int) -> tuple[Item, ...]:
         variable = "INSPECT_PYTHON" if isinstance(section, InspectSuite) else "LM_EVAL_PYTHON"
         raise ValueError(
             f"The items of the suite {section.name} are not listed yet: {path}. Set {variable}, and list them with the "
-            "recipe's file: python -m evals list RECIPE"
+            "recipe's file: pt evals list RECIPE"
         ) from error
     try:
         return drawn(tuple(Item.model_validate(row) for _, row in rows(content)), section.items, seed)

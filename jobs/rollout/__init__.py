@@ -1,4 +1,4 @@
-"""The rollout at a terminal: `python -m jobs.rollout status | watch | plan | history | approve | pause | resume | abort
+"""The rollout at a terminal: `pt rollout status | watch | plan | history | approve | pause | resume | abort
 | rollback | aa`.
 
 Exit codes: 0 done, 1 refused or nothing to act on (it says why), 2 it could not be done (it says why).
@@ -7,7 +7,7 @@ Exit codes: 0 done, 1 refused or nothing to act on (it says why), 2 it could not
 import argparse
 from collections.abc import Callable
 
-COMMAND = "python -m jobs.rollout"
+COMMAND = "pt rollout"
 LOOK = "dagster job launch -j canary_rollout"
 NEXT = "dagster job launch -j preference_tuning"
 DONE, REFUSED, FAILED = 0, 1, 2

@@ -1,15 +1,16 @@
-"""`python -m jobs.rollout COMMAND`: what a person types about the rollout, each command in a module of its own."""
+"""`pt rollout COMMAND`: what a person types about the rollout, each command in a module of its own."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 import jobs.rollout
 from assets.resources import deployment
 from jobs.rollout import COMMAND, FAILED, approve, decide, history, plan, rollback, status, watch
 
 
-def main(arguments: list[str]) -> int:
-    asked = _parser().parse_args(arguments)
+def main(arguments: Sequence[str]) -> int:
+    asked = parser().parse_args(arguments)
     try:
         return asked.run(deployment(), asked)
     except AssertionError:  # a bug of ours keeps its traceback
@@ -21,14 +22,14 @@ def main(arguments: list[str]) -> int:
         return FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
         prog=COMMAND, description=jobs.rollout.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = options.add_subparsers(dest="command", required=True)
     for module in (status, watch, plan, history, approve, decide, rollback):
         module.add_to(commands.add_parser)
-    return parser
+    return options
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def lines(past: Sequence[PastRollout]) -> Iterator[str]:
     if missing:
         yield f"Not in the audit log: {', '.join(missing)}. The next look writes them: {LOOK}"
     elif past:
-        yield "Every decision has its entry in the audit log; to check that log: python -m jobs.governance verify"
+        yield "Every decision has its entry in the audit log; to check that log: pt governance verify"
 
 
 def _past(

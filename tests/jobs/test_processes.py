@@ -16,7 +16,7 @@ import pytest
 
 from tests.iterations import Iterations
 from tests.loop import ROOT, environment
-from tests.marked import MARK, left_after, marked
+from tests.marked import MARK, left_after, listening_ports, marked
 from tests.ports import held_port
 
 pytestmark = pytest.mark.slow
@@ -127,7 +127,7 @@ def ui(start: Callable[..., Command], tmp_path: Path) -> Iterator[Command]:
         variables = {"PYTHONPATH": str(ROOT), "PREFERENCE_TUNING_OVERRIDES": overrides, **chosen}
         command = start("python", "-m", "jobs.ui", **variables)
         command.wait_for(lambda: command.find("dagster._daemon", "run") and command.find("-m uvicorn"))
-        assert len(marked(command.mark)) >= 8
+        assert len(marked(command.mark)) >= 10
         yield command
 
 
@@ -138,7 +138,8 @@ children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pause()
 """
-"""In place of Dagster and of MLflow: like them it leaves children behind when it ends, and they ignore Ctrl-C."""
+"""In place of Dagster, of MLflow and of their proxies: like them it leaves children behind when it ends, which ignore
+Ctrl-C."""
 UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1.0; sys.exit(ui.main())"
 """As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
 UI_OF_MAKE = """
@@ -153,8 +154,8 @@ runpy.run_module('jobs.ui', run_name='__main__')
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Path:
-    """A Python, by its name alone, with the two servers beside it."""
-    for name in ("dagster", "mlflow"):
+    """In place of the Python that starts Dagster and the proxies, with MLflow beside it."""
+    for name in ("python", "mlflow"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).write_text(SERVER)
         (tmp_path / "bin" / name).chmod(0o755)
@@ -168,11 +169,14 @@ def quick_ui(start: Callable[..., Command], servers: Path, tmp_path: Path) -> It
         overrides = f"data_root={tmp_path / 'data'}"
         variables = {"PYTHONPATH": str(ROOT), "PREFERENCE_TUNING_OVERRIDES": overrides, **chosen}
         command = start("python", "-c", UI, str(servers), **variables)
-        command.wait_for(lambda: len(command.find("sleep")) == 4)
+        command.wait_for(lambda: len(command.find("sleep")) == 8)
         yield command
 
 
 def test_ui_ends_on_ctrl_c(ui: Command) -> None:
+    links = [line.split()[1] for line in ui.text().splitlines() if "/sign-in?token=" in line]
+    ui.wait_for(lambda: len(listening_ports(ui.mark)) == 2)
+    assert listening_ports(ui.mark) == {int(link.split("/")[2].split(":")[1]) for link in links}, "the proxies' alone"
     ui.process.send_signal(signal.SIGINT)
     assert ui.wait() == 0, ui.text()
     assert marked(ui.mark) == {}
@@ -191,7 +195,13 @@ def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "name"), [("bin/dagster", "Dagster"), ("bin/mlflow", "MLflow"), ("ui.main()", "The guard")]
+    ("word", "name"),
+    [
+        ("jobs.dagster_dev", "Dagster"),
+        ("bin/mlflow", "MLflow"),
+        ("--sign-in Dagster", "The proxy of Dagster"),
+        ("ui.main()", "The guard"),
+    ],
 )
 def test_ui_ends_when_a_part_is_killed(quick_ui: Command, word: str, name: str) -> None:
     [part] = set(quick_ui.find(word)) - {quick_ui.process.pid}
@@ -211,7 +221,7 @@ def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp
     python.chmod(0o755)
     with ports() as chosen:
         command = start("make", "ui", "-o", ".venv/installed", PYTHONPATH=str(ROOT), **chosen)
-        command.wait_for(lambda: len(command.find("sleep")) == 4)
+        command.wait_for(lambda: len(command.find("sleep")) == 8)
         command.process.kill()
         assert command.left() == {}
 

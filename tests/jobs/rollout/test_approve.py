@@ -84,7 +84,7 @@ def test_without_a_key_it_shows_what_to_sign(
     typed = lines["elsewhere"].replace("KEY", str(keys["ada"]))
     subprocess.run(["bash", "-c", typed], check=True, capture_output=True)
     words = shlex.split(lines["and then"])
-    assert main(words[words.index("jobs.rollout") + 1 :]) == 0
+    assert main(words[words.index("rollout") + 1 :]) == 0
     assert state(settings).phase is Phase.APPROVED
 
 

@@ -27,16 +27,16 @@ def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, hel
     out = capsys.readouterr().out
     for words in (f"{held}, of version 7", "held since", "5% on the canary; the router reads 5%", "no metrics"):
         assert words in out
-    assert f"python -m jobs.rollout resume --rollout {held} --reason 'WHY'" in out
-    assert f"python -m jobs.rollout abort --rollout {held} --reason 'WHY'" in out
+    assert f"pt rollout resume --rollout {held} --reason 'WHY'" in out
+    assert f"pt rollout abort --rollout {held} --reason 'WHY'" in out
 
 
 @pytest.mark.slow
 def test_each_command_that_status_shows_runs(settings: Deployment, held: str, capsys) -> None:
     main(["status"])
-    shown = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if "python -m jobs.rollout" in line]
+    shown = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if "pt rollout" in line]
     for words in shown:
-        assert main(words[words.index("jobs.rollout") + 1 :]) == (1 if "rollback" in words else 0)  # aborted by then
+        assert main(words[words.index("rollout") + 1 :]) == (1 if "rollback" in words else 0)  # aborted by then
     assert [action for action, _, _ in decided(settings)] == ["resume", "abort"]
 
 
@@ -96,9 +96,7 @@ def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys,
 def test_pause_holds_it_and_resume_goes_on(settings: Deployment, held: str, capsys) -> None:
     main(["resume", "--reason", "mended"])
     assert main(["pause", "--reason", "a holiday", "--rollout", held]) == 0
-    assert (
-        f"is held at 5%.\n  it goes on with: python -m jobs.rollout resume --rollout {held}" in capsys.readouterr().out
-    )
+    assert f"is held at 5%.\n  it goes on with: pt rollout resume --rollout {held}" in capsys.readouterr().out
     assert (state(settings).phase, weight(settings)) == (Phase.HELD, 5)
     assert main(["pause", "--reason", "twice"]) == 1
     assert [action for action, _, _ in decided(settings)] == ["resume", "pause"]

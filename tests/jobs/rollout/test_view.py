@@ -8,7 +8,7 @@ from jobs.rollout.view import view
 from pipeline.rollout.record import Phase
 from tests.pipeline.rollout.reports import NOW, arm, bare, report
 
-COMMAND = re.compile(r"(dagster job launch|python -m jobs)")
+COMMAND = re.compile(r"(dagster job launch|pt rollout)")
 LONG = "the share of requests contradicts the weight, " * 6
 
 

@@ -1,0 +1,82 @@
+"""`pt WORD ...`: what a person types about a deployment. Jobs are launched by `dagster job launch`.
+
+Owns the list of words. Each belongs to a module that offers `parser()` and `main(arguments)`, and `python -m MODULE` is
+the same command. A module is imported when its word is typed, so `pt --help` answers at once. Exit codes: those of the
+word; 2 for a word that there is not; 130 on Ctrl-C; 141 when nobody reads on (`| head`).
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+INTERRUPTED, CLOSED_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+
+
+class CommandWord(NamedTuple):
+    """What answers to a word of the command line."""
+
+    module: str
+    help: str
+
+
+WORDS = {
+    "summary": CommandWord("jobs.summary", "how the newest iteration ended, what to type next, what its stages left"),
+    "validate": CommandWord("jobs.validate", "check a deployment without a run: recipe, model, disk, source, gate"),
+    "recipe": CommandWord("jobs.recipe", "the recipe's fields explained, its JSON schema, and the resolved one"),
+    "retry": CommandWord("jobs.retry", "a finished stage anew, and all below it"),
+    "rollout": CommandWord("jobs.rollout.__main__", "where the rollout stands, and every decision about it"),
+    "reviews": CommandWord("jobs.reviews", "sheets of labels for people to score"),
+    "governance": CommandWord("jobs.governance", "forget a user, verify the audit log, retention, upkeep"),
+    "evals": CommandWord("evals.__main__", "plan a gate, look at its evidence, recompute its verdict"),
+    "k8s": CommandWord("k8s.__main__", "lint, render and estimate a training on a cluster"),
+    "serve": CommandWord("jobs.serve", "keep the embedded gateway running"),
+    "ui": CommandWord("jobs.ui", "Dagster and MLflow on 127.0.0.1"),
+    "clean": CommandWord("jobs.clean", "remove ./.dagster and ./data, and keep the audit log"),
+    "completion": CommandWord("jobs.completion", "print what makes a shell complete these words"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    if not typed or typed[0] not in WORDS:
+        return _without_word(typed)
+    try:
+        code: int = import_module(WORDS[typed[0]].module).main(typed[1:])
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # As a program that the signal ends; what is still to be written has to go somewhere at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+
+
+def _without_word(typed: Sequence[str]) -> int:
+    options = argparse.ArgumentParser(
+        prog="pt",
+        description="Operate a deployment of preference-tuning. A job is launched by: dagster job launch -j "
+        "preference_tuning",
+        epilog="pt WORD --help says more. Each command's help has its exit codes.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=14),
+    )
+    options.add_argument("--version", action="store_true", help="print the version")
+    commands = options.add_subparsers(metavar="WORD")
+    for word, command in WORDS.items():
+        commands.add_parser(word, help=command.help)
+    chosen = options.parse_args(typed)  # ends by itself on --help and on a word that there is not
+    if chosen.version:
+        from importlib.metadata import version
+
+        print(version("preference-tuning"))
+        return 0
+    options.print_help(sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
