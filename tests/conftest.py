@@ -28,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# What an MLflow server starts for background jobs is seven processes, and nobody here asks it for one.
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 # A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them
 # against the clock. `pytest --hypothesis-profile=default` searches at random, for hours if you like.
 hypothesis.settings.register_profile(
@@ -85,6 +87,27 @@ def _sigterm_is_heard(request: pytest.FixtureRequest) -> Iterator[None]:
     _hear_sigterm(f"before {request.node.nodeid}")
     yield
     _hear_sigterm(f"by {request.node.nodeid}")
+
+
+_OWN = ("AWS_", "DAGSTER_", "JUDGE_", "LAKE_", "LANGFUSE_", "MLFLOW_", "NOTIFY_", "PREFERENCE_TUNING_", "RAG_", "TRACES_")
+
+
+def _own_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_OWN)}
+
+
+@pytest.fixture(autouse=True)
+def _environment_is_left_alone() -> Iterator[None]:
+    """A variable that a test leaves set, or a library for it, sends every later test of its process elsewhere."""
+    before = _own_environment()
+    yield
+    after = _own_environment()
+    for name in before.keys() | after.keys():
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
+    assert after == before, "the test left these variables changed"
 
 
 def _hear_sigterm(when: str) -> None:

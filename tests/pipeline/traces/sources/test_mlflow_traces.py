@@ -88,10 +88,8 @@ def client(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     import mlflow
 
     monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(server)
-    yield mlflow.MlflowClient(server)
-    mlflow.set_tracking_uri(before)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)  # set_tracking_uri() would leave its word in the environment
+    return mlflow.MlflowClient(server)
 
 
 def section(*names: str, **changes: Any) -> MlflowSource:
