@@ -47,7 +47,7 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
         assert waits.success
         assert {"model_version", "canary"} - {*materialized(waits)} == {"canary"}
         assert f"rollout {rollout} is held at 0%: let me see it first" in warned(home, waits)
-        assert "python -m jobs.rollout status" in warned(home, waits)
+        assert "pt rollout status" in warned(home, waits)
         iteration = settings.latest()
         assert outcome(settings.store(), iteration) is None
 
