@@ -30,6 +30,9 @@ SHARED = ROOT.parent / "shared" / "data"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What an MLflow server starts for background jobs is seven processes, and nobody here asks it for one.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+# As pipeline.registry sets them where it first meets MLflow, which no test is to be blamed for.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 # A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them
 # against the clock. `pytest --hypothesis-profile=default` searches at random, for hours if you like.
 hypothesis.settings.register_profile(
