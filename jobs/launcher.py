@@ -71,7 +71,7 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._pid_file(run_id).write_text(str(worker.pid))
+        self._remember(run_id, worker.pid)
 
     def terminate(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)
@@ -88,24 +88,28 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
     def output(self, run_id: str) -> Path:
         return self.directory / f"{run_id}.log"
 
+    def _remember(self, run_id: str, pid: int) -> None:
+        self._pid_file(run_id).write_text(f"{pid} {_started(pid)}")
+
     def _pid_file(self, run_id: str) -> Path:
         return self.directory / f"{run_id}.pid"
 
     def pid(self, run_id: str) -> int | None:
         """The pid of the run's worker, also after its end; None for a run that is not of this launcher."""
-        with suppress(FileNotFoundError, ValueError):
-            return int(self._pid_file(run_id).read_text())
+        with suppress(FileNotFoundError, ValueError, IndexError):  # not there yet, or not written yet
+            return int(self._pid_file(run_id).read_text().split(maxsplit=1)[0])
         return None
 
     def is_alive(self, run_id: str) -> bool:
         pid = self.pid(run_id)
-        return pid is not None and run_id in _command_line(pid)
+        started = "" if pid is None else _started(pid)
+        return bool(started) and self._pid_file(run_id).read_text() == f"{pid} {started}"
 
     def kill(self, run_id: str) -> None:
         """Kill what is left of a run: its worker, or the steps and trainers that a killed worker left behind."""
         pid = self.pid(run_id)
         # A process at that pid that is not the worker is somebody else's, under a number that is in use again.
-        if pid is not None and (self.is_alive(run_id) or not _command_line(pid)):
+        if pid is not None and (self.is_alive(run_id) or not _started(pid)):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 
@@ -158,10 +162,16 @@ def reap_if_dead(instance: dg.DagsterInstance, run_id: str) -> None:
         instance.report_run_failed(run, instance.run_launcher.get_run_worker_debug_info(run))
 
 
-def _command_line(pid: int) -> str:
-    """The command line of a process; empty when there is none, or only a zombie."""
+def _started(pid: int) -> str:
+    """When a process was started, as the system counts; empty when there is none, or only a zombie.
+
+    With the pid it names one process. A command line does not: for a moment after `exec` it is empty.
+    """
     if sys.platform == "linux":
         with suppress(FileNotFoundError, ProcessLookupError):
-            return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+            state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            return "" if state == "Z" else fields[18]
         return ""
-    return subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
+    shown = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout
+    state, _, started = shown.strip().partition(" ")
+    return "" if state.startswith("Z") else started.strip()
