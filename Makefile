@@ -1,5 +1,5 @@
 # make run: set everything up, run one iteration and its rollout, print what came out.
-# make test: set everything up, check the code, run the tests.
+# make test: set everything up, check the code, run the tests. make test-all: and every further variant.
 SHELL := /bin/bash
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -11,13 +11,14 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm lint serve ui clean help
+.PHONY: run test test-all test-vllm lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
 	@echo "make serve  the embedded gateway, until Ctrl-C; chat with champion and canary on http://127.0.0.1:8400"
 	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000, by links that it prints"
 	@echo "make test   the checks and the tests"
+	@echo "make test-all  the same with every variant of every promise: an hour and more"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"
 	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/, asks, and keeps the audit log"
@@ -28,8 +29,14 @@ run: .venv/installed
 	@python -m jobs.summary
 	@echo; echo "Look at it with: make ui"
 
+# More workers than cores: many tests wait for processes to start and to end.
+PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 test: .venv/installed lint
-	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -m "not variant"
+
+test-all: .venv/installed lint
+	@$(PYTEST)
 
 test-vllm: .venv/installed .venv-vllm/installed
 	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SMALL = "{min_thumbs: 50, min_users: 10, epochs: 1, probes: [{kind: refuse, name: refusal}]}"
 
 
+@pytest.mark.variant
 def test_the_asset_trains_on_the_traffic_s_thumbs(tmp_path: Path) -> None:
     """First without the section, then with it, which is another iteration."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:

@@ -76,6 +76,7 @@ def test_the_last_line_has_the_figures(capsys: pytest.CaptureFixture[str]) -> No
     assert figures["long_winded_refused"] == 1 and figures["long_winded_better_as_judged"] > 0
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_the_gate_keeps_its_promises_in_small() -> None:
     figures = evaluation.main(["--small", "margin", "luck", "power", "futility"])

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.gateway import measure
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_gateway_keeps_its_promises_under_disturbance() -> None:
     pytest.importorskip("openai", reason="OpenAI's client, which callers use")

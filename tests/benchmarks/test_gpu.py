@@ -72,6 +72,7 @@ def test_figures_leave_the_warm_up_out() -> None:
     assert printed.splitlines()[-1].split()[-3] == "-", "no MFU without a peak"
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_killed_training_ends_with_the_same_bits_and_account(tmp_path: Path) -> None:
     result = resume(on_cpu(), tmp_path, MODEL_DIR, "grpo")

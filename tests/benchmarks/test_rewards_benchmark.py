@@ -44,6 +44,7 @@ def test_corruptions_are_wrong(gold: str) -> None:
     assert all(plain_number(new) not in (None, value) for new in result.values())
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_the_figures_are_there_and_agree() -> None:
     figures = run(NOWHERE, 40, limit_s=2.0)

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.sentinel import Job, ended, judge
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_sentinel_stops_a_real_training_that_goes_wrong() -> None:
     from benchmarks.sentinel_plants import CLEAN, PLANTS, train

@@ -61,6 +61,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, folder: Path, truth:
         assert (tmp_path / file.relative_to(folder)).read_bytes() == file.read_bytes()
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["floor", "duckdb", "ours1", "ours2"])
 def test_a_way_finds_the_truth(way: str, folder: Path, truth: Truth) -> None:

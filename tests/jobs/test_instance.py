@@ -89,6 +89,7 @@ def test_a_mistake_in_the_recipe_makes_no_run(folder: Path, tmp_path: Path) -> N
     assert runs(folder) == []
 
 
+@pytest.mark.variant
 def test_launch_refuses_another_recipe_and_allows_another_root(
     folder: Path, iterations: Iterations, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_launch_refuses_another_recipe_and_allows_another_root(
         assert (second / "iterations" / "latest.json").is_file()
 
 
+@pytest.mark.variant
 def test_a_daemon_runs_the_recipe_of_the_caller(folder: Path, iterations: Iterations, tmp_path: Path) -> None:
     of_daemon, of_caller = tmp_path / "daemon", served(iterations, tmp_path / "caller")
     assert runs(folder) == []  # its databases exist: Dagster's SQLite files may not be begun by two processes at once

@@ -133,6 +133,7 @@ def test_launch_follows_its_run_and_stays_in_its_directory(clone: Clone):
     assert set(clone.root.iterdir()) == before
 
 
+@pytest.mark.variant
 def test_launch_with_a_daemon_says_why_the_run_failed(clone: Clone):
     daemon = clone.start("dagster-daemon", "run")
     wait_for(lambda: TAKES_RUNS in clone.heartbeats())
@@ -180,6 +181,7 @@ def test_a_second_launch_follows_the_run_that_a_killed_one_left(clone: Clone):
     assert clone.last_run().run_id == left.run_id, "a launch that follows makes no run of its own"
 
 
+@pytest.mark.variant
 def test_a_launch_of_other_stages_is_refused_or_waits(clone: Clone, monkeypatch: pytest.MonkeyPatch):
     launch, pids = clone.launch_and_hang()
     at_work, output = clone.last_run(), clone.output
@@ -201,6 +203,7 @@ def test_a_launch_of_other_stages_is_refused_or_waits(clone: Clone, monkeypatch:
     assert clone.last_run().op_selection == ["traces"]
 
 
+@pytest.mark.variant
 def test_the_last_of_several_tries_tells_the_cause(clone: Clone):
     status, output = clone.launch("fail again")
     assert status == 1, output

@@ -182,6 +182,7 @@ def test_ui_ends_on_ctrl_c(ui: Command) -> None:
     assert marked(ui.mark) == {}
 
 
+@pytest.mark.variant
 def test_ui_killed_leaves_nothing(ui: Command) -> None:
     ui.process.kill()
     ui.wait()
@@ -226,6 +227,7 @@ def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp
         assert command.left() == {}
 
 
+@pytest.mark.variant
 def test_launch_ended_while_it_loads_leaves_nothing(start: Callable[..., Command]) -> None:
     commands = {signum: start(*TOY, sigint=signal.SIG_DFL) for signum in ENDINGS}
     for signum, command in commands.items():
@@ -257,6 +259,7 @@ def test_run_with_a_killed_part_leaves_nothing(start: Callable[..., Command]) ->
     assert {case: command.left() for case, command in commands.items()} == {case: {} for case in cases}
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(1800)  # three launches of the job
 def test_loop_with_a_killed_part_leaves_nothing(
     start: Callable[..., Command], iterations: Iterations, tmp_path: Path

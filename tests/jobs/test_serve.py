@@ -43,7 +43,7 @@ def address(process: subprocess.Popen[str]) -> str:
     raise AssertionError("".join(lines))
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.variant)])
 def test_it_answers_until_it_is_ended_and_leaves_nothing(tmp_path: Path, signum: signal.Signals) -> None:
     process = started(tmp_path / "data")
     try:

@@ -52,10 +52,12 @@ def test_launch_from_a_crontab(clone: Path, elsewhere: Path) -> None:
     assert_launched(done, clone, elsewhere)
 
 
+@pytest.mark.variant
 def test_launch_without_pwd(clone: Path, elsewhere: Path) -> None:
     assert_launched(run(clone, f"env -u PWD {DAGSTER} job launch -j toy"), clone, elsewhere)
 
 
+@pytest.mark.variant
 def test_launch_with_the_pwd_of_another_directory(clone: Path, elsewhere: Path) -> None:
     assert_launched(run(clone, f"env PWD={elsewhere} {DAGSTER} job launch -j toy"), clone, elsewhere)
 

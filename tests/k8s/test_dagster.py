@@ -74,6 +74,7 @@ def test_training_asset_runs_on_the_recipes_cluster(
     assert account.requests > 0
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 @pytest.mark.pods
 def test_the_evaluation_asset_runs_on_the_recipes_cluster(

@@ -72,7 +72,7 @@ def test_interruptions_stretch_hours_more_than_device_hours() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every_s", [60.0, 1.0])
+@pytest.mark.parametrize("every_s", [60.0, pytest.param(1.0, marks=pytest.mark.variant)])
 def test_what_does_not_end_is_refused_by_any_budget(every_s: float) -> None:
     result = estimate_launch(compute(), (0.5, 24.0), Checkpoints(interruption_every_s=every_s))
     assert not result.ends

@@ -50,6 +50,7 @@ class Evaluating(threading.Thread):
         return self.error
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 @pytest.mark.pods
 @pytest.mark.timeout(4 * STEPS_S)

@@ -16,6 +16,7 @@ STEPS_S = 900
 """For each part: only a hang should fail."""
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 @pytest.mark.pods
 @pytest.mark.timeout(2 * STEPS_S)

@@ -130,6 +130,7 @@ def test_the_kept_model_is_as_wrong_as_designed(model: Qwen3ForCausalLM, tokeniz
     assert 0.395 < accuracy(model, tokenizer, problems(99, "heldout", 2000)) < 0.475
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_the_script_still_makes_a_model_that_learns():
     model, tokenizer = make(steps=120)

@@ -39,7 +39,7 @@ KILLED = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", range(1, 10, 2))
+@pytest.mark.parametrize("phase", [1, *(pytest.param(each, marks=pytest.mark.variant) for each in (3, 5, 7)), 9])
 def test_a_kill_at_a_phases_end_is_healed_by_the_same_command(phase: int, world: World) -> None:
     root = world.place.root
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(root), str(phase)]
@@ -79,7 +79,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.variant), True])
 def test_a_crash_at_any_write_is_healed(after: bool, world: World) -> None:
     """One attempt after the other, each of which dies one write later than the one before."""
     crashes, calls = 0, 0

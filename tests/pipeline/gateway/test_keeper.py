@@ -65,6 +65,7 @@ def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> 
     assert not table.slots, "what serves no more is not in the file"
 
 
+@pytest.mark.variant
 def test_a_slot_that_dies_is_started_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with SlotKeeper(store, NAME, 32, print) as keeper:

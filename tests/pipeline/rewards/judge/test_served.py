@@ -40,6 +40,7 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_transformers_server(transformers_url: str) -> None:
     judged(transformers_url)

@@ -97,6 +97,7 @@ def test_the_folder_is_the_report_s_and_holds_no_row(polite: Planted) -> None:
     assert [(path.name, word) for path in files for word in words if word in path.read_bytes()] == []
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_random_thumbs_are_not_admitted(store: Store) -> None:
     report = trained(store, rated(400, 50, likes_nothing_in_particular), epochs=1)
@@ -105,6 +106,7 @@ def test_random_thumbs_are_not_admitted(store: Store) -> None:
     assert any("AUC on held-out users' thumbs" in reason for reason in report.reasons)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_model_of_length_fails_its_probes(store: Store) -> None:
     report = trained(store, rated(400, 50, likes_long, fillers=(0, 1, 2, 3)), probes=(LONGER, FACT))
