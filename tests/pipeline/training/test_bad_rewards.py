@@ -46,6 +46,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.variant
 def test_a_broken_reward_stops_the_training_or_fails_it(tmp_path: Path) -> None:
     paths: list[str] = []
     for number in range(5):

@@ -19,6 +19,7 @@ from pipeline.training.setup import load_tokenizer
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
 from tests.pipeline.tool_models import tool_model
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, KTO_SETTINGS, SFT_SETTINGS, folder, make_plan
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 ASKED = Validation(every_steps=2, prompts=4, samples=1, max_completion_tokens=32)
@@ -46,7 +47,7 @@ def plan_of(root: Path, base: Path, method: str, **changes: Any) -> Path:
     return folder(store, made) / "plan.json"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", one_and_variants(METHODS, "sft"))
 def test_calls_are_trained_and_resumed_to_the_bit(
     method: str, base: Path, tmp_path: Path, fork_server: ForkServer
 ) -> None:
@@ -80,7 +81,7 @@ def test_what_is_trained_is_what_the_template_has_of_calls(base: Path, tmp_path:
     assert '"arguments": {"sum": ' in text and "<|im_start|>tool\n7" in text and "null" not in text
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", one_and_variants(METHODS))
 def test_a_template_without_tools_stops_before_training(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path, method, tools=True)
     assert fork_server.attempt(folder(store, plan) / "plan.json").code == NEVER_RETRY, fork_server.said()

@@ -21,6 +21,7 @@ from tests.fork_server import ForkServer, result_of
 from tests.pipeline.rewards.functions import BAD, QUALITY, write_function
 from tests.pipeline.rewards.test_custom_stage import ANSWERS, GOLD
 from tests.pipeline.training.plans import REWARDS, folder, make_plan
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def test_a_failure_of_the_function_leaves_a_completion_out(tmp_path: Path) -> No
         assert RewardFunction(settings, check, scorer).rewards(texts, rows) == [None, None, None, approx(2 / 3)]
 
 
-@pytest.mark.parametrize("dynamic", [None, DynamicSampling(max_batches=2)], ids=["plain", "dynamic"])
+@pytest.mark.parametrize("dynamic", one_and_variants([None, DynamicSampling(max_batches=2)]), ids=["plain", "dynamic"])
 def test_grpo_trains_on_the_users_own_reward(
     tmp_path: Path, fork_server: ForkServer, dynamic: DynamicSampling | None
 ) -> None:

@@ -183,6 +183,7 @@ def test_fsdp_gathers_full_weights_and_wraps_decoder_layers(exported: Any) -> No
     assert [module for module in model.modules() if policy(module)] == layers
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_on_cpu_two_ranks_pass_as_ddp_and_are_refused_as_fsdp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

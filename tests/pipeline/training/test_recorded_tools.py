@@ -32,6 +32,7 @@ from tests.contexts import context_of
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
 from tests.pipeline.selection.labelled import row
 from tests.pipeline.training.plans import folder, table
+from tests.variants import one_and_variants
 
 SETTINGS = GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=48, learning_rate=1e-3)
 TOOLS = RecordedTools(max_tokens=200)
@@ -135,7 +136,7 @@ def test_what_cannot_be_replayed_is_refused(changes: dict[str, Any], complaint: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", one_and_variants([False, True]))
 def test_recorded_tools_are_trained_and_resumed_to_the_bit(
     dynamic: bool, tmp_path: Path, fork_server: ForkServer
 ) -> None:

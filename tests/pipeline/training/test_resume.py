@@ -11,6 +11,7 @@ from pipeline.recipe import Checkpoints, Sentinel, Validation
 from pipeline.training.journal import read_journal
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
 from tests.pipeline.training.plans import folder, make_plan
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,7 @@ OFF_POLICY = GRPO(
     dynamic_sampling=DynamicSampling(max_batches=2),
     trainer_args={"per_device_train_batch_size": 4},  # two micro-batches a step
 )
+
 SEVERAL_EPOCHS = GRPO(**{**SMALL, "prompts_per_step": 16, "num_generations": 2}, steps=6)  # 96 prompts of 48
 PAIRS = DPO(steps=8, batch_size=16, learning_rate=3e-4, beta=0.3, trainer_args={"per_device_train_batch_size": 8})
 CASES = {
@@ -38,7 +40,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_and_variants(CASES))
 def test_any_schedule_of_kills_ends_with_the_same_bits(case: str, tmp_path: Path, fork_server: ForkServer) -> None:
     method, settings = CASES[case]
 
@@ -97,6 +99,7 @@ def test_solved_training_ends_early_with_the_same_bits(tmp_path: Path, fork_serv
     assert saved and max(saved) < solved, "whoever resumes decides again"
 
 
+@pytest.mark.variant
 def test_asking_held_out_prompts_leaves_the_training_as_it_is(tmp_path: Path, fork_server: ForkServer) -> None:
     bits: set[str] = set()
     for every in (0, 1):

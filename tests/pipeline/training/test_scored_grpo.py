@@ -204,6 +204,7 @@ def test_a_judge_that_is_away_ends_the_training_with_its_name(
     assert (result.checkpoint.step, result.checkpoint.model.digest) == (0, model_ref(MODEL_DIR).digest)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_what_the_judge_leaves_unanswered_has_no_reward(
     tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +226,7 @@ def test_what_the_judge_leaves_unanswered_has_no_reward(
     assert any(0 < step["abstained"] == step["abstained/judge_timeout"] < 1 for step in steps)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_scorer_that_returns_no_number_leaves_answers_out(
     tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
@@ -239,6 +241,7 @@ def test_a_scorer_that_returns_no_number_leaves_answers_out(
     assert all(step["abstained"] == step.get("abstained/custom_invalid", 0.0) for step in steps)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_scorer_that_tells_nothing_is_counted(
     tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
@@ -281,6 +284,7 @@ def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_
     assert result.checkpoint.step == -best[1] < stopped.step
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_kl_ends_what_scorers_drive_too_far(tmp_path: Path, fork_server: ForkServer) -> None:
     given: dict[str, Any] = custom(tmp_path, LENGTH)
@@ -294,6 +298,7 @@ def test_kl_ends_what_scorers_drive_too_far(tmp_path: Path, fork_server: ForkSer
     assert rules & {"answer_kl", "second_score"} and result.checkpoint.step < 12
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_brake_hands_over_what_beat_the_start(tmp_path: Path, fork_server: ForkServer) -> None:
     """Both scorers love a 7, so the second one's score rises until KL ends the training."""

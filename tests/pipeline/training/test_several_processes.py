@@ -68,6 +68,7 @@ def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path, undisturb
     assert held_out[0] == held_out[1]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("method", ["kto", "sft"])
 def test_unpaired_answers_train_to_the_same_bits_on_two_ranks(method: str, tmp_path: Path) -> None:
     whole, broken = (folder(*two_ranks_of(tmp_path / name, method)) / "plan.json" for name in ("whole", "broken"))

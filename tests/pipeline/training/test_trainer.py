@@ -23,6 +23,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED, NEVER_RETRY, TrainingResult
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
+from tests.variants import one_and_variants
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -61,7 +62,7 @@ def test_blocked_training_ends_at_its_next_step(tmp_path: Path, fork_server: For
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo", "dpo"))
 def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
     assert attempt(fork_server, whole, plan) == 0, fork_server.said()

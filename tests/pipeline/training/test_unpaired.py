@@ -118,6 +118,7 @@ def test_thumbs_of_labelled_traces_end_in_a_candidate(tmp_path: Path) -> None:
     assert {"tokens_per_s", "reference_point", "rewards/margins"} <= last.keys() and "kl" not in last
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_policy_far_from_its_base_is_stopped(tmp_path: Path, fork_server: ForkServer) -> None:
     wild = KTO_SETTINGS.model_copy(update={"steps": 12, "learning_rate": 1e-2, "beta": 0.01, "kl_stop": 0.5})

@@ -93,6 +93,7 @@ def test_honest_engine_is_proven_at_each_sync_but_the_first(run_of: Runs) -> Non
     assert all(proof.proven for proof in others)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_an_honest_engine_is_never_refused(run_of: Runs) -> None:
     run = run_of(8, 2e-3)

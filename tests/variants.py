@@ -1,0 +1,14 @@
+"""Parameters of a test of which one keeps the promise in every run, and the others are its variants."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def one_and_variants(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """The values as parameters: all but `kept`, or but the first, carry the mark `variant`."""
+    listed = list(values)
+    return [
+        value if value in (kept or listed[:1]) else pytest.param(value, marks=pytest.mark.variant) for value in listed
+    ]
