@@ -19,6 +19,7 @@ from pipeline.rollout.record import Phase, Proposal
 from tests.loop import EMBEDDED, SHORT, deployment, instance
 from tests.opened import open_rollout
 from tests.pipeline.rollout.signers import needs_ssh_keygen, new_key, signer_line, signers_file
+from tests.variants import one_and_variants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_ssh_keygen]
 
@@ -68,7 +69,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
     return Waiting(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("where", ["terminal", "job"])
+@pytest.mark.parametrize("where", one_and_variants(["terminal", "job"]))
 def test_an_approved_candidate_is_promoted(waiting: Waiting, where: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 0
     assert "approv" in capsys.readouterr().out
@@ -83,6 +84,7 @@ def test_an_approved_candidate_is_promoted(waiting: Waiting, where: str, capsys:
     assert waiting.canary_answers() > 0
 
 
+@pytest.mark.variant
 def test_an_approval_for_another_digest_moves_nothing(waiting: Waiting, capsys: pytest.CaptureFixture[str]) -> None:
     digest = waiting.proposal.version.model.digest
     signature = sign(approval_line(waiting.proposal).replace(digest, "0" * 64), waiting.key)

@@ -29,7 +29,7 @@ from pipeline.storage import ModelRef, model_ref
 from tests.fork_server import ForkServer
 from tests.loop import ROOT, forked, instance, run_loop
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.variant, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DESK = ROOT / "jobs" / "recipes" / "desk.yaml"
 SHORT = (

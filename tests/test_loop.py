@@ -145,6 +145,7 @@ def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, 
         assert {"policy_checkpoint", "eval_report", "gate_verdict"} <= materializations(home, newest).keys()
 
 
+@pytest.mark.variant
 def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(root: Path, tmp_path: Path) -> None:
     settings = deployment(root, ["training.grpo.learning_rate=1e-9", "training.grpo.steps=2"])
     with instance(tmp_path / "home") as home:
@@ -177,6 +178,7 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
     assert "selection.method=grpo" in second and second.endswith(" make run")
 
 
+@pytest.mark.variant
 def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> None:
     asked = ["selection.method=dpo", "training.dpo.steps=16", "training.validation.every_steps=8"]
     settings = deployment(root, asked)

@@ -28,6 +28,7 @@ def write_set(path: Path, leaked: str) -> Path:
     return path
 
 
+@pytest.mark.variant
 def test_a_prompt_set_is_answered_once_and_planned_for_grpo(tmp_path: Path) -> None:
     evaluation = deployment(tmp_path / "data").recipe().evaluation
     (suite,) = evaluation.suites

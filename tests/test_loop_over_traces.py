@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SUITES = "evaluation.suites=[{kind: arithmetic, items: 150}, {kind: production, items: 60, max_principal_share: 0.1}]"
 
 
+@pytest.mark.variant
 def test_a_suite_from_traces_is_asked_and_forgotten(tmp_path: Path) -> None:
     settings = deployment(tmp_path / "data", (SUITES,))
     with instance(tmp_path / "home") as home:

@@ -33,6 +33,7 @@ from tests.loop import EMBEDDED, ROOT
 from tests.opened import open_rollout
 from tests.production import ERRORS_QUERY, ModelServer, asking, scrape_config
 from tests.servers import prometheus, s3
+from tests.variants import one_and_variants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NAME = "arithmetic"
@@ -220,7 +221,7 @@ def sagemaker(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
 WORLDS = {"http_route": http_route, "sagemaker": sagemaker}
 
 
-@pytest.mark.parametrize("kind", WORLDS)
+@pytest.mark.parametrize("kind", one_and_variants(WORLDS))
 def test_an_equal_candidate_is_promoted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with WORLDS[kind](tmp_path, monkeypatch) as production:
         state = follow_rollout(production.settings, print, 150.0)
@@ -229,6 +230,7 @@ def test_an_equal_candidate_is_promoted(kind: str, tmp_path: Path, monkeypatch: 
         assert state.champion is not None and state.champion.model.digest == production.candidate.digest
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("kind", WORLDS)
 @pytest.mark.parametrize("fault", ["wrong answers", "no answers"])
 def test_a_worse_candidate_is_taken_back(
