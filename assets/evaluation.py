@@ -14,6 +14,7 @@ from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from evals.plan import EvalPlan, inference, publish_plan
+from evals.services import EvalServices
 from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.rewards.verifiers import grader_of
@@ -72,7 +73,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
         closing(grader_of(plan.verifier)) as check,
         judge_at(plan.judge, given, folder, log) as judge,
     ):
-        return evaluate(work.store, plan, engine, check, log, deployment.libraries(), judge)
+        return evaluate(work.store, plan, EvalServices(engine, check, deployment.libraries(), judge), log)
 
 
 @dg.asset(

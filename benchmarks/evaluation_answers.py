@@ -27,6 +27,7 @@ from evals.evaluate import evaluate
 from evals.plan import EvalPlan, inference, publish_plan
 from evals.results import EvalArm
 from evals.runner import Respondent, sampling
+from evals.services import EvalServices
 from evals.suites import Suite, suites
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.suite import ensure_suite
@@ -223,7 +224,7 @@ def _next_gate(store: Store, plan: EvalPlan, candidate: CheckpointRef) -> int:
     before = {file: file.read_bytes() for file in _journals(store)}
     another = _plan(store, len(suites(store, plan.section)[0].items), candidate, 256, "another")
     with inference(store, another, ServingAddresses(), _quiet) as engine, closing(grader_of(Verifier())) as check:
-        evaluate(store, another, engine, check, _quiet)
+        evaluate(store, another, EvalServices(engine, check), _quiet)
     return sum(file.read_bytes() != content for file, content in before.items())
 
 

@@ -46,7 +46,7 @@ def judged(
         )
         for name, suite in suites.items()
     )
-    gathered = bundle.evidence("simulated", section, evidence, confirming=confirming)
+    gathered = bundle.evidence("simulated", section, bundle.Gathered(evidence), confirming=confirming)
     return gate.judge(bundle.supported(gathered), section).verdict
 
 

@@ -32,6 +32,7 @@ from evals.page import page
 from evals.plan import EvalPlan, inference
 from evals.planner import earlier_run, plan_page
 from evals.power import AnswerCost
+from evals.services import EvalServices
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import load
 from pipeline.recipe.suites import LibrarySuite
@@ -119,7 +120,8 @@ def _run(chosen: argparse.Namespace) -> int:
     store = Store(document.root or chosen.plan.parent)
     addresses = serving_addresses(os.environ)
     with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
-        evaluate(store, plan, engine, check, _log, named_environments(os.environ), judge_endpoint(os.environ))
+        services = EvalServices(engine, check, named_environments(os.environ), judge_endpoint(os.environ))
+        evaluate(store, plan, services, _log)
     return 0
 
 

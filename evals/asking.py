@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 from evals.bundle import SuiteEvidence
 from evals.futility import SHARES, part, stoppable, stopped
-from evals.libraries.environment import LibraryEnvironments
 from evals.libraries.runs import LibraryRun
 from evals.measurements import FutilityStop
 from evals.plan import EvalPlan
 from evals.results import EvalArm
-from evals.runner import Grader, Respondent, sampling
+from evals.runner import Respondent, sampling
+from evals.services import EvalServices
 from evals.suites import Item, Suite
 from pipeline.recipe.suites import LibrarySuite
-from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import ModelRef, Store
 
 Ask = Callable[[Suite, Sequence[Item] | None], EvalArm]
@@ -32,9 +31,7 @@ class ModelRuns(NamedTuple):
 
     store: Store
     plan: EvalPlan
-    engine: InferenceEngine
-    grader: Grader
-    libraries: LibraryEnvironments
+    services: EvalServices
     log: Callable[[str], None]
     confirming: Sequence[str] = ()
     """Names of the suites of the second step, on which the levels of the first depend."""
@@ -75,9 +72,9 @@ class ModelRuns(NamedTuple):
     def _open(self, arm: str, served: ModelRef, model: ModelRef) -> Generator[Ask]:
         """A model while it is served. Its answers are those of `model`, whatever directory of it is `served`."""
         section = self.plan.section
-        with self.engine.open(arm, served) as session:
-            respondent = Respondent(served, session, self.grader, self.store, self.log)
-            library = LibraryRun(served, session, section.serving, self.libraries, self.store, self.log)
+        with self.services.engine.open(arm, served) as session:
+            respondent = Respondent(served, session, self.services.grader, self.store, self.log)
+            library = LibraryRun(served, session, section.serving, self.services.libraries, self.store, self.log)
 
             def ask(suite: Suite, items: Sequence[Item] | None) -> EvalArm:
                 settings = section.suite(suite.name)

@@ -18,7 +18,7 @@ import json
 import platform
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -96,6 +96,14 @@ class SuiteEvidence(Record):
     best: EvalArm | None = None
 
 
+class Gathered(NamedTuple):
+    """What was asked of the models and of a judge, and why it was not all that the plan wants."""
+
+    suites: tuple[SuiteEvidence, ...] = ()
+    judged: tuple[JudgedEvidence, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 class EvalEvidence(Record):
     """A bundle in memory."""
 
@@ -107,15 +115,13 @@ class EvalEvidence(Record):
 def evidence(
     iteration: str,
     section: Evaluation,
-    suites: tuple[SuiteEvidence, ...],
-    problems: tuple[str, ...] = (),
+    gathered: Gathered,
     models: tuple[ModelRef, ModelRef] | None = None,
-    judged: tuple[JudgedEvidence, ...] = (),
     confirming: tuple[str, ...] = (),
 ) -> EvalEvidence:
     """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
-    champion, candidate = models or (arm.model for arm in suites[0].arms)
-    suites = tuple(_in_languages(each) for each in suites)
+    champion, candidate = models or (arm.model for arm in gathered.suites[0].arms)
+    suites = tuple(_in_languages(each) for each in gathered.suites)
     provenance = Provenance(
         iteration=iteration,
         section=section,
@@ -134,11 +140,11 @@ def evidence(
             )
             for each in suites
         ),
-        problems=problems,
+        problems=gathered.problems,
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
         confirming=confirming,
     )
-    return EvalEvidence(provenance=provenance, suites=suites, judged=judged)
+    return EvalEvidence(provenance=provenance, suites=suites, judged=gathered.judged)
 
 
 def _in_languages(each: SuiteEvidence) -> SuiteEvidence:

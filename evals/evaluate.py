@@ -13,21 +13,16 @@ from datetime import UTC, datetime
 from evals import bundle, gate, ledger
 from evals.asking import ModelRuns
 from evals.best_ever import with_best_ever
-from evals.bundle import SuiteEvidence
+from evals.bundle import Gathered
 from evals.gate import GateVerdict
 from evals.judged import generation, judge_suites
-from evals.judged_evidence import JudgedEvidence
-from evals.ledger import enter
-from evals.libraries.environment import LibraryEnvironments, library_environments
 from evals.measurements import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.plan import EvalPlan
-from evals.runner import Grader
+from evals.services import EvalServices
 from evals.suites import Suite, frozen, pin, suites
 from pipeline import layout
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import TracesSuite
-from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import InferenceEngine
 from pipeline.storage import Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
@@ -38,44 +33,40 @@ Log = Callable[[str], None]
 def evaluate(
     store: Store,
     plan: EvalPlan,
-    engine: InferenceEngine,
-    grader: Grader,
+    services: EvalServices,
     log: Log,
-    libraries: LibraryEnvironments | None = None,
-    judge: Endpoint | None = None,
 ) -> EvalReport:
     """Run the champion and the candidate over the plan's suites, and publish the evidence and its report.
 
-    `libraries`: where the suites of evaluation libraries run, `judge`: where the judge listens; None where the recipe
-    has none. Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite
-    cannot be read or a model or the judge cannot be asked, and whatever the engine raises when a model cannot be
-    served.
+    Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read
+    or a model or the judge cannot be asked, and whatever the engine raises when a model cannot be served.
     """
     section, name = plan.section, plan.path(layout.EVIDENCE)
 
     def gather() -> None:
         asked = suites(store, section)
         models = plan.iteration.champion, plan.candidate.model
-        gathered: tuple[SuiteEvidence, ...] = ()
-        judged: tuple[JudgedEvidence, ...] = ()
         first = tuple(each for each in asked if section.suite(each.name).role != "confirm")
         second = tuple(each for each in asked if each not in first and _is_unseen(store, plan, each, log))
         confirming = tuple(each.name for each in second)
-        runs = ModelRuns(store, plan, engine, grader, libraries or library_environments(), log, confirming)
+        runs = ModelRuns(store, plan, services, log, confirming)
         problems = unpinned(store, plan, asked) or emptied(store, section) or _over_budget(store, plan, first)
+        gathered = Gathered(problems=problems)
         if not problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in first)}")
-            gathered, stop = runs.gather(first)
+            answered, stop = runs.gather(first)
+            gathered = Gathered(answered)
             if stop is None:
-                gathered = tuple(with_best_ever(store, plan, each, grader, log) for each in gathered)
-            judged = () if stop else judge_suites(store, plan, judge, gathered, log)
+                answered = tuple(with_best_ever(store, plan, each, services.grader, log) for each in answered)
+                gathered = Gathered(answered, judge_suites(store, plan, services.judge, answered, log))
         id = plan.iteration.id
-        evidence = bundle.evidence(id, section, gathered, problems, models, judged, confirming)
+        evidence = bundle.evidence(id, section, gathered, models, confirming)
         if second and gate.unconfirmed(bundle.supported(evidence), section):
             problems = _entered(store, plan, second, confirms=True)
             log(f"evaluation: it would pass: {', '.join(confirming)} must confirm it")
-            gathered += () if problems else runs.gather(second)[0]
-            evidence = bundle.evidence(id, section, gathered, problems, models, judged, confirming)
+            more = () if problems else runs.gather(second)[0]
+            gathered = Gathered((*gathered.suites, *more), gathered.judged, problems)
+            evidence = bundle.evidence(id, section, gathered, models, confirming)
         bundle.publish(store, name, evidence)
 
     def make() -> EvalReport:
@@ -101,9 +92,9 @@ def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tupl
 
 
 def _entered(store: Store, plan: EvalPlan, targets: Sequence[Suite], confirms: bool = False) -> tuple[str, ...]:
-    iteration, models = plan.iteration, (plan.iteration.champion, plan.candidate.model)
-    now = datetime.now(UTC)
-    return tuple(enter(store, iteration.model_name, iteration.id, models, targets, plan.section, now, confirms))
+    iteration, now = plan.iteration, datetime.now(UTC)
+    asks = ledger.GateEntry(iteration.id, iteration.champion, plan.candidate.model, plan.section, targets, confirms)
+    return tuple(ledger.enter(store, iteration.model_name, asks, now))
 
 
 def _is_unseen(store: Store, plan: EvalPlan, suite: Suite, log: Log) -> bool:

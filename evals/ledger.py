@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pydantic import AwareDatetime
 
@@ -41,56 +42,58 @@ class GateLine(Record):
     at: AwareDatetime
 
 
+class GateEntry(NamedTuple):
+    """What a gate is about to ask: whether a candidate of the iteration is better on the items of these targets.
+
+    `confirms`: the second step, whose level the first step has spent; its items must be such that no gate has asked.
+    """
+
+    iteration: str
+    champion: ModelRef
+    candidate: ModelRef
+    section: Evaluation
+    targets: Sequence[Suite]
+    confirms: bool = False
+
+    def line(self, suite: Suite, now: datetime) -> GateLine:
+        return GateLine(
+            suite=suite.name,
+            generation=suite.identity(),
+            candidate=self.candidate.digest,
+            champion=self.champion.digest,
+            iteration=self.iteration,
+            section=section_digest(self.section),
+            alpha=0.0 if self.confirms else self.section.gate_alpha(),
+            at=now,
+        )
+
+
 def section_digest(section: Evaluation) -> str:
     """sha256 of what decides a verdict: not where a file lies or which address serves."""
     return digest_json(settings(section, Operational))
 
 
-def enter(
-    store: Store,
-    model_name: str,
-    iteration: str,
-    models: tuple[ModelRef, ModelRef],
-    targets: Sequence[Suite],
-    section: Evaluation,
-    now: datetime,
-    confirms: bool = False,
-) -> list[str]:
-    """Write the lines of a gate (champion first of `models`), before anything is asked; those that are there stand.
+def enter(store: Store, model_name: str, entry: GateEntry, now: datetime) -> list[str]:
+    """Write the lines of a gate of the model, before anything is asked; those that are there stand.
 
     Returns why it may not be asked, and then writes no line: the year's luck is spent, or the settings changed after
-    this candidate's first answer. `confirms`: the second step, whose level the first step has spent; its items
-    must be such that no gate has asked.
+    this candidate's first answer.
     """
-    champion, candidate = (each.digest for each in models)
-    digest = section_digest(section)
+    section, candidate, digest = entry.section, entry.candidate.digest, section_digest(entry.section)
     with store.alone(f"{layout.gate_ledger(model_name)}/lock"):
         ledger = lines(store, model_name)
         there = {line.generation: line for line in ledger if line.candidate == candidate}
-        new = [
-            GateLine(
-                suite=suite.name,
-                generation=suite.identity(),
-                candidate=candidate,
-                champion=champion,
-                iteration=iteration,
-                section=digest,
-                alpha=0.0 if confirms else section.gate_alpha(),
-                at=now,
-            )
-            for suite in targets
-            if suite.identity() not in there
-        ]
+        new = [entry.line(suite, now) for suite in entry.targets if suite.identity() not in there]
         reasons = [
             _changed(there[each.identity()], digest)
-            for each in targets
+            for each in entry.targets
             if each.identity() in there and there[each.identity()].section != digest
         ]
-        if confirms:
+        if entry.confirms:
             reasons += [
                 f"{each.name}: another gate has asked its items meanwhile, and they confirm nothing any more: evaluate "
                 "again in a new iteration"
-                for each in targets
+                for each in entry.targets
                 if not unseen(ledger, each.identity(), candidate)
             ]
         if not reasons and new and section.luck_per_year is not None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from evals.libraries import inspect_log, lm_eval_log
 from evals.libraries.environment import LibraryEnvironments
-from evals.libraries.tasks import task_arguments
+from evals.libraries.tasks import task_spec
 from evals.results import EvalArm, ItemResult
 from evals.results import Protocol as EvalProtocol
 from evals.suites import Suite
@@ -114,7 +114,7 @@ class LibraryRun(NamedTuple):
     def _run(self, section: LibrarySuite, suite: Suite, plan: Sampling, session: ServerSession) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="library-log-") as folder:
             arguments = {
-                **task_arguments(section),
+                "spec": task_spec(section),
                 "server": _server(session),
                 "plan": _plan(plan, self.serving),
                 "sample_ids": [item.id for item in suite.items],

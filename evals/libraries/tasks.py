@@ -24,9 +24,9 @@ def ensure_listed(section: LibrarySuite, store: Store, environments: LibraryEnvi
     if not path.is_file():
         log(f"evaluation: listing the items of {section.name} ({section.task})")
         if isinstance(section, InspectSuite):
-            listed = environments.inspect.call("inspect_tasks", "listing", **task_arguments(section))
+            listed = environments.inspect.call("inspect_tasks", "listing", spec=task_spec(section))
         else:
-            listed = environments.lm_eval.call("lm_eval_tasks", "listing", **task_arguments(section))
+            listed = environments.lm_eval.call("lm_eval_tasks", "listing", spec=task_spec(section))
         read = parse(listed, section.name)
         write_atomically(path, "".join(item.model_dump_json() + "\n" for item in read))
     return path
@@ -54,7 +54,7 @@ def parse(listed: list[dict[str, Any]], name: str) -> tuple[Item, ...]:
     return read
 
 
-def task_arguments(section: LibrarySuite) -> dict[str, Any]:
+def task_spec(section: LibrarySuite) -> dict[str, Any]:
     """What a script needs to make the task."""
     arguments: dict[str, Any] = {"file": str(Path(section.file).absolute()), "args": section.args}
     if isinstance(section, LmEvalSuite):

@@ -91,9 +91,8 @@ class Kit:
 
     def report_over(self, section: Evaluation, *evidence: tuple[Suite, EvalArm, EvalArm]) -> EvalReport:
         """`evidence`: a suite with its two arms, champion first, for each suite of the section."""
-        gathered = bundle.evidence(
-            "iteration", section, tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in evidence)
-        )
+        suites = tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in evidence)
+        gathered = bundle.evidence("iteration", section, bundle.Gathered(suites))
         return bundle.report(gathered, bundle.measure(gathered), BundleRef(uri="", digest="b"))
 
     def judge(self, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> GateVerdict:

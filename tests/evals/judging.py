@@ -126,7 +126,7 @@ def judged(
 
 
 def reported(settings: Evaluation, gathered: SuiteEvidence, of_judge: tuple[JudgedEvidence, ...]) -> EvalReport:
-    whole = bundle.evidence("it", settings, (gathered,), judged=of_judge)
+    whole = bundle.evidence("it", settings, bundle.Gathered((gathered,), of_judge))
     return bundle.report(whole, bundle.measure(whole), BundleRef(uri="", digest="b"))
 
 

@@ -15,6 +15,7 @@ from evals.evaluate import decide, evaluate
 from evals.freezing import freeze, prompts, withdraw
 from evals.gate import GateVerdict
 from evals.plan import EvalPlan
+from evals.services import EvalServices
 from evals.suites import Suite, pin, suites
 from pipeline.iteration import identify
 from pipeline.recipe import Evaluation, Selection
@@ -97,7 +98,7 @@ class People(Place):
         checkpoint = CheckpointRef(adapter=CANDIDATE, model=CANDIDATE, step=1)
         section = work.recipe.evaluation
         plan = EvalPlan(iteration=work.iteration, section=section, verifier=Verifier(), candidate=checkpoint)
-        return decide(work, evaluate(work.store, plan, Parrots(), check, work.log))
+        return decide(work, evaluate(work.store, plan, EvalServices(Parrots(), check), work.log))
 
 
 def digest(section: Evaluation) -> str:

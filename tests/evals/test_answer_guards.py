@@ -209,7 +209,9 @@ def test_erased_answers_keep_what_their_guards_need(kit: Any, tmp_path: Path) ->
     suite, champion, candidate = evidence_of(
         kit, section, (ENGLISH, GERMAN), REGEX, 3, well_formed=True, drifted=False, latency_s=1.5
     )
-    gathered = bundle.evidence("i", section, (bundle.SuiteEvidence(suite=suite, arms=(champion, candidate)),))
+    gathered = bundle.evidence(
+        "i", section, bundle.Gathered((bundle.SuiteEvidence(suite=suite, arms=(champion, candidate)),))
+    )
     bundle.publish(Store(tmp_path), "evidence", gathered)
     before = bundle.recompute(tmp_path / "evidence")
     list(bundle.erase(tmp_path / "evidence", [suite.items[0].id, suite.items[1].id]))

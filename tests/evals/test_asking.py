@@ -186,7 +186,7 @@ def test_a_stop_leaves_judged_suites_unasked(kit: Kit, tmp_path: Path) -> None:
         arm.model_copy(update={"results": tuple(each for each in arm.results if each.id in chosen)})
         for arm in (kit.arm("old", section, suite, 0.6), kit.arm("new", section, suite, 0.3))
     )
-    evidence = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=(one, other)),))
+    evidence = bundle.evidence("it", section, bundle.Gathered((bundle.SuiteEvidence(suite=suite, arms=(one, other)),)))
     bundle.publish(Store(tmp_path), "b", evidence)
     verdict = bundle.verify(tmp_path / "b")
     assert verdict.verdict is Verdict.FAIL and "at look 4 of 5" in verdict.reasons[0]

@@ -124,7 +124,9 @@ def test_forgetting_reaches_the_third_arm(kit: Kit, tmp_path: Path) -> None:
     items = tuple(item.model_copy(update={"salt": f"salt-{item.id}", "user_id": "u"}) for item in suite.items)
     suite = suite.model_copy(update={"items": items})
     old, new, best = (kit.arm(name, section, suite, skill) for name, skill in (("o", 0.4), ("n", 0.6), ("b", 0.5)))
-    evidence = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=(old, new), best=best),))
+    evidence = bundle.evidence(
+        "it", section, bundle.Gathered((bundle.SuiteEvidence(suite=suite, arms=(old, new), best=best),))
+    )
     bundle.publish(Store(tmp_path), "b", evidence)
     before = bundle.verify(tmp_path / "b")
     assert any("best_ever" in reason for reason in before.reasons)
@@ -138,9 +140,13 @@ def test_a_best_ever_that_cannot_be_compared_is_inconclusive(kit: Kit) -> None:
     section = kit.section()
     suite = kit.suite(section)
     old, new, best = (kit.arm(name, section, suite, skill) for name, skill in (("o", 0.4), ("n", 0.6), ("b", 0.5)))
-    evidence = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=(old, new), best=best),))
+    evidence = bundle.evidence(
+        "it", section, bundle.Gathered((bundle.SuiteEvidence(suite=suite, arms=(old, new), best=best),))
+    )
     assert bundle.measure(evidence).suites[0].comparison is not None
     short = best.model_copy(update={"results": best.results[1:]})
-    evidence = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=(old, new), best=short),))
+    evidence = bundle.evidence(
+        "it", section, bundle.Gathered((bundle.SuiteEvidence(suite=suite, arms=(old, new), best=short),))
+    )
     (measured,) = bundle.measure(evidence).suites
     assert measured.comparison is None and "against the best ever as champion" in measured.problems[0]

@@ -23,6 +23,7 @@ from evals.page import page
 from evals.plan import EvalPlan
 from evals.report import picture, table
 from evals.runner import Respondent, sampling
+from evals.services import EvalServices
 from evals.suites import pin, suites
 from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import identify
@@ -80,7 +81,7 @@ def plan_of(work: IterationContext, candidate: ModelRef = NEW) -> EvalPlan:
 
 
 def evaluated(work: IterationContext, candidate: ModelRef, engine: StandIn, grader: Any = None) -> EvalReport:
-    return evaluate(work.store, plan_of(work, candidate), engine, grader or check, work.log)
+    return evaluate(work.store, plan_of(work, candidate), EvalServices(engine, grader or check), work.log)
 
 
 def context(store: Store, id: str = "it", champion: ModelRef = OLD) -> IterationContext:
@@ -358,7 +359,7 @@ def test_the_page_escapes_what_models_write(kit: Any, good: tuple[Any, ...]) -> 
         arm.model_copy(update={"results": (one, *arm.results[1:])}) for arm, one in ((old, before), (new, first))
     )
     report = kit.report(section, suite, *arms)
-    gathered = bundle.evidence("it", section, (bundle.SuiteEvidence(suite=suite, arms=arms),))
+    gathered = bundle.evidence("it", section, bundle.Gathered((bundle.SuiteEvidence(suite=suite, arms=arms),)))
     text = page(gathered, report, judge(report, section))
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; | # **bold**" in text and "<script" not in text
 

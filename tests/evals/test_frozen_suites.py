@@ -120,8 +120,9 @@ def test_what_confirms_is_frozen_anew_once_a_gate_asked_it(people: People) -> No
 
     people.select(people.window(DAYS[1], rows(DAYS[1], "z"), section), later(1))
     assert frozen.latest(people.store, "again").generation.number == 1, "nobody has asked it"  # type: ignore[union-attr]
-    models = BASE, ModelRef(uri="models/old", digest="old")
-    assert ledger.enter(people.store, NAME, "it", models, (second,), section, NOW, confirms=True) == []
+    old = ModelRef(uri="models/old", digest="old")
+    entry = ledger.GateEntry("it", BASE, old, section, (second,), confirms=True)
+    assert ledger.enter(people.store, NAME, entry, NOW) == []
     work = people.window(DAYS[2], rows(DAYS[2], "q"), section)
     freeze(work, label_traces(work, Endpoints(), ()).dataset, later(2))
     newest = frozen.latest(people.store, "again")

@@ -15,6 +15,7 @@ from evals.evaluate import decide, evaluate
 from evals.gate import GateVerdict, Verdict
 from evals.judged import generation
 from evals.ledger import lines
+from evals.services import EvalServices
 from pipeline import layout
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite
@@ -50,7 +51,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GateVerdi
     settings = section(role="target")
     gathered = evidence(settings)
     got, _ = judged(root, judge(0.75), settings, gathered)
-    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, (gathered,), judged=got))
+    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, bundle.Gathered((gathered,), got)))
     return root / "evidence", gate.judge(bundle.recompute(root / "evidence"), settings)
 
 
@@ -119,12 +120,12 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
     engine = Wordy({work.iteration.champion.digest: 0.6, NEW.digest: 0.6})
     asked = plan(settings, **models)
     with serving(judge(0.75)) as server:
-        report = evaluate(work.store, asked, engine, check, print, judge=Endpoint(server.url))
+        report = evaluate(work.store, asked, EvalServices(engine, check, judge=Endpoint(server.url)), print)
     assert len(comparisons(server)) == 2 * SUITE.items
     verdict = decide(work, report)
     assert verdict.verdict is Verdict.PASS, verdict.reasons
     assert report.target().suite == "arithmetic"
-    assert evaluate(work.store, asked, engine, check, print) == report, "nothing is asked again"
+    assert evaluate(work.store, asked, EvalServices(engine, check), print) == report, "nothing is asked again"
     assert bundle.verify(report.bundle.uri) == verdict
     (line,) = lines(work.store, "m")
     assert line.suite == "preference"
@@ -136,7 +137,8 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
 
 def test_a_gate_that_asked_nobody_has_a_bundle_too(tmp_path: Path) -> None:
     settings, store = section(role="target"), Store(tmp_path)
-    bundle.publish(store, "evidence", bundle.evidence("it", settings, (), ("the year's luck is spent",), (OLD, NEW)))
+    unasked = bundle.Gathered(problems=("the year's luck is spent",))
+    bundle.publish(store, "evidence", bundle.evidence("it", settings, unasked, (OLD, NEW)))
     report = bundle.recompute(tmp_path / "evidence")
     assert bundle.verify(tmp_path / "evidence").verdict is Verdict.INCONCLUSIVE
     assert report.judged == () and report.target().problems == ("the year's luck is spent",)

@@ -30,7 +30,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     salted = tuple(item.model_copy(update={"salt": f"{n:032x}"}) for n, item in enumerate(gathered.suite.items))
     gathered = rebuilt(gathered, salted)
     (got,), _ = judged(root / "journal", judge(0.75, habit=0.5), settings, gathered)
-    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, (gathered,), judged=(got,)))
+    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, bundle.Gathered((gathered,), (got,))))
     return root / "evidence"
 
 
@@ -99,7 +99,7 @@ def test_a_suite_without_references_can_be_judged(tmp_path: Path) -> None:
     arms = [unchecked(arm, suite) for arm in sums.arms]
     letters = bundle.SuiteEvidence(suite=suite, arms=(arms[0], arms[1]))
     (got,), _ = judged(tmp_path, judge(0.9), settings, letters)
-    whole = bundle.evidence("it", settings, (sums, letters), judged=(got,))
+    whole = bundle.evidence("it", settings, bundle.Gathered((sums, letters), (got,)))
     bundle.publish(Store(tmp_path), "evidence", whole)
     report = bundle.recompute(tmp_path / "evidence")
     (why,) = report.measurements[1].problems

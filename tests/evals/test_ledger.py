@@ -34,8 +34,9 @@ class Gates:
         confirms: bool = False,
     ) -> list[str]:  # fmt: skip
         section = SECTION.model_copy(update=changes or {})
-        models = CHAMPION, ModelRef(uri=candidate, digest=candidate)
-        return ledger.enter(self.store, "m", f"of-{candidate}", models, targets or (suite(),), section, now, confirms)
+        asked = ModelRef(uri=candidate, digest=candidate)
+        entry = ledger.GateEntry(f"of-{candidate}", CHAMPION, asked, section, targets or (suite(),), confirms)
+        return ledger.enter(self.store, "m", entry, now)
 
     def lines(self) -> tuple[ledger.GateLine, ...]:
         return ledger.lines(self.store, "m")

@@ -45,7 +45,7 @@ def test_an_earlier_bundle_replaces_assumptions(
     section = kit.section(suites=[{"kind": "jsonl", "name": "mine", "path": "mine.jsonl"}])
     items = kit.suite(section, name="mine", count=200)
     arms = kit.arm("old", section, items, 0.5, tokens=21), kit.arm("new", section, items, 0.6, tokens=41)
-    evidence = bundle.evidence("i", section, (SuiteEvidence(suite=items, arms=arms),))
+    evidence = bundle.evidence("i", section, bundle.Gathered((SuiteEvidence(suite=items, arms=arms),)))
     bundle.publish(Store(tmp_path), "evidence", evidence)
     assert main([*recipe, "--bundle", str(tmp_path / "evidence")]) == 0
     text = capsys.readouterr().out

@@ -40,8 +40,8 @@ def version() -> str:
     return importlib.metadata.version("inspect_ai")
 
 
-def listing(file: str, name: str, args: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each sample of the task's dataset: id, messages, target, metadata."""
+def listing(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each sample of the task's dataset: id, messages, target, metadata. `spec`: of the task: file, name, args."""
     return [
         {
             "id": str(sample.id),
@@ -49,24 +49,23 @@ def listing(file: str, name: str, args: dict[str, Any]) -> list[dict[str, Any]]:
             "target": sample.target if isinstance(sample.target, str) else "\n".join(sample.target),
             "metadata": {key: str(value) for key, value in (sample.metadata or {}).items() if key in MARKS},
         }
-        for sample in _dataset(_task(file, name, args))
+        for sample in _dataset(_task(**spec))
     ]
 
 
 def run(
-    file: str, name: str, args: dict[str, Any], server: dict[str, Any], plan: dict[str, Any], sample_ids: list[str],
-    log_folder: str,
-) -> str:  # fmt: skip
+    spec: dict[str, Any], server: dict[str, Any], plan: dict[str, Any], sample_ids: list[str], log_folder: str
+) -> str:
     """Run the task and return the path of its log, in JSON.
 
-    `server`: url, api_key, model, extra. `plan`: samples, temperature, max_tokens, seed, and in_flight, timeout_s,
-    attempts of the server.
+    `spec`: of the task: file, name, args. `server`: url, api_key, model, extra. `plan`: samples, temperature,
+    max_tokens, seed, and in_flight, timeout_s, attempts of the server.
     """
     import inspect_ai
     from inspect_ai import task_with
     from inspect_ai.model import GenerateConfig, get_model
 
-    task = _task(file, name, args)
+    task = _task(**spec)
     chosen = [sample.id for sample in _dataset(task) if str(sample.id) in set(sample_ids)]
     setup = task.setup if isinstance(task.setup, list) else [task.setup] if task.setup else []
     task = task_with(task, setup=[_seeds(plan["seed"]), *setup])

@@ -16,13 +16,13 @@ def version() -> str:
     return importlib.metadata.version("lm_eval")
 
 
-def listing(file: str, args: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each document that the task asks about: id, messages, target, metadata."""
-    task = _task(file, args)
+def listing(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each document that the task asks about: id, messages, target, metadata. `spec`: of the task: file, args."""
+    task = _task(**spec)
     if task.OUTPUT_TYPE != "generate_until":
         raise Refusal(
-            f"{file} asks for {task.OUTPUT_TYPE}, and a server that speaks chat completions only generates. Set "
-            "output_type: generate_until."
+            f"{spec['file']} asks for {task.OUTPUT_TYPE}, and a server that speaks chat completions only generates. "
+            "Set output_type: generate_until."
         )
     return [
         {
@@ -36,18 +36,17 @@ def listing(file: str, args: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def run(
-    file: str, args: dict[str, Any], server: dict[str, Any], plan: dict[str, Any], sample_ids: list[str],
-    log_folder: str,
-) -> str:  # fmt: skip
+    spec: dict[str, Any], server: dict[str, Any], plan: dict[str, Any], sample_ids: list[str], log_folder: str
+) -> str:
     """Run the task and return the path of its samples, in JSON: `lm_eval`, and a list of `samples`.
 
-    `server`: url, api_key, model, extra. `plan`: temperature, max_tokens, seed, and in_flight, timeout_s, attempts of
-    the server.
+    `spec`: of the task: file, args. `server`: url, api_key, model, extra. `plan`: temperature, max_tokens, seed, and
+    in_flight, timeout_s, attempts of the server.
     """
     import lm_eval
     from lm_eval.models.openai_completions import LocalChatCompletion
 
-    name, tasks = _named(file)
+    name, tasks = _named(spec["file"])
     model = LocalChatCompletion(
         base_url=f"{server['url'].rstrip('/')}/chat/completions",
         model=server["model"],
@@ -59,7 +58,7 @@ def run(
     )
     done = lm_eval.simple_evaluate(
         model=model,
-        tasks=[{"task": name, **args}] if args else [name],
+        tasks=[{"task": name, **spec["args"]}] if spec["args"] else [name],
         task_manager=tasks,
         samples={name: [int(id) for id in sample_ids]},
         apply_chat_template=True,
@@ -73,7 +72,7 @@ def run(
         bootstrap_iters=0,
         log_samples=True,
     )
-    task = _task(file, args)
+    task = _task(**spec)
     samples = [
         {
             "id": str(each["doc_id"]),

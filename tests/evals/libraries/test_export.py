@@ -26,7 +26,7 @@ Good = tuple[Evaluation, Suite, EvalArm, EvalArm]
 def logs_of(good: Good, champion: EvalArm | None = None) -> list[dict]:
     section, suite, old, new = good
     pair = SuiteEvidence(suite=suite, arms=(champion or old, new))
-    return inspect_logs(bundle.evidence("it", section, (pair,)))
+    return inspect_logs(bundle.evidence("it", section, bundle.Gathered((pair,))))
 
 
 def test_each_arm_is_a_log_with_a_sample_an_answer(good: Good) -> None:
@@ -59,7 +59,11 @@ def test_export_without_an_environment_says_what_to_do(
 
 def published(good: Good, root: Path) -> Path:
     section, suite, old, new = good
-    bundle.publish(Store(root), "b", bundle.evidence("it", section, (SuiteEvidence(suite=suite, arms=(old, new)),)))
+    bundle.publish(
+        Store(root),
+        "b",
+        bundle.evidence("it", section, bundle.Gathered((SuiteEvidence(suite=suite, arms=(old, new)),))),
+    )
     return root / "b"
 
 

@@ -18,6 +18,7 @@ from evals.libraries.runs import LibraryRun
 from evals.libraries.tasks import ensure_listed, parse
 from evals.plan import EvalPlan
 from evals.runner import sampling
+from evals.services import EvalServices
 from evals.suites import Suite, pin, suite, suites
 from evals.suites.tasks import list_path, task_digest
 from pipeline.iteration import identify
@@ -154,7 +155,7 @@ def test_a_task_decides_like_any_suite(tmp_path: Path, with_inspect: LibraryEnvi
         plan = plan_of(work)
         assert isinstance(section.serving, EndpointServing)
         engine = EndpointEngine(section.serving, Endpoint(server.url, KEY), quiet)
-        report = evaluate(store, plan, engine, refuse, lines.append, with_inspect)
+        report = evaluate(store, plan, EvalServices(engine, refuse, with_inspect), lines.append)
         assert decide(work, report).verdict is Verdict.PASS
         assert server.keys == {f"Bearer {KEY}"}
         requests = [body for body in server.requests if body["max_tokens"] == 512]  # the engine's probes have 16
@@ -170,7 +171,7 @@ def test_a_task_decides_like_any_suite(tmp_path: Path, with_inspect: LibraryEnvi
         store.path("iterations/it/eval_report.json").unlink()
         evidence = bundle.read(Path(report.bundle.uri))
         store.path("iterations/it/evidence").rename(tmp_path / "moved")
-        again = evaluate(store, plan, engine, refuse, lines.append, with_inspect)
+        again = evaluate(store, plan, EvalServices(engine, refuse, with_inspect), lines.append)
         assert again.digest() == report.digest()
         assert "evaluation: sums: 160 answers are there, 0 asked" in lines
         assert sum(body["max_tokens"] == 512 for body in server.requests) == 320
