@@ -19,6 +19,7 @@ from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
 from k8s.client import connect
 from k8s.evaluation import EvaluationJob, evaluation_task, machine
+from k8s.gang import LaunchEnvironment
 from k8s.launch import Hooks, launch, training_task
 from k8s.launchable import check_launch
 from k8s.ledger import LaunchAttempt
@@ -87,8 +88,8 @@ def train_on_cluster(
     hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
     with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:
         client = connect(deployment.kubeconfig())
-        pipes = dict(session.get_bootstrap_env_vars())
-        return launch(deployment.store(), plan, settings, client, hooks, pipes, addresses)
+        given = LaunchEnvironment(session.get_bootstrap_env_vars(), addresses)
+        return launch(deployment.store(), plan, settings, client, hooks, given)
 
 
 def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deployment, plan: EvalPlan) -> EvalReport:

@@ -81,16 +81,7 @@ def gang_of_recipe(recipe: Recipe) -> Gang:
     Raises ValueError for a recipe that trains without a cluster, an instance type that is not known, or a time-out
     beyond 32 bits.
     """
-    compute, training = recipe.compute, recipe.training
-    if compute.kubernetes is None:
-        raise ValueError(
-            f"Recipe {recipe.name} trains on the machine of its Dagster step. Add a section compute.kubernetes, as "
-            "jobs/recipes/spot_h200_grpo.yaml has it."
-        )
-    return example(
-        recipe.name, recipe.data_root, compute.nodes, compute.processes, training.engine, training.grace_s,
-        training.timeout_s, compute.kubernetes,
-    )  # fmt: skip
+    return example(recipe.name, recipe.data_root, recipe.compute, recipe.training)
 
 
 def gangs_of_recipe(recipe: Recipe) -> list[Gang]:

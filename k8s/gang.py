@@ -11,10 +11,12 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from k8s.instances import Instance, instance
 from pipeline.recipe import Compute, Kubernetes
+from pipeline.recipe.training import TrainingSettings
 from pipeline.storage import Record
 from pipeline.training.plan import TrainingPlan
 
@@ -51,19 +53,27 @@ class Gang(Record):
     """Secret with the keys of what is asked over the network; empty: none."""
 
 
+class LaunchEnvironment(NamedTuple):
+    """Environment that one launch gives to its pods: `pipes` to the first one, to open a Dagster Pipes session;
+    `addresses`, where a judge listens, to all pods of a gang that asks it."""
+
+    pipes: Mapping[str, str] = MappingProxyType({})
+    addresses: Mapping[str, str] = MappingProxyType({})
+
+
 def gang_of(
     plan: TrainingPlan,
     plan_path: Path,
     settings: Kubernetes,
     attempt: int = 1,
-    pipes: dict[str, str] | None = None,
-    addresses: Mapping[str, str] | None = None,
+    given: LaunchEnvironment = LaunchEnvironment(),  # noqa: B008 (it is frozen)
 ) -> Gang:
-    """The gang that trains this plan. `addresses`: environment that says where a judge listens which scores
-    completions; what the recipe has goes before. Raises ValueError for an instance type that is not known."""
+    """The gang that trains this plan. What the recipe's environment has goes before the addresses that are given.
+
+    Raises ValueError for an instance type that is not known."""
     digest, asks = plan.digest(), plan.scorers is not None and plan.scorers.ask_judge
     if asks:
-        settings = settings.model_copy(update={"env": {**(addresses or {}), **settings.env}})
+        settings = settings.model_copy(update={"env": {**given.addresses, **settings.env}})
     return Gang(
         name=object_name("train", plan.iteration, digest[:8], str(attempt)),
         iteration=plan.iteration,
@@ -77,7 +87,7 @@ def gang_of(
         timeout_s=round(plan.training.timeout_s),
         instance=instance(settings.instance_type),
         settings=settings,
-        pipes=pipes or {},
+        pipes=dict(given.pipes),
         secret=(settings.secret or "") if asks else "",
     )
 
@@ -128,21 +138,28 @@ def evaluation_gang(
     )
 
 
-def example(name: str, data_root: str, nodes: int, processes: int, engine: str, grace_s: float, timeout_s: float,
-            settings: Kubernetes) -> Gang:  # fmt: skip
-    """The gang that a recipe of that name would get for some plan: for the lint and for people."""
-    digest = "0" * 64
+def example(name: str, data_root: str, compute: Compute, training: TrainingSettings) -> Gang:
+    """The gang that a recipe of that name would get for some plan: for the lint and for people.
+
+    Raises ValueError for a recipe that trains without a cluster, and an instance type that is not known.
+    """
+    digest, settings = "0" * 64, compute.kubernetes
+    if settings is None:
+        raise ValueError(
+            f"Recipe {name} trains on the machine of its Dagster step. Add a section compute.kubernetes, as "
+            "jobs/recipes/spot_h200_grpo.yaml has it."
+        )
     return Gang(
         name=object_name("train", name, "1"),
         iteration="example",
         plan_digest=digest,
         plan_path=f"{data_root}/iterations/example/training/plan.json",
         attempt=1,
-        engine=engine,
-        nodes=nodes,
-        processes=processes,
-        grace_s=round(grace_s),
-        timeout_s=round(timeout_s),
+        engine=training.engine,
+        nodes=compute.nodes,
+        processes=compute.processes,
+        grace_s=round(training.grace_s),
+        timeout_s=round(training.timeout_s),
         instance=instance(settings.instance_type),
         settings=settings,
     )

@@ -16,14 +16,13 @@ launcher or, where none lives any more, by `task.delete`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from k8s.attempts import GangAttempts
 from k8s.client import KubernetesClient
 from k8s.estimate import paid_devices
 from k8s.follow import Hooks
-from k8s.gang import gang_of
+from k8s.gang import LaunchEnvironment, gang_of
 from k8s.ledger import Ledger, ledger
 from k8s.task import Task, run
 from pipeline import layout
@@ -43,30 +42,27 @@ def launch(
     settings: Kubernetes,
     client: KubernetesClient,
     hooks: Hooks,
-    pipes: dict[str, str] | None = None,
-    addresses: Mapping[str, str] | None = None,
+    given: LaunchEnvironment = LaunchEnvironment(),  # noqa: B008 (it is frozen)
 ) -> TrainingResult | None:
     """Train a published plan on the cluster to its end; None when the plan is not to train.
 
-    `pipes`: environment of a Dagster Pipes session. `addresses`: as in `gang_of`. Raises TrainingRefused for what
-    no retry mends, else RuntimeError.
+    Raises TrainingRefused for what no retry mends, else RuntimeError.
     """
     if plan.decision.method == "none":
         return None
-    return run(training_task(store, plan, settings, pipes, addresses), client, hooks)
+    return run(training_task(store, plan, settings, given), client, hooks)
 
 
 def training_task(
     store: Store,
     plan: TrainingPlan,
     settings: Kubernetes,
-    pipes: dict[str, str] | None = None,
-    addresses: Mapping[str, str] | None = None,
+    given: LaunchEnvironment = LaunchEnvironment(),  # noqa: B008 (it is frozen)
 ) -> Task[TrainingResult]:
-    """The task of one training; `pipes` and `addresses` as in `launch`."""
+    """The task of one training."""
     path = _path(store, plan)
     return Task(
-        gang=lambda number: gang_of(plan, path, settings, number, pipes, addresses),
+        gang=lambda number: gang_of(plan, path, settings, number, given),
         attempts=GangAttempts(store, plan.iteration),
         result=lambda: finished(store, plan),
         result_path=path.with_name(layout.RESULT_FILE),

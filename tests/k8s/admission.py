@@ -14,7 +14,7 @@ from typing import Any
 
 from k8s.gang import Gang, example
 from k8s.render import primary
-from pipeline.recipe import Kubernetes, Recipe, load
+from pipeline.recipe import Compute, Kubernetes, Recipe, Training, load
 
 from .cluster.flavors import Usage, add, assign
 from .manifests import Object, of_kind, overlay
@@ -37,8 +37,9 @@ def gang_of(name: str, **settings: object) -> Gang:
     assert recipe.compute.kubernetes is not None
     chosen = Kubernetes.model_validate({**recipe.compute.kubernetes.model_dump(), **settings})
     processes = 1 if chosen.instance_type == "cpu" else recipe.compute.processes
-    engine = "nemo_rl" if chosen.backend == "rayjob" else "trl"
-    return example("recipe", recipe.data_root, recipe.compute.nodes, processes, engine, 100, 3600, chosen)
+    training = Training(engine="nemo_rl" if chosen.backend == "rayjob" else "trl", grace_s=100, timeout_s=3600)
+    compute = Compute(nodes=recipe.compute.nodes, processes=processes, kubernetes=chosen)
+    return example("recipe", recipe.data_root, compute, training)
 
 
 def pod_specs(value: Any) -> Iterator[Object]:

@@ -8,6 +8,7 @@ import pytest
 
 from k8s.gang import example
 from k8s.render import render
+from pipeline.recipe import Compute, Training
 from pipeline.training.checkpoints.writer import holder
 
 from .cluster.kubelet import Kubelet
@@ -37,7 +38,9 @@ except InvalidPlan:
 
 @pytest.mark.pods
 def test_a_generation_that_was_cut_off_cannot_write_again(cluster: Cluster, tmp_path: Path) -> None:
-    gang = example("fence", str(tmp_path), 1, 1, "trl", 5, 600, cluster.settings(tmp_path))
+    gang = example(
+        "fence", str(tmp_path), Compute(kubernetes=cluster.settings(tmp_path)), Training(grace_s=5, timeout_s=600)
+    )
     (jobset,) = render(gang)
     del jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]  # the test is its queue
     pods = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]

@@ -13,7 +13,7 @@ from k8s.launch import CHECKPOINTS
 from k8s.log_tail import KEPT, LogTail
 from k8s.observe import Observed, PodSeen
 from k8s.render import render
-from pipeline.recipe import Kubernetes
+from pipeline.recipe import Compute, Kubernetes, Training
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
@@ -44,7 +44,8 @@ class Logs:
 
 @pytest.fixture
 def gang(tmp_path: Path) -> Gang:
-    return example("x", str(tmp_path), 1, 1, "trl", 100, 600, Kubernetes(image="i@sha256:0", instance_type="cpu"))
+    compute = Compute(kubernetes=Kubernetes(image="i@sha256:0", instance_type="cpu"))
+    return example("x", str(tmp_path), compute, Training(grace_s=100, timeout_s=600))
 
 
 def test_log_tail_tells_each_line_once(gang: Gang) -> None:
@@ -238,7 +239,8 @@ def test_a_queue_that_is_not_there_is_named(
 def test_the_head_of_a_strict_queue_is_named(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     """Kueue says nothing of those behind it."""
     queue(cluster, {"cpu": "1", "memory": "1Gi"}, "StrictFIFO")
-    head = example("head", str(tmp_path), 2, 1, "trl", 5, 600, cluster.settings(tmp_path))
+    compute = Compute(nodes=2, kubernetes=cluster.settings(tmp_path))
+    head = example("head", str(tmp_path), compute, Training(grace_s=5, timeout_s=600))
     cluster.api.create(render(head)[0])
     first = lambda: next(iter(cluster.api.list("Workload", cluster.namespace)[0]), {}).get("status")  # noqa: E731
     cluster.driver.wait_until(first, "Kueue's word of the head")

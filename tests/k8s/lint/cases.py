@@ -11,7 +11,7 @@ import yaml
 
 from k8s.gang import Gang, example
 from k8s.render import render
-from pipeline.recipe import Kubernetes
+from pipeline.recipe import Compute, Kubernetes, Training
 
 Object = dict[str, Any]
 IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "5" * 64
@@ -23,10 +23,10 @@ def gang(
     backend: str = "jobset", nodes: int = 3, processes: int = 8, grace_s: float = 100.0,
     pipes: dict[str, str] | None = None, data_root: str = "/checkpoints/tuning", **settings: Any,
 ) -> Gang:  # fmt: skip
-    result = example(
-        "case", data_root, nodes, processes, "nemo_rl" if backend == "rayjob" else "trl", grace_s, 3600.0,
-        Kubernetes.model_validate({"backend": backend, "image": IMAGE, **settings}),
-    )  # fmt: skip
+    kubernetes = Kubernetes.model_validate({"backend": backend, "image": IMAGE, **settings})
+    compute = Compute(nodes=nodes, processes=processes, kubernetes=kubernetes)
+    training = Training(engine="nemo_rl" if backend == "rayjob" else "trl", grace_s=grace_s, timeout_s=3600.0)
+    result = example("case", data_root, compute, training)
     return result.model_copy(update={"pipes": pipes or {}})
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from k8s.gang import Gang, evaluation_gang, example
 from k8s.render import render
-from pipeline.recipe import Compute, Kubernetes
+from pipeline.recipe import Compute, Kubernetes, Training
 from pipeline.recipe.compute import EvaluationPod
 
 FOLDER = Path(__file__).parent / "golden"
@@ -18,10 +18,9 @@ IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
 
 def gang(nodes: int = 3, processes: int = 8, engine: str = "trl", **settings: Any) -> Gang:
     """A gang as a recipe would ask for it."""
-    return example(
-        "spot_h200_grpo", "/checkpoints/data", nodes, processes, engine, grace_s=100.0, timeout_s=21_600.0,
-        settings=Kubernetes(image=IMAGE, **settings),
-    )  # fmt: skip
+    compute = Compute(nodes=nodes, processes=processes, kubernetes=Kubernetes(image=IMAGE, **settings))
+    training = Training.model_validate({"engine": engine, "grace_s": 100.0, "timeout_s": 21_600.0})
+    return example("spot_h200_grpo", "/checkpoints/data", compute, training)
 
 
 def evaluation(backend: str = "jobset", **pod: Any) -> Gang:
