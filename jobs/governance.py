@@ -18,6 +18,7 @@ from assets.rollout import rollout_ports
 from evals import erasure as evaluations
 from pipeline import audit, erasure
 from pipeline.erasure import derived
+from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import ErasureProof, proof_name, proofs
 from pipeline.registry import versions
 from pipeline.rewards import findings, reviews
@@ -73,8 +74,9 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
     now = datetime.now(UTC)
     others = (partial(evaluations.forget, erase_counts=settings.recipe().erase_counts),)
+    person = Person.named(user_id, since)
     proof = erasure.forget(
-        settings.stage(log), user_id, since=since, tracking_uri=uri, now=now, others=others, address=_address(settings)
+        settings.stage(log), person, tracking_uri=uri, now=now, others=others, address=_address(settings)
     )
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.

@@ -12,7 +12,7 @@ from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
 from assets.rollout_observation import rollout_observation
 from jobs.rollout.decide import exit_code, outcome_lines, take
-from jobs.rollout.launchpad import launchpad_decision
+from jobs.rollout.launchpad import LaunchpadForm, launchpad_decision
 from pipeline.plots.rollout import rollout_over_time
 from pipeline.registry.versions import log_plot
 from pipeline.rollout.picture import look_points
@@ -72,7 +72,7 @@ def canary_rollout():
 def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Carry out a decision about the latest rollout, if its candidate is the one that is meant."""
     try:
-        decision = launchpad_decision(deployment, **context.op_config)
+        decision = launchpad_decision(deployment, LaunchpadForm(**context.op_config))
         done = take(deployment, decision)
     except ValueError as error:
         raise dg.Failure(str(error), allow_retries=False) from error

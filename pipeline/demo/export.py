@@ -51,21 +51,27 @@ class Exported(NamedTuple):
     scores: list[str]
 
 
-class Client(NamedTuple):
-    """What the application knows of a call beside its messages: the tools' definitions that it sent (JSON text), the
-    assistant's turn that it read from the answer where that is more than text, and the conversation."""
-
-    tools: str | None = None
-    turn: Mapping[str, str] | None = None
-    session: str | None = None
-
-
 class User(NamedTuple):
     """One of the people who ask. A no is an absent key as often as it is a false one."""
 
     id: str
     consent: str | None
     region: str
+
+
+class LoggedCall(NamedTuple):
+    """One call of the application, and what it knows of it beside its messages: the tools' definitions that it sent
+    (JSON text), the assistant's turn that it read from the answer where that is more than text, the conversation, and
+    metadata of the task."""
+
+    moment: datetime
+    user: User
+    messages: Messages
+    answer: Answer
+    metadata: Mapping[str, str]
+    tools: str | None = None
+    turn: Mapping[str, str] | None = None
+    session: str | None = None
 
 
 def users(seed: int, count: int = USERS) -> list[User]:
@@ -90,33 +96,24 @@ def personal_sentence(rng: random.Random) -> str:
     return sentence.format(name=name, n=rng.randint(100, 999), octet=rng.randint(1, 254))
 
 
-def observation(
-    rng: random.Random,
-    moment: datetime,
-    user: User,
-    messages: Messages,
-    answer: Answer,
-    champion: ModelRef,
-    more: Mapping[str, Any],
-    client: Client | None = None,
-) -> dict[str, Any]:
-    """The row of one call; `more` is metadata of the task. A failed call has no output."""
+def observation(rng: random.Random, champion: ModelRef, call: LoggedCall) -> dict[str, Any]:
+    """The row of one call of the champion. A failed call has no output."""
+    moment, user, answer = call.moment, call.user, call.answer
     # Drawn whatever they decide, so that one row's fate does not shift the draws of the next.
     secret, failed, slow = (rng.random() for _ in range(3))
     latency_s = 0.05 + 0.01 * answer.tokens + rng.expovariate(20) + (180.0 if slow < SLOW else 0.0)
     metadata: dict[str, Any] = {"region": user.region, "finish_reason": "stop" if answer.finished else "length"}
     if user.consent is not None:
         metadata["user_consent"] = user.consent
-    metadata |= more
+    metadata |= call.metadata
     if secret < CONFIDENTIAL:
         metadata["confidential"] = "true"
     error = failed < FAILED
-    client = client or Client()
-    logged = [_decoded(message) for message in messages]
-    asked = logged if client.tools is None else {"messages": logged, "tools": json.loads(client.tools)}
-    output = _decoded({"role": "assistant", "content": answer.text} if client.turn is None else client.turn)
+    logged = [_decoded(message) for message in call.messages]
+    asked = logged if call.tools is None else {"messages": logged, "tools": json.loads(call.tools)}
+    output = _decoded({"role": "assistant", "content": answer.text} if call.turn is None else call.turn)
     end = moment + timedelta(seconds=latency_s)
-    words = sum(len(message["content"].split()) for message in messages)
+    words = sum(len(message["content"].split()) for message in call.messages)
     tokens = {"input": words, "output": 0 if error else answer.tokens}
     return {
         "id": f"{rng.getrandbits(64):016x}",
@@ -129,7 +126,7 @@ def observation(
         "created_at": text(end + timedelta(seconds=2)),
         "updated_at": text(end + timedelta(seconds=2)),
         "user_id": user.id,
-        "session_id": client.session or f"{user.id}-{moment:%Y%m%d}",
+        "session_id": call.session or f"{user.id}-{moment:%Y%m%d}",
         "provided_model_name": f"champion-{champion.digest[:12]}",
         "level": "ERROR" if error else "DEFAULT",
         "status_message": "upstream connection reset" if error else None,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.demo import export
 from pipeline.demo.desk import traffic as desk
-from pipeline.demo.export import Exported, TrafficClaim
+from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.demo.task import problems
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.inference import Messages, Sampling
@@ -98,7 +98,7 @@ def _serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) -
         moment = datetime.combine(date.fromisoformat(day), time()) + timedelta(seconds=round(second, 3))
         user = rng.choice(people)
         more = {"expected_answer": problem.answer} if rng.random() < ANSWER_KNOWN else {}
-        row = export.observation(rng, moment, user, messages, answer, champion, more)
+        row = export.observation(rng, champion, LoggedCall(moment, user, messages, answer, more))
         rows.observations.extend(export.exported(rng, row))
         if row["output"] is not None and rng.random() < THUMB:
             right = _is_right(answer.text, problem.answer)

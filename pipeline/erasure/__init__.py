@@ -8,7 +8,7 @@ Refuses to change weights or to take a champion out of service: both are a perso
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,6 @@ from pipeline.traces import erased
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import Lake, Redact, SweepResult, open_lake
-from pipeline.traces.pii import pseudonym
 from pipeline.traces.sources.outside import left_outside
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import Watermark
@@ -53,27 +52,23 @@ it writes anew before it does."""
 
 def forget(
     context: StageContext,
-    user_id: str,
+    person: Person,
     *,
-    since: datetime | None = None,
     tracking_uri: str,
     now: datetime,
     others: Sequence[Forgetter] = (),
     address: Address | None = None,
 ) -> ErasureProof:
-    """Remove the user's rows, those from `since` on where it is given (UTC unless it says otherwise); the proof.
+    """Remove the person's rows, those from `since` on where it is given; the proof.
 
-    `user_id` is the source's id or the table's pseudonym of it. A user whom nothing is known of is still put on the
-    list. `others` keep texts that this package does not know of, such as the evaluation: all that they have of the
-    person goes, whatever `since` says. `address`: of the source, so that the proof can say what stays there. Other
-    datasets' snapshots expire with the user's: materialising the traces publishes those datasets again. Raises
-    ValueError when a record cannot be read, OSError or MLflow's error when lake or registry fail: run it again.
+    A user whom nothing is known of is still put on the list. `others` keep texts that this package does not know of,
+    such as the evaluation: all that they have of the person goes, whatever `since` says. `address`: of the source, so
+    that the proof can say what stays there. Other datasets' snapshots expire with the user's: materialising the traces
+    publishes those datasets again. Raises ValueError when a record cannot be read, OSError or MLflow's error when lake
+    or registry fail: run it again.
     """
-    if not user_id.strip():
-        raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
-    since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
-    person = Person(frozenset({user_id, str(pseudonym(user_id))}), erased.user_hash(user_id), since)
-    id, store, log = proof_id(person.user_hash, since), context.store, context.log
+    since, store, log = person.since, context.store, context.log
+    id = proof_id(person.user_hash, since)
     log(f"forget {id}: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
         before = store.read(proof_name(id), ErasureProof)

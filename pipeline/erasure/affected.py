@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,10 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
 from pipeline.storage import Store
 from pipeline.traces.dataset_users import dataset_users, windows
+from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import Lake, LakeConfig
 from pipeline.traces.lake.files import count_rows
+from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Window
 from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import where
@@ -41,6 +43,17 @@ class Person(NamedTuple):
     ids: frozenset[str]
     user_hash: str
     since: datetime | None
+
+    @classmethod
+    def named(cls, user_id: str, since: datetime | None = None) -> Person:
+        """By the source's id or the table's pseudonym of it. `since`: UTC unless it says otherwise.
+
+        Raises ValueError for an empty id.
+        """
+        if not user_id.strip():
+            raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
+        since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
+        return cls(frozenset({user_id, str(pseudonym(user_id))}), user_hash(user_id), since)
 
     def rows(self) -> pc.Expression:
         """Whether a row of the governed table is theirs, and to be forgotten."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from starlette.types import Receive, Scope, Send
@@ -70,7 +71,7 @@ class Proxy:
         finally:
             self._counters.places[SERVED] += 1
             if not served.tries:  # an error of ours: it is logged by the server
-                served.tries.append(_try(placed.champion, "champion", time.time_ns(), error="gateway"))
+                served.tries.append(_OpenTry(placed.champion, "champion").ended(error="gateway"))
             elif pinned is None and not served.tries[-1].error:
                 self._conversations.answer(asked, served.tries[-1].digest)
             self._recorder.add(served)
@@ -122,7 +123,7 @@ class Proxy:
         self, served: Served, slot: ServedSlot, name: Arm, caller: Caller, breaker: Breaker | None
     ) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
-        begun = time.time_ns()
+        turn = _OpenTry(slot, name)
         place = IN_FLIGHT + self.table.place_of(slot) % SLOTS
         self._counters.places[place] += 1
         opened: Opened | None = None
@@ -131,18 +132,16 @@ class Proxy:
                 headers = caller.forwarded(served.trace_id)
                 opened = await self.upstream.ask(slot, served.asked, headers, served.asked.stream)
             if opened is None:
-                served.tries.append(
-                    _try(slot, name, begun, error="aborted", message="The caller hung up before the answer.")
-                )
+                served.tries.append(turn.ended(error="aborted", message="The caller hung up before the answer."))
                 return None
             if breaker is not None:
                 breaker.answered()
-            await self._passed_on(served, slot, name, begun, opened, caller)
+            await self._passed_on(served, turn, opened, caller)
             return None
         except SlotFailed as failed:
             if breaker is not None:
                 breaker.failed()
-            served.tries.append(_try(slot, name, begun, error=failed.kind, message=str(failed)))
+            served.tries.append(turn.ended(error=failed.kind, message=str(failed)))
             return failed
         finally:
             self._counters.places[place] -= 1
@@ -151,17 +150,15 @@ class Proxy:
             if opened is not None:
                 opened.close()
 
-    async def _passed_on(
-        self, served: Served, slot: ServedSlot, name: Arm, begun: int, opened: Opened, caller: Caller
-    ) -> None:
+    async def _passed_on(self, served: Served, turn: _OpenTry, opened: Opened, caller: Caller) -> None:
         """The answer, to the caller and into a try. A stream that breaks off ends with an error event."""
         refused = str(opened.status) if opened.status != 200 else ""
         if opened.events is None:
-            await caller.reply(opened.status, opened.content_type, opened.body, served, name)
-            served.tries.append(_try(slot, name, begun, [opened.body], error=refused))
+            await caller.reply(opened.status, opened.content_type, opened.body, served, turn.arm)
+            served.tries.append(turn.ended([opened.body], error=refused))
             return
         pieces, error, message = [opened.body], "", ""
-        await caller.begin(opened.content_type, served, name)
+        await caller.begin(opened.content_type, served, turn.arm)
         await caller.piece(opened.body)
         try:
             with caller.unless_disconnected(0):
@@ -172,9 +169,8 @@ class Proxy:
             error, message = "stream_broken", str(broken)
             await caller.error_event(message)
         await caller.end()
-        served.tries.append(
-            _try(slot, name, begun, pieces, error=error, message=message, aborted=caller.disconnected and not error)
-        )
+        aborted = caller.disconnected and not error
+        served.tries.append(turn.ended(pieces, error=error, message=message, aborted=aborted))
 
     def _mirror(self, served: Served, split: Split, canary: ServedSlot) -> None:
         """Ask the canary for a share of the first turns too; the caller neither waits for it nor gets it."""
@@ -183,14 +179,14 @@ class Proxy:
             return
 
         async def mirrored() -> None:
-            begun = time.time_ns()
+            turn = _OpenTry(canary, "canary")
             try:
                 headers = {"Content-Type": "application/json"}
                 opened = await self.shadow.upstream.ask(canary, served.asked, headers, False)
                 refused = str(opened.status) if opened.status != 200 else ""
-                tried = _try(canary, "canary", begun, [opened.body], error=refused)
+                tried = turn.ended([opened.body], error=refused)
             except SlotFailed as failed:
-                tried = _try(canary, "canary", begun, error=failed.kind, message=str(failed))
+                tried = turn.ended(error=failed.kind, message=str(failed))
             copy = Served(served.asked, served.trace_id, "canary", served.unit, served.unit_kind)
             copy.rollout, copy.epoch, copy.weight = served.rollout, served.epoch, served.weight
             copy.shadow, copy.tries = True, [tried]
@@ -199,13 +195,13 @@ class Proxy:
         self.shadow.run(mirrored)
 
 
-def _try(
-    slot: ServedSlot,
-    name: Arm,
-    begun: int,
-    raw: list[bytes] | None = None,
-    error: str = "",
-    message: str = "",
-    aborted: bool = False,
-) -> Try:
-    return Try(name, slot.digest, slot.name, begun, time.time_ns(), raw or [], error, message or error, aborted)
+class _OpenTry:
+    """A slot's turn at a request, from now until it ends."""
+
+    def __init__(self, slot: ServedSlot, arm: Arm) -> None:
+        self.slot, self.arm = slot, arm
+        self._begun = time.time_ns()
+
+    def ended(self, raw: Sequence[bytes] = (), error: str = "", message: str = "", aborted: bool = False) -> Try:
+        slot, now = self.slot, time.time_ns()
+        return Try(self.arm, slot.digest, slot.name, self._begun, now, list(raw), error, message or error, aborted)

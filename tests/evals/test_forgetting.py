@@ -21,6 +21,7 @@ from evals.measurements import EvalReport
 from evals.page import changed, page
 from evals.suites import Suite, frozen, suites
 from pipeline import erasure
+from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import ErasureProof
 from pipeline.serving import journal
 from pipeline.storage import digest_file
@@ -52,7 +53,7 @@ class Gated(NamedTuple):
     def forget(self, erase_counts: bool = False) -> ErasureProof:
         return erasure.forget(
             stage_context(self.people.store, self.people.lake, name=NAME),
-            self.user,
+            Person.named(self.user),
             tracking_uri=self.people.tracking_uri,
             now=NOW,
             others=(partial(evaluations.forget, erase_counts=erase_counts),),

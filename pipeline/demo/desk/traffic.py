@@ -18,7 +18,7 @@ from pipeline.demo.desk.conversation import SECOND, WITH_TOOL, Turn, after_call,
 from pipeline.demo.desk.requests import Request
 from pipeline.demo.desk.tool import assistant_message
 from pipeline.demo.desk.utility import utility
-from pipeline.demo.export import Exported, TrafficClaim
+from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.recipe.traces import DeskUsers
 from pipeline.serving.inference import Answer, Sampling
 from pipeline.serving.sample import Sampler
@@ -51,8 +51,8 @@ def serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) ->
         for turn, answer in conversation.answered:
             more = {"contexts": json.dumps(turn.request.contexts)} if turn.request.shown else {}
             reply = assistant_message(answer.text, f"call_{len(turn.messages)}")
-            client = export.Client(turn.tools, reply, session)
-            row = export.observation(rng, moment, user, turn.messages, answer, champion, more, client)
+            call = LoggedCall(moment, user, turn.messages, answer, more, turn.tools, reply, session)
+            row = export.observation(rng, champion, call)
             rows.observations.extend(export.exported(rng, row))
             rated, up = rng.random() < claim.desk.thumbs, thumb_up(rng, turn.request, answer, bias[user.id], claim.desk)
             if row["output"] is not None and rated and "tool_calls" not in reply:  # nobody sees a call

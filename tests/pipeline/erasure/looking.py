@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.erasure import forget
+from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.pii import pseudonym
 from tests.contexts import stage_context
@@ -19,8 +20,7 @@ from tests.pipeline.erasure.conftest import ANN, NAME, NOW, Place, secret
 def erase(place: Place, user: str = ANN, since: datetime | None = None) -> ErasureProof:
     return forget(
         stage_context(place.store, place.lake, name=NAME),
-        user,
-        since=since,
+        Person.named(user, since),
         tracking_uri=place.tracking_uri,
         now=NOW,
     )

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline import audit
 from pipeline.erasure import forget
+from pipeline.erasure.affected import Person
 from pipeline.registry import versions
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.rollout.blocks import blocks
@@ -260,7 +261,9 @@ def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Pat
             lake.replace_day(day, write_files(config, day, "part", [batch]), "digest")
     assert secret(BOB).encode() in objects(bucket)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    proof = forget(stage_context(Store(tmp_path / "data"), config, name=NAME), BOB, tracking_uri=uri, now=NOW)
+    proof = forget(
+        stage_context(Store(tmp_path / "data"), config, name=NAME), Person.named(BOB), tracking_uri=uri, now=NOW
+    )
     assert proof.rows == {DAYS[0]: 3, DAYS[1]: 3}
     assert proof.remains == ()
     left = objects(bucket)

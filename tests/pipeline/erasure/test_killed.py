@@ -22,6 +22,7 @@ KILLED = """
     from datetime import datetime, UTC
     from pathlib import Path
     from pipeline.erasure import forget
+    from pipeline.erasure.affected import Person
     from tests.contexts import stage_context
     from tests.pipeline.erasure.conftest import ANN, NAME, NOW, Place
 
@@ -34,7 +35,7 @@ KILLED = """
             os.kill(os.getpid(), signal.SIGKILL)
 
     context = stage_context(place.store, place.lake, log, name=NAME)
-    forget(context, ANN, tracking_uri=place.tracking_uri, now=NOW)
+    forget(context, Person.named(ANN), tracking_uri=place.tracking_uri, now=NOW)
 """
 
 

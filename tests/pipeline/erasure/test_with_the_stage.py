@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.erasure import forget
+from pipeline.erasure.affected import Person
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
@@ -23,7 +24,7 @@ MAIL = "ann@example.com"
 
 def erase(store: Store, user: str, tmp_path: Path) -> Any:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    return forget(stage_context(store), user, tracking_uri=uri, now=NOW)
+    return forget(stage_context(store), Person.named(user), tracking_uri=uri, now=NOW)
 
 
 def rows(export: Path, *more: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline import erasure, layout
 from pipeline.demo import MODEL_DIR
+from pipeline.erasure.affected import Person
 from pipeline.recipe import Samples, Selection
 from pipeline.recipe.rewards import Rewards, Rules, Weights
 from pipeline.rewards.judge_stage import Endpoints
@@ -207,8 +208,8 @@ def test_forgotten_user_leaves_no_sample(world: World) -> None:
     journals = list(root.glob("samples/answers/*/*.jsonl"))
     lines = sum(len(path.read_text().splitlines()) for path in journals)
     proof = erasure.forget(
-        stage_context(world.people.store, world.people.lake, name=NAME), user, tracking_uri=world.people.tracking_uri,
-        now=NOW,
+        stage_context(world.people.store, world.people.lake, name=NAME), Person.named(user),
+        tracking_uri=world.people.tracking_uri, now=NOW,
     )  # fmt: skip
     assert proof.remains == ()
     assert holding(root, secret(user)) == set()
