@@ -15,7 +15,7 @@ from pipeline import layout
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import policy_of
-from pipeline.rollout.propose import on_hold, propose
+from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion, RolloutState
 
 
@@ -64,12 +64,14 @@ def canary(
     proposed = propose(
         store,
         iteration,
-        model_version,
-        judged(gate_verdict),
+        RolloutCandidate(
+            model_version,
+            judged(gate_verdict),
+            proposer(context.run.tags, account()),
+            fingerprints(recipe, iteration.champion, model_version.model, log),
+        ),
         policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration)),
         time.time(),
-        proposed_by=proposer(context.run.tags, account()),
-        fingerprints=fingerprints(recipe, iteration.champion, model_version.model, log),
     )
     if proposed.waits:  # the iteration stays open
         context.log.warning(f"Not rolled out yet, the same launch does so once that is over: {proposed.refused}")

@@ -135,8 +135,8 @@ def follow_rollout(
     recipe = _judged_by(deployment, log)
     with (
         judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER), log) as judge,
-        answer_grader(recipe, judge, log) as grade,
-        live_traffic(deployment, recipe, grade, log) as traffic,
+        answer_grader(recipe, judge, log) as grading,
+        live_traffic(deployment, recipe, grading, log) as traffic,
     ):
 
         def wait(seconds: float) -> None:

@@ -19,7 +19,7 @@ from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
 from pipeline.selection.memo import memo
 from pipeline.selection.noise import trust_in
-from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.traces.tool_results import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
@@ -41,8 +41,7 @@ def preference_dataset(
         held_apart(work, reward_labels.dataset, datetime.now(UTC)),
         lambda: consented(work.store, work.lake, work.iteration.dataset),
         trust_in(reward_labels),
-        samples.dataset,
-        reward_model if work.recipe.rewards.reward_model is not None else None,
+        ScoredSamples(samples.dataset, reward_model if work.recipe.rewards.reward_model is not None else None),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
     report = dataset.contamination

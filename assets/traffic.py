@@ -27,7 +27,7 @@ from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
 from pipeline.rollout.fingerprint import ROUNDS, identify_slot
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.grading import AnswerGrader, grading_digest
+from pipeline.rollout.grading import Grading
 from pipeline.rollout.ports import LiveMetricsPort
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import TrafficSplit
@@ -102,7 +102,7 @@ def is_routed(deployment: Deployment) -> bool:
 
 
 @contextmanager
-def live_traffic(deployment: Deployment, judged_by: Recipe, grade: AnswerGrader, log: Log) -> Generator[LiveTraffic]:
+def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, log: Log) -> Generator[LiveTraffic]:
     """The traffic while the block runs. Raises RuntimeError when a server of the embedded world does not start.
 
     `judged_by`: the recipe whose rewards grade the answers; where and how they are read is the deployment's of now.
@@ -110,7 +110,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grade: AnswerGrader,
     recipe, store = deployment.recipe(), deployment.store()
     rollout, name, source = recipe.rollout, recipe.base_model.name, recipe.traces.source
     if not isinstance(rollout.traffic, GatewayTraffic):
-        yield LiveTraffic(_metrics(deployment, judged_by, grade, log), time.sleep)
+        yield LiveTraffic(_metrics(deployment, judged_by, grading, log), time.sleep)
         return
     with ExitStack() as stack:
         if isinstance(source, DemoSource) and not is_routed(deployment):
@@ -118,7 +118,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grade: AnswerGrader,
             keeper.serve(wanted_models(deployment, time.time()))
             stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
         wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
-        yield LiveTraffic(_metrics(deployment, judged_by, grade, log), wait)
+        yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
 
 
 def gateway_settings(deployment: Deployment) -> GatewaySettings:
@@ -161,11 +161,11 @@ def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
     return list({model.digest: model for model in wanted}.values())
 
 
-def _metrics(deployment: Deployment, judged_by: Recipe, grade: AnswerGrader, log: Log) -> LiveMetricsPort:
+def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: Log) -> LiveMetricsPort:
     recipe, store = deployment.recipe(), deployment.store()
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics.kind == "gateway":
-        return SpanMetrics(store, name, grade, recipe.traces, label_digest=grading_digest(judged_by), log=log)
+        return SpanMetrics(store, name, grading, recipe.traces, log=log)
     from pipeline.rollout.production import GradedLooks, ProductionQuality
     from pipeline.rollout.prometheus import PrometheusLooks
 

@@ -29,7 +29,7 @@ from pipeline.rewards.reward_model.admission import counts_beside, objections, p
 from pipeline.rewards.reward_model.measures import auc
 from pipeline.rewards.reward_model.records import ThumbCounts
 from pipeline.selection.choose import Choice, choose
-from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.evidence import FreshSignals, Trust, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.scorers import measure_scorers
 from pipeline.selection.thumbs import RatedAnswer, thumbs
@@ -108,7 +108,7 @@ def outcome(world: Signals, seed: int, settings: Selection | None = None) -> Out
     liked, _ = thumbs(groups)
     best = winners(groups)
     scorers = measure_scorers(groups, weights, report)
-    evidence = measure([*logged, *fresh], [], Trust(), settings, liked, len(best), scorers)
+    evidence = measure([*logged, *fresh], [], Trust(), settings, liked, FreshSignals(len(best), scorers))
     decision = choose(evidence, settings, MIN_COVERAGE)
     utilities: dict[Choice, float] = {"none": worth(RATES)}
     if best:

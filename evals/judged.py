@@ -37,7 +37,7 @@ from pipeline.rewards.judge import (
 )
 from pipeline.rewards.judge.admission import AWAY, refuse_lineage
 from pipeline.rewards.judge.session import judge_id
-from pipeline.rewards.paid_answers import budget_left
+from pipeline.rewards.paid_answers import PaidAccount
 from pipeline.rewards.verifiers import Outcome
 from pipeline.storage import Store, digest_json
 from pipeline.traces.records import Window
@@ -122,7 +122,7 @@ class _Asking:
         iteration = plan.iteration
         window = store.read(layout.window(iteration.dataset.digest), Window)
         days, spent = window.days if window else (), journal.spent(iteration.id)
-        self._budget = budget_left(judge, store, iteration.id, days, ("judge", "order", "admission"), (spent,))
+        self._budget = PaidAccount(iteration.id, days).budget(judge, store, ("judge", "order", "admission"), (spent,))
 
     def evidence(self, section: JudgedSuite, over: SuiteEvidence) -> JudgedEvidence:
         provenance = JudgedProvenance(suite=section.name, judge=self._identity)

@@ -7,7 +7,7 @@ from assets.resources import Deployment
 from pipeline.demo import MODEL_DIR
 from pipeline.iteration import identify
 from pipeline.rollout.policy import policy_of
-from pipeline.rollout.propose import propose
+from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion
 from pipeline.storage import DatasetRef, model_ref
 
@@ -23,6 +23,8 @@ def open_rollout(settings: Deployment, files: Path, now: float, proposed_by: str
         name=iteration.model_name, version=7, run_id="run", model=candidate, adapter=candidate, iteration=iteration.id
     )
     judged = JudgedCandidate("PASS", candidate.digest, "bundle")
-    opened = propose(settings.store(), iteration, version, judged, policy_of(recipe.rollout), now, proposed_by)
+    opened = propose(
+        settings.store(), iteration, RolloutCandidate(version, judged, proposed_by), policy_of(recipe.rollout), now
+    )
     assert not opened.refused
     return opened.state.rollout

@@ -20,7 +20,7 @@ from pipeline.gateway.recorder import FLUSH_S
 from pipeline.gateway.span_files import RecordedRequest, recorded
 from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts
-from pipeline.rollout.grading import GRADES, PENDING, AnswerGrader, ServedAnswer
+from pipeline.rollout.grading import GRADES, PENDING, Grading, ServedAnswer
 from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Arm, Split
 from pipeline.storage import Store
@@ -49,16 +49,14 @@ class SpanMetrics:
         self,
         store: Store,
         model_name: str,
-        grade: AnswerGrader,
+        grading: Grading,
         traces: Traces,
         unit: Unit = "user",
-        label_digest: str = "",
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes.
-        `label_digest`: of all that decides a grade."""
-        self._store, self._model_name, self._grade = store, model_name, grade
-        self._traces, self._label_digest, self._log = traces, label_digest, log
+        """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes."""
+        self._store, self._model_name, self._grading = store, model_name, grading
+        self._traces, self._log = traces, log
         self._unit: Unit = unit
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
@@ -90,7 +88,7 @@ class SpanMetrics:
             window_start=request.since,
             window_end=until,
             graded_until=graded_until,
-            label_digest=self._label_digest,
+            label_digest=self._grading.digest,
             readable=(_share_of(allowed, answered, "champion"), _share_of(allowed, answered, "canary")),
         )
 
@@ -104,7 +102,7 @@ class SpanMetrics:
 
     def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float) -> float:
         """Count the grades of answers; returns until when those of both arms are complete."""
-        outcomes = list(self._grade([_answer(row) for row in rows])) if rows else []
+        outcomes = list(self._grading.grade([_answer(row) for row in rows])) if rows else []
         assert len(outcomes) == len(rows), "the grader grades every answer"
         graded = [(row, each) for row, each in zip(rows, outcomes, strict=True) if each in (*GRADES, PENDING)]
         complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)

@@ -30,7 +30,7 @@ from pipeline.rewards.judge import (
     open_judge,
 )
 from pipeline.rewards.order_checks import OrderChecks
-from pipeline.rewards.paid_answers import AnswerCount, PaidScores, budget_left, line_of
+from pipeline.rewards.paid_answers import AnswerCount, PaidAccount, PaidScores, line_of
 from pipeline.rewards.retrieval_stage import RetrievalStage
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.storage import Record, Store
@@ -77,7 +77,7 @@ def judge_traces(
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
     days = window.days
-    with open_panel(context, days, endpoints, lineage, context.iteration.id) as panel:
+    with open_panel(context, PaidAccount(context.iteration.id, days), endpoints, lineage) as panel:
         for day in days if panel.stages else ():
             day_opinions = scores_of(opinions / f"{day}.parquet")
             with panel.day(day) as ask:
@@ -88,22 +88,21 @@ def judge_traces(
 
 @contextmanager
 def open_panel(
-    context: IterationContext, days: Sequence[str], endpoints: Endpoints, lineage: Collection[str], account: str
+    context: IterationContext, account: PaidAccount, endpoints: Endpoints, lineage: Collection[str]
 ) -> Generator[JudgePanel]:
-    """The paid judges that the recipe names, to be asked about completions to prompts of `days`.
+    """The paid judges that the recipe names, to be asked about completions to prompts of the account's days.
 
-    `account`: what their findings are booked to; each account has the whole of a judge's budget. Raises ValueError when
-    one is named and has no endpoint.
+    Raises ValueError when one is named and has no endpoint.
     """
     settings = context.recipe.rewards
     with ExitStack() as stack:
         judge = retrieval = None
         if settings.judge is not None:
             endpoint = _needed(endpoints.judge, "rewards.judge", "JUDGE_URL")
-            judge = JudgeStage(stack, context, settings.judge, endpoint, lineage, days, account)
+            judge = JudgeStage(stack, context, settings.judge, endpoint, lineage, account)
         if settings.rag is not None:
             endpoint = _needed(endpoints.rag or endpoints.judge, "rewards.rag", "RAG_URL or JUDGE_URL")
-            retrieval = RetrievalStage(stack, context, settings.rag, endpoint, days, account)
+            retrieval = RetrievalStage(stack, context, settings.rag, endpoint, account)
         yield JudgePanel(context.store, judge, retrieval)
 
 
@@ -155,19 +154,18 @@ class JudgeStage:
         section: Judge,
         endpoint: Endpoint,
         lineage: Collection[str],
-        days: Sequence[str],
-        account: str,
+        account: PaidAccount,
     ) -> None:
         self._store, self._iteration, self._settings = context.store, context.iteration, context.recipe.rewards
-        self._account = account
+        self._account = account.name
         self._section, self._lineage = section, lineage
         self._admission: Admission | None = None
         self._audits = 0
         self.unasked = "judge_unasked"
         self.count = AnswerCount()
-        self.budget = budget_left(section, context.store, account, days, ("judge", "order", "admission"))
+        self.budget = account.budget(section, context.store, ("judge", "order", "admission"))
         self._judge = stack.enter_context(open_judge(endpoint, section, self.budget, context.log))
-        self.orders = OrderChecks(self.id, account, section.order_checks)
+        self.orders = OrderChecks(self.id, account.name, section.order_checks)
 
     @property
     def id(self) -> str:

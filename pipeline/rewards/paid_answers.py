@@ -42,24 +42,30 @@ class AnswerCount:
         return todo
 
 
-def budget_left(
-    section: Judge | Rag,
-    store: Store,
-    iteration: str,
-    days: Sequence[str],
-    sources: Sequence[Source],
-    elsewhere: Sequence[JudgeSpending] = (),
-) -> Budget:
-    """The iteration's budget, less what earlier attempts have spent of it on these days' traces, and `elsewhere`."""
-    paid = [*(spent(store, days, iteration, source) for source in sources), *elsewhere]
-    return Budget(
-        section.max_tokens,
-        section.max_usd,
-        section.usd_per_million_prompt_tokens,
-        section.usd_per_million_completion_tokens,
-        spent_tokens=sum(each.tokens for each in paid),
-        spent_usd=sum(each.usd for each in paid),
-    )
+class PaidAccount(NamedTuple):
+    """What paid answers are booked to, the iteration or a stage of it, and the days whose traces they are about. Each
+    account has the whole of a judge's budget."""
+
+    name: str
+    days: Sequence[str]
+
+    def budget(
+        self,
+        section: Judge | Rag,
+        store: Store,
+        sources: Sequence[Source],
+        elsewhere: Sequence[JudgeSpending] = (),
+    ) -> Budget:
+        """What is left of it: less what earlier attempts have spent, and `elsewhere`."""
+        paid = [*(spent(store, self.days, self.name, source) for source in sources), *elsewhere]
+        return Budget(
+            section.max_tokens,
+            section.max_usd,
+            section.usd_per_million_prompt_tokens,
+            section.usd_per_million_completion_tokens,
+            spent_tokens=sum(each.tokens for each in paid),
+            spent_usd=sum(each.usd for each in paid),
+        )
 
 
 def line_of(key: str, source: Source, iteration: str, sample: RewardSample, scores: PaidScores) -> JournalLine:

@@ -9,7 +9,7 @@ from pipeline.recipe.rewards import Rag, Rewards
 from pipeline.rewards.composite import weights_of
 from pipeline.rewards.findings import FindingJournal, JournalLine, key_of
 from pipeline.rewards.judge import Endpoint
-from pipeline.rewards.paid_answers import AnswerCount, PaidScores, budget_left, line_of
+from pipeline.rewards.paid_answers import AnswerCount, PaidAccount, PaidScores, line_of
 from pipeline.rewards.rag import AGAIN, METRICS, RagFinding, Retrieved, open_rag
 from pipeline.rewards.samples import RewardSample
 from pipeline.traces.context import IterationContext
@@ -24,11 +24,10 @@ class RetrievalStage:
         context: IterationContext,
         section: Rag,
         endpoint: Endpoint,
-        days: Sequence[str],
-        account: str,
+        account: PaidAccount,
     ) -> None:
-        self._account, self._settings = account, context.recipe.rewards
-        self.budget = budget_left(section, context.store, account, days, ("rag",))
+        self._account, self._settings = account.name, context.recipe.rewards
+        self.budget = account.budget(section, context.store, ("rag",))
         self.count = AnswerCount()
         self._rag = stack.enter_context(open_rag(endpoint, section, self.budget, context.log))
 

@@ -41,30 +41,34 @@ AnswerGrader = Callable[[Sequence[ServedAnswer]], Sequence[str]]
 PENDING, UNGRADED = "", "ungraded"
 
 
-def grading_digest(recipe: Recipe) -> str:
-    """Of all that decides what `answer_grader` says."""
+class Grading(NamedTuple):
+    """What grades answers. `digest`: of all that decides what it says."""
+
+    grade: AnswerGrader
+    digest: str = ""
+
+
+def _digest(recipe: Recipe) -> str:
     judge = recipe.gate_judge
     parts = [settings(recipe.rewards.verifier, Operational), VERSION]
     return digest_json([*parts, None if judge is None else settings(judge, Operational)])
 
 
 @contextmanager
-def answer_grader(
-    recipe: Recipe, judge: Endpoint | None, log: Callable[[str], None] = print
-) -> Generator[AnswerGrader]:
+def answer_grader(recipe: Recipe, judge: Endpoint | None, log: Callable[[str], None] = print) -> Generator[Grading]:
     """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens."""
-    judging = recipe.gate_judge
+    judging, digest = recipe.gate_judge, _digest(recipe)
     with closing(grader_of(recipe.rewards.verifier)) as check:
 
         def verified(answers: Sequence[ServedAnswer]) -> list[str]:
             return [grade.outcome for grade in check([(each.text, each.reference) for each in answers])]
 
         if judging is None or judge is None:
-            yield lambda answers: _by_kind(answers, verified, _ungraded)
+            yield Grading(lambda answers: _by_kind(answers, verified, _ungraded), digest)
             return
         prices = judging.usd_per_million_prompt_tokens, judging.usd_per_million_completion_tokens
         with open_judge(judge, judging, Budget(judging.max_tokens, judging.max_usd, *prices), log) as session:
-            yield lambda answers: _by_kind(answers, verified, lambda rest: _judged(session, rest))
+            yield Grading(lambda answers: _by_kind(answers, verified, lambda rest: _judged(session, rest)), digest)
 
 
 def _by_kind(answers: Sequence[ServedAnswer], verified: AnswerGrader, unreferenced: AnswerGrader) -> list[str]:

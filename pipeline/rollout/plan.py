@@ -143,15 +143,16 @@ def _stage(policy: RolloutPolicy, traffic: Traffic, weight: int, dwell_s: float,
     days = _days(policy, traffic, weight)
     power = _power(policy, traffic, weight, graded) if policy.gradable else None
     users = traffic.users * min(weight, 100 - weight) / 100 if policy.unit == "user" else 0.0
-    return StagePlan(
+    stage = StagePlan(
         weight=weight,
         graded=graded,
         requests=days * traffic.requests_per_day,
         users=users,
         days=max(days, dwell_s / DAY_S),
         power=power,
-        hints=(*_hints(policy, traffic, weight, users, days, power, max_stage_s), *_held(policy, days, dwell_s)),
     )
+    hints = (*_hints(policy, traffic, stage, max_stage_s), *_held(policy, days, dwell_s))
+    return stage.model_copy(update={"hints": hints})
 
 
 def _graded(policy: RolloutPolicy, traffic: Traffic, weight: int) -> int:
@@ -188,15 +189,8 @@ def _power(policy: RolloutPolicy, traffic: Traffic, weight: int, graded: int) ->
     return NormalDist().cdf(policy.max_quality_drop / error - LEVEL_Z)
 
 
-def _hints(
-    policy: RolloutPolicy,
-    traffic: Traffic,
-    weight: int,
-    users: float,
-    days: float,
-    power: float | None,
-    max_stage_s: float,
-) -> Iterable[str]:
+def _hints(policy: RolloutPolicy, traffic: Traffic, stage: StagePlan, max_stage_s: float) -> Iterable[str]:
+    weight, users, power, days = stage.weight, stage.users, stage.power, _days(policy, traffic, stage.weight)
     smaller, holdback = min(weight, 100 - weight), weight > 50
     other = 100 - LARGER if holdback else LARGER
     where = f"a holdback of {LARGER}%" if holdback else f"{LARGER}%"

@@ -6,6 +6,7 @@ Owns who is let in. Refuses to move traffic: the next tick does that, from the r
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pipeline.iteration import Iteration
 from pipeline.rollout.blocks import blocked
@@ -46,6 +47,16 @@ class ProposalResult(Record):
     """It is refused for as long as another rollout is in its way: propose it again."""
 
 
+class RolloutCandidate(NamedTuple):
+    """What is proposed: a registered version, and the gate's word on it."""
+
+    version: ModelVersion
+    judged: JudgedCandidate
+    proposed_by: str = ""
+    """Who launched the run, and so may not approve it."""
+    fingerprints: Fingerprints = Fingerprints()
+
+
 def champion(store: Store, model_name: str) -> ChampionState | None:
     """The promoted model, or None while the base model serves."""
     state = read_state(store, model_name)
@@ -62,19 +73,16 @@ def champion(store: Store, model_name: str) -> ChampionState | None:
 def propose(
     store: Store,
     iteration: Iteration,
-    version: ModelVersion,
-    judged: JudgedCandidate,
+    candidate: RolloutCandidate,
     policy: RolloutPolicy,
     now: float,
-    proposed_by: str = "",
-    fingerprints: Fingerprints = Fingerprints(),  # noqa: B008 (it is frozen)
 ) -> ProposalResult:
     """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing.
 
     A rollout that has no traffic yet, or is held at its first weight at the most, makes way for a newer version; any
-    other is waited for. `proposed_by`: who launched the run, and so may not approve it. Raises ValueError when the gate
-    judged another model.
+    other is waited for. Raises ValueError when the gate judged another model.
     """
+    version, judged = candidate.version, candidate.judged
     if judged.digest != version.model.digest:
         raise ValueError(
             f"The verdict is about model {judged.digest[:12]}, the version holds {version.model.digest[:12]}. "
@@ -103,8 +111,8 @@ def propose(
             verdict="PASS",
             bundle_digest=judged.bundle_digest,
             policy=policy,
-            proposed_by=proposed_by,
-            fingerprints=fingerprints,
+            proposed_by=candidate.proposed_by,
+            fingerprints=candidate.fingerprints,
         )
         event = RolloutEvent(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)
         append(store, name, state, event)

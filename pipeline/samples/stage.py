@@ -25,6 +25,7 @@ from pipeline.recipe.samples import Samples
 from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, open_panel
 from pipeline.rewards.label import label_samples
+from pipeline.rewards.paid_answers import PaidAccount
 from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.admission import counts_beside
@@ -116,9 +117,9 @@ def _scored(
 ) -> tuple[pa.Table, JudgeStageResult]:
     """The table, a row for each completion, by day and then in the order of the prompts."""
     days = sorted({prompt.day for prompt in prompts})
-    account = f"{context.iteration.id}/{layout.SAMPLE_TABLE}"
+    account = PaidAccount(f"{context.iteration.id}/{layout.SAMPLE_TABLE}", days)
     by_day = {day: _of_day(day, prompts, drawn) for day in days}
-    with open_panel(context, days, scorers.endpoints, scorers.lineage, account) as opened:
+    with open_panel(context, account, scorers.endpoints, scorers.lineage) as opened:
         for day, drawn_then in by_day.items():
             with opened.day(day) as ask:
                 ask([each for each, answer, _ in drawn_then if _is_scored(each, answer)])

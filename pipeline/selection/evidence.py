@@ -83,15 +83,23 @@ class Evidence(Record):
         return self.frontier_prompts or self.scored_prompts
 
 
+class FreshSignals(NamedTuple):
+    """What fresh samples give beside their rows."""
+
+    winners: int = 0
+    """Prompts with a best answer among them."""
+    scorers: ScorerEvidence = ScorerEvidence()
+    scored_prompts: int = 0
+    """Prompts without a reference whose samples differ in score."""
+
+
 def measure(
     rows: Sequence[LabelledRow],
     pairs: Sequence[Pair],
     trust: Trust,
     settings: Selection,
     thumbs: Sequence[RatedAnswer] = (),
-    winners: int = 0,
-    scorers: ScorerEvidence | None = None,
-    scored_prompts: int = 0,
+    fresh: FreshSignals = FreshSignals(),  # noqa: B008 (it is frozen)
 ) -> Evidence:
     """Evidence of a labelled set and of what was built from it."""
     groups = by_prompt(rows)
@@ -129,9 +137,9 @@ def measure(
         thumb_users=len({thumb.row.user_id for thumb in thumbs}),
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
-        winners=winners,
-        scorers=scorers or ScorerEvidence(),
-        scored_prompts=scored_prompts,
+        winners=fresh.winners,
+        scorers=fresh.scorers,
+        scored_prompts=fresh.scored_prompts,
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )

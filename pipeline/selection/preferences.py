@@ -28,7 +28,7 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.chats import TURNS, table_of, to_rows
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
-from pipeline.selection.evidence import Evidence, Trust, measure, on_frontier
+from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure, on_frontier
 from pipeline.selection.pairing import (
     LabelledRow,
     Pair,
@@ -120,19 +120,25 @@ class PreferenceDataset(Record):
     held_out_clusters: int
 
 
+class ScoredSamples(NamedTuple):
+    """Completions drawn for logged prompts (pipeline/samples), and the reward model that scored them beside the
+    judges."""
+
+    dataset: DatasetRef | None = None
+    reward_model: RewardModelReport | None = None
+
+
 def build(
     context: IterationContext,
     labels: DatasetRef,
     apart: HeldApart,
     governed: Callable[[], Collection[tuple[str, str]]],
     trust: Trust,
-    fresh: DatasetRef | None = None,
-    reward_model: RewardModelReport | None = None,
+    fresh: ScoredSamples = ScoredSamples(),  # noqa: B008 (it is frozen)
 ) -> PreferenceDataset:
     """Build and publish the tables once.
 
-    `governed`: (trace_id, observation_id) of the rows that may be trained on now. `fresh`: completions drawn for
-    logged prompts (pipeline/samples), `reward_model`: what scored them beside the judges.
+    `governed`: (trace_id, observation_id) of the rows that may be trained on now.
 
     Raises ValueError when more than `max_contamination` of the rows hold evaluation items.
     """
@@ -144,7 +150,7 @@ def build(
         labelled = [row for row in askable if settings.tools == "train" or not calls_tools(row)]
         usable = trainable(labelled, apart, governed, settings.max_contamination)
         logged = [row for row in usable.rows if not row.unanswered]
-        drawn = trainable_samples(read_samples(fresh), usable.rows, apart) if fresh is not None else []
+        drawn = trainable_samples(read_samples(fresh.dataset), usable.rows, apart) if fresh.dataset is not None else []
         groups = by_prompt([*logged, *drawn])
         clusters = cluster(groups)
         hidden = held_out(clusters, settings.held_out_share)
@@ -182,9 +188,9 @@ def build(
                 trust,
                 settings,
                 liked_or_not,
-                len(best),
-                measure_scorers(trained, context.recipe.rewards.fresh, reward_model),
-                len(scored),
+                FreshSignals(
+                    len(best), measure_scorers(trained, context.recipe.rewards.fresh, fresh.reward_model), len(scored)
+                ),
             ),
             contamination=usable.contamination,
             frozen=usable.frozen,

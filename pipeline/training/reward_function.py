@@ -139,7 +139,7 @@ class RewardFunction:
             for text, reference, verifier, prompt, ended in zip(texts, references, verifiers, asked, ends, strict=True)
         ]
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 (TRL passes the columns of a batch by name)
         self,
         completions: Sequence[Messages],
         reference: Sequence[str | None],

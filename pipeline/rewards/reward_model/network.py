@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jinja2 import TemplateError
@@ -25,6 +25,8 @@ from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model.job import PROBE, RewardModelOutcome
 from pipeline.rewards.reward_model.scorer import AnsweredChat
 from pipeline.rewards.reward_model.thumbs import Thumb, UserPart, too_little
+
+T = TypeVar("T")
 
 SETTINGS_FILE, HEAD_FILE = "scorer.json", "head.safetensors"
 UNENDED = Finding(0.0)
@@ -163,8 +165,10 @@ def train(
     if lacks := too_little(thumbs, parts):
         return RewardModelOutcome(not_trained=lacks, unusable=dict(unusable))
     of_part = {part: [at for at in usable if rows[at]["part"] == part] for part in ("train", "validation", "held_out")}
-    up = {at: float(rows[at]["up"]) for at in usable}
-    losses, states = _fit(model, of_part["train"], of_part["validation"], usable, up, settings, emit)
+    trained, validation = (
+        [_RatedIds(usable[at], float(rows[at]["up"])) for at in of_part[part]] for part in ("train", "validation")
+    )
+    losses, states = _fit(model, trained, validation, settings, emit)
     best = min(range(len(losses)), key=lambda epoch: losses[epoch])
     _restore(model, states[best])
     model.save(target)
@@ -180,15 +184,20 @@ def train(
     )
 
 
+class _RatedIds(NamedTuple):
+    """A conversation with its answer, and whether its user's thumb was up: 1, or 0."""
+
+    ids: list[int]
+    up: float
+
+
 State = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
 def _fit(
     model: RewardModel,
-    trained: Sequence[int],
-    validation: Sequence[int],
-    ids: dict[int, list[int]],
-    up: dict[int, float],
+    trained: Sequence[_RatedIds],
+    validation: Sequence[_RatedIds],
     settings: RewardModelSettings,
     emit: Callable[[str], None],
 ) -> tuple[list[float], dict[int, State]]:
@@ -207,7 +216,7 @@ def _fit(
         model.encoder.train()
         order = [trained[at] for at in torch.randperm(len(trained), generator=shuffle).tolist()]
         for batch in _batches(order, settings.batch_size):
-            loss = _loss(model, batch, ids, up)
+            loss = _loss(model, batch)
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_([*model.encoder.parameters(), model.head], 1.0)
@@ -215,7 +224,7 @@ def _fit(
         model.encoder.eval()
         with torch.no_grad():
             batches = list(_batches(validation, settings.scoring_batch_size))
-            total = sum(float(_loss(model, batch, ids, up)) * len(batch) for batch in batches)
+            total = sum(float(_loss(model, batch)) * len(batch) for batch in batches)
         loss_here = total / len(validation)
         losses.append(loss_here if math.isfinite(loss_here) else math.inf)
         if losses[-1] == min(losses) and losses.count(losses[-1]) == 1:
@@ -233,12 +242,12 @@ def _restore(model: RewardModel, state: State) -> None:
     model.encoder.eval()
 
 
-def _loss(model: RewardModel, batch: Sequence[int], ids: dict[int, list[int]], up: dict[int, float]) -> torch.Tensor:
-    logits = model.logits([ids[at] for at in batch])
-    targets = torch.tensor([up[at] for at in batch], device=logits.device)
+def _loss(model: RewardModel, batch: Sequence[_RatedIds]) -> torch.Tensor:
+    logits = model.logits([each.ids for each in batch])
+    targets = torch.tensor([each.up for each in batch], device=logits.device)
     return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
 
 
-def _batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+def _batches(order: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for first in range(0, len(order), size):
         yield order[first : first + size]

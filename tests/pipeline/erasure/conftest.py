@@ -27,7 +27,7 @@ from pipeline.registry.versions import RunContents, record
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.rollout.policy import policy_of
-from pipeline.rollout.propose import propose
+from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
@@ -230,8 +230,7 @@ class Place:
         return propose(
             self.store,
             iteration,
-            version,
-            JudgedCandidate("PASS", version.model.digest, "bundle"),
+            RolloutCandidate(version, JudgedCandidate("PASS", version.model.digest, "bundle")),
             policy_of(Rollout(dwell_s=(0.0, 0.0, 0.0))),
             NOW.timestamp(),
         ).refused

@@ -9,11 +9,13 @@ from pipeline.gateway.metrics import SpanMetrics
 from pipeline.gateway.spans import unit_hash
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.rollout.evidence import LookRequest
+from pipeline.rollout.grading import Grading
 from pipeline.rollout.router import route
 from pipeline.traces.erased import ErasedUser, add, user_hash
 from tests.pipeline.gateway.slot_server import response
 from tests.pipeline.gateway.world import NAME, ROLLOUT, awaited, user_of
 
+DIGEST = "of what grades"
 METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
 TRACES = Traces(source=DemoSource())
 LATER = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
@@ -27,7 +29,7 @@ def look(gateway, since, grade=exact, split=None, **changes):
     """A look at what was served since, once all of it is written."""
     awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
     time.sleep(0.15)
-    metrics = SpanMetrics(gateway.store, NAME, grade, **{"traces": TRACES, **changes.pop("port", {})})
+    metrics = SpanMetrics(gateway.store, NAME, Grading(grade, DIGEST), **{"traces": TRACES, **changes.pop("port", {})})
     request = LookRequest(**{"number": 1, "since": since, "now": time.time(), "slow_over_s": None, **changes})
     return metrics.look(split or gateway.state().split, request)
 
@@ -85,10 +87,10 @@ def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
         gateway.post(user=user, metadata={**says, **more})
     gateway.post(user=user, metadata=METADATA)  # a yes under another key
     gateway.post(user=other, metadata=says)
-    port = {"traces": traces, "label_digest": "a digest"}
+    port = {"traces": traces}
     seen = look(gateway, since, port=port)
     assert sum(unit.graded for unit in seen.canary.units.values()) == 3
-    assert (seen.readable, seen.label_digest) == ((1.0, 3 / 7), "a digest")
+    assert (seen.readable, seen.label_digest) == ((1.0, 3 / 7), DIGEST)
     add(gateway.store, ErasedUser(mark=user_hash(other), since=None, proof="p"))
     later = look(gateway, since, port=port)
     assert sum(unit.graded for unit in later.canary.units.values()) == 2
@@ -102,7 +104,7 @@ def test_each_request_is_in_one_look(gateway):
         for _ in range(6):
             gateway.post(user="u")
             posted += 1
-        metrics = SpanMetrics(gateway.store, NAME, exact, TRACES)
+        metrics = SpanMetrics(gateway.store, NAME, Grading(exact), TRACES)
         now = LookRequest(number=1, since=since, now=time.time(), slow_over_s=None)
         seen = metrics.look(gateway.state().split, now)
         total += sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values())
@@ -217,7 +219,7 @@ def test_a_gap_in_the_records_is_said(gateway, tmp_path):
     (tmp_path / "away").rename(folder)
     gateway.post(user="u")
     time.sleep(0.3)
-    metrics = SpanMetrics(gateway.store, NAME, exact, TRACES, log=notes.append)
+    metrics = SpanMetrics(gateway.store, NAME, Grading(exact), TRACES, log=notes.append)
     metrics.look(gateway.state().split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
     assert metrics.gap().served - metrics.gap().recorded == 1
     assert notes == ["gateway: 1 answers were served and are not in the spans"]

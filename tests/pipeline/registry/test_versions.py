@@ -9,7 +9,7 @@ from pipeline.iteration import identify
 from pipeline.registry import versions
 from pipeline.registry.versions import RunContents, model_card, project, record
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.propose import propose
+from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from tests.pipeline.rollout.conftest import BASE, POLICY, World
@@ -131,8 +131,7 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
         propose(
             store,
             iteration,
-            recorded.version,
-            JudgedCandidate("PASS", digest, "bundle"),
+            RolloutCandidate(recorded.version, JudgedCandidate("PASS", digest, "bundle")),
             policy,
             world.now,
         )

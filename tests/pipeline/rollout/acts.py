@@ -1,7 +1,7 @@
 """What people and slots do to a rollout of the tests' world."""
 
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
-from pipeline.rollout.propose import propose
+from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import ApprovalRecord, JudgedCandidate, Phase
 from pipeline.rollout.router import Readiness
 from tests.pipeline.rollout.conftest import BASE, POLICY, World, iteration_over, version_of
@@ -27,7 +27,9 @@ def approval_of(world: World, by: str = "operator", **change: str) -> ApprovalRe
 def waiting(world: World, proposed_by: str = "launcher") -> None:
     iteration = iteration_over(BASE)
     judged = JudgedCandidate("PASS", "new", "bundle")
-    propose(world.store, iteration, version_of("new", 1, iteration), judged, ASKS, world.now, proposed_by)
+    propose(
+        world.store, iteration, RolloutCandidate(version_of("new", 1, iteration), judged, proposed_by), ASKS, world.now
+    )
     for _ in range(5):
         world.tick(50.0)
     assert (world.state.phase, world.weight()) == (Phase.GATED, 0)

@@ -18,7 +18,7 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.latency import Latencies
 from pipeline.rollout.policy import RolloutPolicy, policy_of
 from pipeline.rollout.ports import RolloutPorts, Tick
-from pipeline.rollout.propose import ProposalResult, propose
+from pipeline.rollout.propose import ProposalResult, RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.rollout.router import Split
 from pipeline.storage import DatasetRef, ModelRef, Store
@@ -168,8 +168,7 @@ class World:
         return propose(
             self.store,
             iteration,
-            version_of(digest, number, iteration),
-            JudgedCandidate(verdict, digest, "bundle"),
+            RolloutCandidate(version_of(digest, number, iteration), JudgedCandidate(verdict, digest, "bundle")),
             policy,
             self.now,
         )

@@ -39,8 +39,8 @@ def right_and_refused(number: int) -> list[ServedAnswer]:
 
 
 def test_answers_without_references_are_the_judges() -> None:
-    with judges() as endpoint, answer_grader(DESK, endpoint) as grade:
-        verdicts = grade(right_and_refused(40))
+    with judges() as endpoint, answer_grader(DESK, endpoint) as grading:
+        verdicts = grading.grade(right_and_refused(40))
     assert set(verdicts) == {"correct", "wrong"}
     assert verdicts[:40].count("correct") > 20  # it errs at its planted rates
     assert verdicts[40:].count("correct") < 8
@@ -48,13 +48,13 @@ def test_answers_without_references_are_the_judges() -> None:
 
 def test_no_judge_is_asked_about_what_is_no_answer() -> None:
     (right, refused) = right_and_refused(1)
-    with answer_grader(DESK, AWAY) as grade:
-        assert grade([right._replace(text=" "), refused._replace(finished=False)]) == ["no_answer", "no_answer"]
+    with answer_grader(DESK, AWAY) as grading:
+        assert grading.grade([right._replace(text=" "), refused._replace(finished=False)]) == ["no_answer", "no_answer"]
 
 
 def test_a_judge_that_is_away_grades_nothing() -> None:
-    with answer_grader(DESK, AWAY) as grade:
-        assert grade(right_and_refused(1)) == [PENDING, PENDING]
+    with answer_grader(DESK, AWAY) as grading:
+        assert grading.grade(right_and_refused(1)) == [PENDING, PENDING]
 
 
 def test_references_and_answers_without_keep_their_order() -> None:
@@ -66,12 +66,12 @@ def test_references_and_answers_without_keep_their_order() -> None:
         unknown,
         ServedAnswer(SUM, "", True, "7"),
     ]
-    with answer_grader(ARITHMETIC, None) as grade:
-        assert grade(answers) == ["correct", UNGRADED, "wrong", UNGRADED, "no_answer"]
-    with judges() as endpoint, answer_grader(DESK, endpoint) as grade:
-        assert grade(answers) == ["correct", "wrong", "wrong", "wrong", "no_answer"]
+    with answer_grader(ARITHMETIC, None) as grading:
+        assert grading.grade(answers) == ["correct", UNGRADED, "wrong", UNGRADED, "no_answer"]
+    with judges() as endpoint, answer_grader(DESK, endpoint) as grading:
+        assert grading.grade(answers) == ["correct", "wrong", "wrong", "wrong", "no_answer"]
 
 
 def test_a_reference_that_cannot_be_checked_grades_nothing() -> None:
-    with answer_grader(ARITHMETIC, None) as grade:
-        assert grade([ServedAnswer(SUM, "#### 7", True, "x" * 100_000)])[0] not in (*GRADES, PENDING)
+    with answer_grader(ARITHMETIC, None) as grading:
+        assert grading.grade([ServedAnswer(SUM, "#### 7", True, "x" * 100_000)])[0] not in (*GRADES, PENDING)

@@ -301,12 +301,12 @@ def evidence_of():
     [(("a",), ("a",), True), (("a",), ("b",), False), ((), (), False)],
 )
 def test_only_equal_fingerprints_are_asked_about(world, champion, candidate, asks):
-    from pipeline.rollout.propose import propose
+    from pipeline.rollout.propose import RolloutCandidate, propose
 
     iteration, judged = iteration_over(BASE), JudgedCandidate("PASS", "new", "bundle")
     prints = Fingerprints(champion=champion, candidate=candidate)
     version = version_of("new", 1, iteration)
-    propose(world.store, iteration, version, judged, POLICY, world.now, fingerprints=prints)
+    propose(world.store, iteration, RolloutCandidate(version, judged, fingerprints=prints), POLICY, world.now)
     for _ in range(3):
         world.tick(1.0)
     assert (world.state.phase is Phase.HELD) is asks

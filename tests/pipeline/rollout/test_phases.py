@@ -7,7 +7,7 @@ import pytest
 from pipeline import audit
 from pipeline.rollout.controller import MAX_LOADING, tick
 from pipeline.rollout.decision import decisions
-from pipeline.rollout.propose import champion, propose
+from pipeline.rollout.propose import RolloutCandidate, champion, propose
 from pipeline.rollout.record import (
     Fingerprints,
     JudgedCandidate,
@@ -209,7 +209,7 @@ def test_models_that_answer_alike_are_a_question_for_a_person(world):
     iteration = iteration_over(BASE)
     alike = Fingerprints(champion=("a", "b"), candidate=("a", "b"))
     judged, version = JudgedCandidate("PASS", "new", "bundle"), version_of("new", 1, iteration)
-    propose(world.store, iteration, version, judged, POLICY, world.now, fingerprints=alike)
+    propose(world.store, iteration, RolloutCandidate(version, judged, fingerprints=alike), POLICY, world.now)
     assert "alike" in world.tick_until("held").reason
     assert world.weight() == 0
     decided(world, "resume")
@@ -219,7 +219,9 @@ def test_models_that_answer_alike_are_a_question_for_a_person(world):
 def test_the_champion_is_no_candidate(world):
     iteration = iteration_over(model("new"))
     judged = JudgedCandidate("PASS", "new", "bundle")
-    refused = propose(world.store, iteration, version_of("new", 1, iteration), judged, POLICY, 0.0).refused
+    refused = propose(
+        world.store, iteration, RolloutCandidate(version_of("new", 1, iteration), judged), POLICY, 0.0
+    ).refused
     assert "champion already" in refused
 
 
@@ -263,7 +265,9 @@ def test_a_promotion_can_be_rolled_back_while_the_way_is_warm(world):
     assert champion(world.store, NAME) is None
     late = JudgedCandidate("PASS", "late", "bundle")
     iteration = iteration_over(model("new"), 1)
-    refused = propose(world.store, iteration, version_of("late", 2, iteration), late, POLICY, world.now).refused
+    refused = propose(
+        world.store, iteration, RolloutCandidate(version_of("late", 2, iteration), late), POLICY, world.now
+    ).refused
     assert "which was rolled back" in refused
 
 

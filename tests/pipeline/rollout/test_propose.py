@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipeline.rollout.decision import abort, resume
-from pipeline.rollout.propose import champion, propose
+from pipeline.rollout.propose import RolloutCandidate, champion, propose
 from pipeline.rollout.record import JudgedCandidate, Phase, read_events
 from pipeline.storage import ModelRef
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
@@ -16,8 +16,7 @@ def test_only_a_pass_on_this_very_model_is_let_in(world):
         propose(
             world.store,
             iteration,
-            version_of("new", 1, iteration),
-            JudgedCandidate("PASS", "other", "bundle"),
+            RolloutCandidate(version_of("new", 1, iteration), JudgedCandidate("PASS", "other", "bundle")),
             POLICY,
             0.0,
         )
@@ -50,8 +49,7 @@ def propose_after(world: World, digest: str, against: ModelRef):
     return propose(
         world.store,
         iteration,
-        version_of(digest, 9, iteration),
-        JudgedCandidate("PASS", digest, "bundle"),
+        RolloutCandidate(version_of(digest, 9, iteration), JudgedCandidate("PASS", digest, "bundle")),
         POLICY,
         world.now,
     )

@@ -19,7 +19,7 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.samples.records import SAMPLES
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
-from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
 from tests.contexts import context_of
@@ -64,8 +64,7 @@ class Place:
             HeldApart(held_out or {}, frozen),
             lambda: allowed,
             Trust(),
-            self.drawn(fresh),
-            reward_model,
+            ScoredSamples(self.drawn(fresh), reward_model),
         )
 
     def drawn(self, rows: tuple[LabelledRow, ...]) -> DatasetRef | None:

@@ -14,7 +14,7 @@ from pipeline.methods import DPO, GRPO, KTO, SFT, DynamicSampling
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
 from pipeline.selection.chats import table_of
 from pipeline.selection.contamination import Index
-from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.evidence import FreshSignals, Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
@@ -99,7 +99,9 @@ def make_plan(
         groups=refs["pairs"],
         held_out_pairs=refs["pairs"],
         held_out_prompts=refs["prompts"],
-        evidence=measure(rows, paired(groups, selection), Trust(), selection, thumbs(groups)[0], len(best)),
+        evidence=measure(
+            rows, paired(groups, selection), Trust(), selection, thumbs(groups)[0], FreshSignals(len(best))
+        ),
         contamination=Index({}).check(rows)[1],
         without_consent=0,
         capped_pairs=0,

@@ -17,7 +17,7 @@ from pipeline.rewards.judge import Admission
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.selection.contamination import Index
-from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.evidence import FreshSignals, Trust, measure
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.storage import Store, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
@@ -56,7 +56,7 @@ def make_scored_plan(
         held_out_pairs=nothing,
         held_out_prompts=table(store, "held_out", [], PROMPTS),
         held_out_unverified=unverified,
-        evidence=measure([], [], Trust(), selection, scored_prompts=len(rows)),
+        evidence=measure([], [], Trust(), selection, fresh=FreshSignals(scored_prompts=len(rows))),
         contamination=Index({}).check([])[1],
         without_consent=0,
         capped_pairs=0,
