@@ -6,12 +6,13 @@ is settled, and never after that.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, NamedTuple
 
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource
-from pipeline.traces.sources.protocol import SourcePart
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 
 class DayRange(NamedTuple):
@@ -24,6 +25,24 @@ class DayRange(NamedTuple):
     def of(cls, part: SourcePart) -> DayRange:
         first = datetime.combine(date.fromisoformat(part.name.rpartition("/")[2]), datetime.min.time(), UTC)
         return cls(first, first + timedelta(days=1))
+
+
+class PagedRows:
+    """The rows that a server's pages gave of a part: once each, for pages shift while rows come in."""
+
+    def __init__(self) -> None:
+        self._marks: set[bytes] = set()
+
+    def is_new(self, content: bytes) -> bool:
+        """Whether no page gave this row before."""
+        before = len(self._marks)
+        self._marks.add(hashlib.sha256(content).digest())
+        return len(self._marks) > before
+
+    def identify(self, digest: Digest) -> None:
+        """By the rows alone, whatever the pages and the order that they came in."""
+        for mark in sorted(self._marks):
+            digest.update(mark)
 
 
 def daily_parts(

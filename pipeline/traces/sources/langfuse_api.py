@@ -11,7 +11,6 @@ pages and the order that they came in.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
@@ -23,7 +22,7 @@ from pipeline.recipe.traces import LangfuseApiSource
 from pipeline.storage import digest_json
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
-from pipeline.traces.sources.daily_parts import DayRange, daily_parts
+from pipeline.traces.sources.daily_parts import DayRange, PagedRows, daily_parts
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart, named_day
 from pipeline.traces.sources.web_api import ApiAccess, ServerAway, WebApi, connected
@@ -105,7 +104,7 @@ class LangfuseApi:
         later, the part breaks off there, and is read again by the next run."""
         listing = LISTINGS[part.name.partition("/")[0]]
         kind = KINDS[listing.holds]
-        seen: set[bytes] = set()
+        read = PagedRows()
         block, held, line = Rows(), 0, 0
         try:
             with connected(self._access) as api:
@@ -113,10 +112,8 @@ class LangfuseApi:
                     for text in page:
                         size, row = len(bytes(text)), _plain(text, kind)
                         content = bytes(text) if row is None else msgspec.json.encode(row, order="sorted")
-                        mark = hashlib.sha256(content).digest()
-                        if mark in seen:  # pages shift while rows come in
+                        if not read.is_new(content):
                             continue
-                        seen.add(mark)
                         line += 1
                         if row is None:
                             block.rejected.append(Rejection(line, Reason.MALFORMED, detail="no JSON object"))
@@ -135,8 +132,7 @@ class LangfuseApi:
             block.rejected.append(
                 Rejection(line + 1, Reason.TRUNCATED_FILE, day=named_day(part.name), detail=str(error))
             )
-        for mark in sorted(seen):
-            digest.update(mark)
+        read.identify(digest)
         yield block
 
     def _pages(self, api: WebApi, listing: _Listing, part: SourcePart) -> Iterator[list[msgspec.Raw]]:

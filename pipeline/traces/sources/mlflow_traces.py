@@ -6,7 +6,6 @@ assessments are its trace's. Owns what of a trace means what. Refuses to guess w
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from pipeline.storage import digest_json
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.daily_parts import DayRange, daily_parts
+from pipeline.traces.sources.daily_parts import DayRange, PagedRows, daily_parts
 from pipeline.traces.sources.langfuse import ScoreRow, count, metadata_text, put, score_of
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart, named_day
@@ -61,7 +60,7 @@ class MlflowTraces:
         later, the part breaks off there, and is read again by the next run."""
         client = self._client()
         experiments = self._experiments(client)
-        marks: set[bytes] = set()
+        read = PagedRows()
         block, held, line = Rows(), 0, 0
         pages = self._pages(client, experiments, DayRange.of(part))
         while True:
@@ -77,17 +76,14 @@ class MlflowTraces:
                 break
             for trace in page:
                 text = json.dumps(trace.to_dict(), sort_keys=True, default=str).encode()
-                mark = hashlib.sha256(text).digest()
-                if mark in marks:  # pages shift while traces come in
+                if not read.is_new(text):
                     continue
-                marks.add(mark)
                 line = _add(block, trace, line)
                 held += len(text)
             if held >= BLOCK:
                 yield block
                 block, held = Rows(), 0
-        for mark in sorted(marks):
-            digest.update(mark)
+        read.identify(digest)
         yield block
 
     def _pages(self, client: Any, experiments: list[str], day: DayRange) -> Iterator[list[Any]]:
