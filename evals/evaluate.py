@@ -30,12 +30,7 @@ from pipeline.traces.erased import shared_lock
 Log = Callable[[str], None]
 
 
-def evaluate(
-    store: Store,
-    plan: EvalPlan,
-    services: EvalServices,
-    log: Log,
-) -> EvalReport:
+def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> EvalReport:
     """Run the champion and the candidate over the plan's suites, and publish the evidence and its report.
 
     Bad data is in the report's problems. Raises ValueError when a published bundle was altered, a suite cannot be read

@@ -71,11 +71,7 @@ def champion(store: Store, model_name: str) -> ChampionState | None:
 
 
 def propose(
-    store: Store,
-    iteration: Iteration,
-    candidate: RolloutCandidate,
-    policy: RolloutPolicy,
-    now: float,
+    store: Store, iteration: Iteration, candidate: RolloutCandidate, policy: RolloutPolicy, now: float
 ) -> ProposalResult:
     """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing.
 
