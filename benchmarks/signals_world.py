@@ -40,7 +40,7 @@ from pipeline.samples.records import SAMPLES
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
-from pipeline.selection.preferences import build
+from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, Sampling
@@ -209,7 +209,9 @@ class World:
         """What the rule makes of the cell's evidence, the recipe forcing nothing."""
         recipe = self.recipe_with(*overrides)
         context = self.context(f"choice-{len(list(self.root.iterdir()))}", recipe)
-        evidence = build(context, self.labels, HeldApart({}), self._agreed, Trust(), samples, report).evidence
+        evidence = build(
+            context, self.labels, HeldApart({}), self._agreed, Trust(), ScoredSamples(samples, report)
+        ).evidence
         return choose(evidence, recipe.selection, recipe.rewards.min_coverage)
 
     def train(
@@ -224,7 +226,7 @@ class World:
         context = self.context(name, self.recipe_with(*overrides))
         store, iteration, settings = context.store, context.iteration, context.recipe.rewards.judge
         assert settings is not None
-        tables = build(context, self.labels, HeldApart({}), self._agreed, Trust(), samples, report)
+        tables = build(context, self.labels, HeldApart({}), self._agreed, Trust(), ScoredSamples(samples, report))
         if report is None:
             return self._trained(store, plan_training(context, tables, {}, self._agreed))
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))

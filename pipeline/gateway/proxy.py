@@ -199,7 +199,8 @@ class _OpenTry:
     """A slot's turn at a request, from now until it ends."""
 
     def __init__(self, slot: ServedSlot, arm: Arm) -> None:
-        self.slot, self.arm = slot, arm
+        self.slot = slot
+        self.arm: Arm = arm
         self._begun = time.time_ns()
 
     def ended(self, raw: Sequence[bytes] = (), error: str = "", message: str = "", aborted: bool = False) -> Try:

@@ -22,7 +22,7 @@ from pipeline.samples.stage import Scorers, sample
 from pipeline.selection.choose import choose
 from pipeline.selection.consent import consented
 from pipeline.selection.noise import trust_in
-from pipeline.selection.preferences import PreferenceDataset, build
+from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling, unanswerable
 from pipeline.storage import ModelRef, Store
@@ -91,7 +91,9 @@ class World:
         )  # fmt: skip
 
     def build(self, fresh: FreshSamples, apart: HeldApart = NOTHING) -> PreferenceDataset:
-        return build(self.work, self.labels.dataset, apart, self.consented, trust_in(self.labels), fresh.dataset)
+        return build(
+            self.work, self.labels.dataset, apart, self.consented, trust_in(self.labels), ScoredSamples(fresh.dataset)
+        )
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pipeline.samples.stage import Scorers, sample
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
-from pipeline.selection.preferences import build
+from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.engines import open_engine
@@ -131,7 +131,9 @@ def test_samples_make_pairs_where_logged_rows_make_none(world: World) -> None:
     alone = build(world.work, world.labels.dataset, HeldApart({}), world.consented, Trust())
     assert alone.pairs.rows == 0
     world.people.store.path(world.work.path(layout.PREFERENCES)).unlink()
-    together = build(world.work, world.labels.dataset, HeldApart({}), world.consented, Trust(), fresh.dataset)
+    together = build(
+        world.work, world.labels.dataset, HeldApart({}), world.consented, Trust(), ScoredSamples(fresh.dataset)
+    )
     prompts = {row["prompt"] for row in rows}
     rewards = [[row["final_reward"] for row in rows if row["prompt"] == prompt] for prompt in prompts]
     assert together.pairs.rows == sum(max(each) >= 0.7 and min(each) < 0.5 for each in rewards) > 6
