@@ -1,0 +1,162 @@
+"""Whether tests fail when a guard is removed: `python -m benchmarks.mutation [--module M] [--sample N] [--seed S]`.
+
+A seeded sample of mutants (mutants.py) of each module that decides, each run against the module's own fast tests until
+the first one fails. Works in a copy of the tree that it removes at the end. A process that has imported all else forks
+one for each mutant (mutation_runner.py), so that a mutant costs its tests alone; it lies in a file, so that processes
+which a test starts run it too. Prints each mutant with its place and its change. The last line is JSON: mutants,
+killed, survived and timed out, of all and of each module. Needs Linux.
+
+Not a library, because mutmut and Cosmic Ray have no operator that removes a statement or a guard's body, which is the
+question here; the one rewrites every function of a file, the other starts the interpreter anew for each mutant.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.mutants import Mutant, applied, mutants
+from benchmarks.mutation_runner import PACKAGES, Runner, Trial
+
+ROOT = Path(__file__).parent.parent
+TREE = (*PACKAGES, "docs", "pyproject.toml")
+ROLLOUT = "tests/pipeline/rollout"
+DECIDES = f"{ROLLOUT}/test_controller.py {ROLLOUT}/test_phases.py {ROLLOUT}/test_guards.py"
+CHECKPOINTS = "tests/pipeline/training/checkpoints"
+TESTS: dict[str, str] = {
+    "evals/gate.py": "tests/evals/test_gate.py tests/evals/test_confirming.py tests/evals/test_judged_gate.py "
+    "tests/evals/test_answer_guards.py tests/evals/test_best_ever.py tests/evals/test_roles.py",
+    "evals/statistics.py": "tests/evals/test_statistics.py tests/evals/test_calibration.py tests/evals/test_power.py "
+    "tests/evals/test_futility.py tests/evals/test_comparison.py",
+    "pipeline/selection/choose.py": "tests/pipeline/selection/test_choose.py tests/pipeline/selection/test_scored.py "
+    "tests/pipeline/selection/test_thumbs.py tests/pipeline/selection/test_winners.py",
+    "pipeline/selection/scorers.py": "tests/pipeline/selection/test_scorers.py",
+    "pipeline/rewards/composite.py": "tests/pipeline/rewards/test_composite.py",
+    "pipeline/rollout/policy.py": f"{ROLLOUT}/test_policy.py {ROLLOUT}/test_plan.py {DECIDES}",
+    "pipeline/rollout/fold.py": f"{ROLLOUT}/test_record.py {ROLLOUT}/test_clocks.py {ROLLOUT}/test_watched.py "
+    f"{DECIDES}",
+    "pipeline/rollout/decision.py": f"{ROLLOUT}/test_decision.py {DECIDES}",
+    "pipeline/rollout/propose.py": f"{ROLLOUT}/test_propose.py {DECIDES}",
+    "pipeline/rollout/blocks.py": f"{ROLLOUT}/test_blocks.py {DECIDES}",
+    "pipeline/rollout/doubt.py": f"{ROLLOUT}/test_doubt.py {DECIDES}",
+    "pipeline/rollout/fingerprint.py": f"{ROLLOUT}/test_fingerprint.py",
+    "pipeline/rollout/approval.py": f"{ROLLOUT}/test_approval.py",
+    "pipeline/rollout/advance.py": f"{ROLLOUT}/test_advance.py {ROLLOUT}/test_plan.py",
+    "pipeline/rollout/controller.py": f"{DECIDES} {ROLLOUT}/test_watched.py {ROLLOUT}/test_reported_faults.py "
+    f"{ROLLOUT}/test_overdue.py {ROLLOUT}/test_aa.py {ROLLOUT}/test_servers.py",
+    "pipeline/rollout/reconcile.py": f"{DECIDES} {ROLLOUT}/test_clocks.py {ROLLOUT}/test_servers.py "
+    f"{ROLLOUT}/test_decision.py",
+    "pipeline/rollout/record.py": f"{ROLLOUT}/test_record.py {DECIDES} {ROLLOUT}/test_approval.py "
+    f"{ROLLOUT}/test_decision.py",
+    "pipeline/training/checkpoints/checkpointer.py": f"{CHECKPOINTS}/test_checkpointer.py {CHECKPOINTS}",
+    "pipeline/training/checkpoints/manifest.py": f"{CHECKPOINTS}/test_manifest.py {CHECKPOINTS}",
+    "pipeline/training/checkpoints/mirror.py": f"{CHECKPOINTS}/test_mirror.py {CHECKPOINTS}",
+    "pipeline/training/checkpoints/save_schedule.py": f"{CHECKPOINTS}/test_save_schedule.py",
+    "pipeline/training/checkpoints/starts.py": f"{CHECKPOINTS}/test_fencing_token.py",
+    "pipeline/training/checkpoints/writer.py": f"{CHECKPOINTS}/test_fencing_token.py {CHECKPOINTS}/test_writer.py",
+    "pipeline/traces/gates.py": "tests/pipeline/traces/test_gates.py tests/pipeline/traces/pii/test_columns.py "
+    "tests/pipeline/traces/test_materialize.py tests/pipeline/traces/test_prompt_sets.py",
+    "pipeline/training/sentinel.py": "tests/pipeline/training/test_sentinel.py",
+}
+"""Each module that decides, with the files of its tests, its own first."""
+PATIENCE, AT_LEAST_S = 4.0, 20.0
+"""A mutant may take so many times as long as the tests of the module as it is, and no less than this."""
+
+
+class Judged(NamedTuple):
+    module: str
+    mutant: Mutant
+    trial: Trial
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--module", action="append", choices=sorted(TESTS), metavar="M", help="one of them alone")
+    options.add_argument("--sample", type=int, default=25, help="mutants of each module; 0: all of them")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--operator", default="", help="only mutants whose operator has this name, such as never")
+    chosen = options.parse_args()
+    figures: dict[str, dict[str, int]] = {}
+    with copied(ROOT) as tree:
+        for module in chosen.module or TESTS:
+            drawn = sample((tree / module).read_text(), chosen.sample, f"{chosen.seed} {module}", chosen.operator)
+            counts = Counter[str]()
+            for judged in trials(tree, module, drawn):
+                counts[judged.trial.status] += 1
+                print(describe(judged), flush=True)
+            figures[module] = summary(counts)
+            print(f"{module}: {figures[module]}", flush=True)
+    total = {key: sum(each[key] for each in figures.values()) for key in summary(Counter())}
+    print(json.dumps({**total, "seed": chosen.seed, "sample": chosen.sample, "modules": figures}))
+
+
+def sample(source: str, size: int, seed: str, operator: str = "") -> list[Mutant]:
+    """`size` of a module's mutants in the order of its lines, the same for the same seed; all where it has no more."""
+    every = [mutant for mutant in mutants(source) if operator in ("", mutant.operator)]
+    if not size or size >= len(every):
+        return every
+    return [every[at] for at in sorted(random.Random(seed).sample(range(len(every)), size))]
+
+
+def summary(counts: Counter[str]) -> dict[str, int]:
+    """A mutant that never ends is killed too, and counted by itself as well."""
+    killed = counts["failed"] + counts["timed out"]
+    return {
+        "mutants": counts.total(),
+        "killed": killed,
+        "survived": counts["passed"],
+        "timed_out": counts["timed out"],
+    }
+
+
+def describe(judged: Judged) -> str:
+    word = {"passed": "SURVIVED", "failed": "killed", "timed out": "timed out"}[judged.trial.status]
+    by = f"  by {judged.trial.by.rpartition('/')[2]}" if judged.trial.by else ""
+    return f"{word:<9} {judged.module}:{judged.mutant.line}  {judged.mutant}{by}  ({judged.trial.took_s:.1f} s)"
+
+
+@contextlib.contextmanager
+def copied(root: Path) -> Iterator[Path]:
+    """A copy of the tree, with the reference data beside it."""
+    with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
+        tree = Path(folder) / "tree"
+        tree.mkdir()
+        for name in TREE:
+            source = root / name
+            if source.is_dir():
+                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.is_file():
+                shutil.copy2(source, tree / name)
+        if (shared := root.parent / "shared").is_dir():
+            (tree.parent / "shared").symlink_to(shared.resolve())
+        yield tree
+
+
+def trials(tree: Path, module: str, drawn: Sequence[Mutant]) -> Iterator[Judged]:
+    """Each mutant with the word of the module's tests. Raises RuntimeError where these fail without any mutant."""
+    tests, file = TESTS[module].split(), tree / module
+    source = file.read_text()
+    with Runner(tree, module, tests) as runner:
+        undisturbed = runner.run()
+        if undisturbed.status != "passed":
+            raise RuntimeError(f"The tests of {module} {undisturbed.status} as it is, by {undisturbed.by}. Mend them.")
+        for bytecode in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
+            bytecode.unlink()
+        try:
+            for mutant in drawn:
+                file.write_text(applied(source, mutant))
+                within_s = max(AT_LEAST_S, PATIENCE * undisturbed.took_s)
+                lines = range(mutant.line, mutant.line + mutant.before.count("\n") + 1)
+                yield Judged(module, mutant, runner.run(within_s, lines))
+        finally:
+            file.write_text(source)
+
+
+if __name__ == "__main__":
+    main()
