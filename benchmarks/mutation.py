@@ -61,7 +61,7 @@ TESTS: dict[str, str] = {
     "pipeline/training/checkpoints/starts.py": f"{CHECKPOINTS}/test_fencing_token.py",
     "pipeline/training/checkpoints/writer.py": f"{CHECKPOINTS}/test_fencing_token.py {CHECKPOINTS}/test_writer.py",
     "pipeline/traces/gates.py": "tests/pipeline/traces/test_gates.py tests/pipeline/traces/pii/test_columns.py "
-    "tests/pipeline/traces/test_materialize.py tests/pipeline/traces/test_prompt_sets.py",
+    "tests/pipeline/traces/pii/test_recognisers.py",
     "pipeline/training/sentinel.py": "tests/pipeline/training/test_sentinel.py",
 }
 """Each module that decides, with the files of its tests, its own first."""
