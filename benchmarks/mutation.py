@@ -26,9 +26,13 @@ from benchmarks.mutation_runner import PACKAGES, Runner, Trial
 
 ROOT = Path(__file__).parent.parent
 TREE = (*PACKAGES, "docs", "pyproject.toml")
-ROLLOUT = "tests/pipeline/rollout"
-DECIDES = f"{ROLLOUT}/test_controller.py {ROLLOUT}/test_phases.py {ROLLOUT}/test_guards.py"
 CHECKPOINTS = "tests/pipeline/training/checkpoints"
+
+
+def _rollout(*names: str) -> str:
+    return " ".join(f"tests/pipeline/rollout/test_{name}.py" for name in names)
+
+
 TESTS: dict[str, str] = {
     "evals/gate.py": "tests/evals/test_gate.py tests/evals/test_confirming.py tests/evals/test_judged_gate.py "
     "tests/evals/test_answer_guards.py tests/evals/test_best_ever.py tests/evals/test_roles.py",
@@ -38,22 +42,20 @@ TESTS: dict[str, str] = {
     "tests/pipeline/selection/test_thumbs.py tests/pipeline/selection/test_winners.py",
     "pipeline/selection/scorers.py": "tests/pipeline/selection/test_scorers.py",
     "pipeline/rewards/composite.py": "tests/pipeline/rewards/test_composite.py",
-    "pipeline/rollout/policy.py": f"{ROLLOUT}/test_policy.py {ROLLOUT}/test_plan.py {DECIDES}",
-    "pipeline/rollout/fold.py": f"{ROLLOUT}/test_record.py {ROLLOUT}/test_clocks.py {ROLLOUT}/test_watched.py "
-    f"{DECIDES}",
-    "pipeline/rollout/decision.py": f"{ROLLOUT}/test_decision.py {DECIDES}",
-    "pipeline/rollout/propose.py": f"{ROLLOUT}/test_propose.py {DECIDES}",
-    "pipeline/rollout/blocks.py": f"{ROLLOUT}/test_blocks.py {DECIDES}",
-    "pipeline/rollout/doubt.py": f"{ROLLOUT}/test_doubt.py {DECIDES}",
-    "pipeline/rollout/fingerprint.py": f"{ROLLOUT}/test_fingerprint.py",
-    "pipeline/rollout/approval.py": f"{ROLLOUT}/test_approval.py",
-    "pipeline/rollout/advance.py": f"{ROLLOUT}/test_advance.py {ROLLOUT}/test_plan.py",
-    "pipeline/rollout/controller.py": f"{DECIDES} {ROLLOUT}/test_watched.py {ROLLOUT}/test_reported_faults.py "
-    f"{ROLLOUT}/test_overdue.py {ROLLOUT}/test_aa.py {ROLLOUT}/test_servers.py",
-    "pipeline/rollout/reconcile.py": f"{DECIDES} {ROLLOUT}/test_clocks.py {ROLLOUT}/test_servers.py "
-    f"{ROLLOUT}/test_decision.py",
-    "pipeline/rollout/record.py": f"{ROLLOUT}/test_record.py {DECIDES} {ROLLOUT}/test_approval.py "
-    f"{ROLLOUT}/test_decision.py",
+    "pipeline/rollout/policy.py": _rollout("policy", "plan"),
+    "pipeline/rollout/fold.py": _rollout("record", "guards", "clocks", "watched"),
+    "pipeline/rollout/decision.py": _rollout("decision", "phases"),
+    "pipeline/rollout/propose.py": _rollout("propose", "phases", "decision", "blocks"),
+    "pipeline/rollout/blocks.py": _rollout("blocks"),
+    "pipeline/rollout/doubt.py": _rollout("doubt"),
+    "pipeline/rollout/fingerprint.py": _rollout("fingerprint"),
+    "pipeline/rollout/approval.py": _rollout("approval"),
+    "pipeline/rollout/advance.py": _rollout("advance", "plan"),
+    "pipeline/rollout/controller.py": _rollout(
+        "controller", "phases", "guards", "watched", "reported_faults", "overdue", "servers"
+    ),
+    "pipeline/rollout/reconcile.py": _rollout("guards", "phases", "servers", "watched", "decision"),
+    "pipeline/rollout/record.py": _rollout("record", "guards", "phases"),
     "pipeline/training/checkpoints/checkpointer.py": f"{CHECKPOINTS}/test_checkpointer.py {CHECKPOINTS}",
     "pipeline/training/checkpoints/manifest.py": f"{CHECKPOINTS}/test_manifest.py {CHECKPOINTS}",
     "pipeline/training/checkpoints/mirror.py": f"{CHECKPOINTS}/test_mirror.py {CHECKPOINTS}",

@@ -273,6 +273,12 @@ def test_a_window_starts_where_two_readings_agree(behind, now, start):
     assert watched_from(state(Phase.OBSERVING, watched_until=900.0, behind=behind), now) == start
 
 
+@pytest.mark.parametrize(("judged_until", "dwell_s"), [(900.0, 50.0), (130.0, 30.0), (90.0, 0.0)])
+def test_a_dwell_is_of_what_metrics_and_grades_cover(judged_until, dwell_s):
+    seen = state(Phase.OBSERVING, covered_s=50.0, since=100.0, judged_until=judged_until)
+    assert seen.dwell_s == dwell_s
+
+
 @pytest.mark.parametrize(
     ("window", "furthest", "seconds"),
     [

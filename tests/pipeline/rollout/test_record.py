@@ -35,6 +35,11 @@ def test_the_log_refuses_steps_that_are_not_legal_and_gaps(world):
         read_state(world.store, NAME)
 
 
+def test_an_event_says_nothing_that_was_not_written():
+    event = RolloutEvent(epoch=1, at=0.0, rollout="r", phase=Phase.OBSERVING)
+    assert not any((event.missed, event.unready, event.raised, event.behind, event.quarantine, event.by))
+
+
 def test_the_state_is_a_fold_of_the_log(world):
     world.propose("new")
     world.tick_until("promoted")
