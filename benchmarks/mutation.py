@@ -26,45 +26,44 @@ from benchmarks.mutation_runner import PACKAGES, Runner, Trial
 
 ROOT = Path(__file__).parent.parent
 TREE = (*PACKAGES, "docs", "pyproject.toml")
-CHECKPOINTS = "tests/pipeline/training/checkpoints"
 
 
-def _rollout(*names: str) -> str:
-    return " ".join(f"tests/pipeline/rollout/test_{name}.py" for name in names)
+def _named(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
 
 
-TESTS: dict[str, str] = {
-    "evals/gate.py": "tests/evals/test_gate.py tests/evals/test_confirming.py tests/evals/test_judged_gate.py "
-    "tests/evals/test_answer_guards.py tests/evals/test_best_ever.py tests/evals/test_roles.py",
-    "evals/statistics.py": "tests/evals/test_statistics.py tests/evals/test_calibration.py tests/evals/test_power.py "
-    "tests/evals/test_futility.py tests/evals/test_comparison.py",
-    "pipeline/selection/choose.py": "tests/pipeline/selection/test_choose.py tests/pipeline/selection/test_scored.py "
-    "tests/pipeline/selection/test_thumbs.py tests/pipeline/selection/test_winners.py",
-    "pipeline/selection/scorers.py": "tests/pipeline/selection/test_scorers.py",
-    "pipeline/rewards/composite.py": "tests/pipeline/rewards/test_composite.py",
-    "pipeline/rollout/policy.py": _rollout("policy", "plan"),
-    "pipeline/rollout/fold.py": _rollout("record", "guards", "clocks", "watched"),
-    "pipeline/rollout/decision.py": _rollout("decision", "phases"),
-    "pipeline/rollout/propose.py": _rollout("propose", "phases", "decision", "blocks"),
-    "pipeline/rollout/blocks.py": _rollout("blocks"),
-    "pipeline/rollout/doubt.py": _rollout("doubt"),
-    "pipeline/rollout/fingerprint.py": _rollout("fingerprint"),
-    "pipeline/rollout/approval.py": _rollout("approval"),
-    "pipeline/rollout/advance.py": _rollout("advance", "plan"),
-    "pipeline/rollout/controller.py": _rollout(
-        "controller", "phases", "guards", "watched", "reported_faults", "overdue", "servers"
+TESTS: dict[str, tuple[str, ...]] = {
+    "evals/gate.py": _named("evals", "gate", "confirming", "judged_gate", "answer_guards", "best_ever", "roles"),
+    "evals/statistics.py": _named("evals", "statistics", "calibration", "power", "futility", "comparison"),
+    "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "scored", "thumbs", "winners"),
+    "pipeline/selection/scorers.py": _named("pipeline/selection", "scorers"),
+    "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
+    "pipeline/rollout/policy.py": _named("pipeline/rollout", "policy", "plan"),
+    "pipeline/rollout/fold.py": _named("pipeline/rollout", "record", "guards", "clocks", "watched"),
+    "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
+    "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision", "blocks"),
+    "pipeline/rollout/blocks.py": _named("pipeline/rollout", "blocks"),
+    "pipeline/rollout/doubt.py": _named("pipeline/rollout", "doubt"),
+    "pipeline/rollout/fingerprint.py": _named("pipeline/rollout", "fingerprint"),
+    "pipeline/rollout/approval.py": _named("pipeline/rollout", "approval"),
+    "pipeline/rollout/advance.py": _named("pipeline/rollout", "advance", "plan"),
+    "pipeline/rollout/controller.py": _named(
+        "pipeline/rollout", "controller", "phases", "guards", "watched", "reported_faults", "overdue", "servers"
     ),
-    "pipeline/rollout/reconcile.py": _rollout("guards", "phases", "servers", "watched", "decision"),
-    "pipeline/rollout/record.py": _rollout("record", "guards", "phases"),
-    "pipeline/training/checkpoints/checkpointer.py": f"{CHECKPOINTS}/test_checkpointer.py {CHECKPOINTS}",
-    "pipeline/training/checkpoints/manifest.py": f"{CHECKPOINTS}/test_manifest.py {CHECKPOINTS}",
-    "pipeline/training/checkpoints/mirror.py": f"{CHECKPOINTS}/test_mirror.py {CHECKPOINTS}",
-    "pipeline/training/checkpoints/save_schedule.py": f"{CHECKPOINTS}/test_save_schedule.py",
-    "pipeline/training/checkpoints/starts.py": f"{CHECKPOINTS}/test_fencing_token.py",
-    "pipeline/training/checkpoints/writer.py": f"{CHECKPOINTS}/test_fencing_token.py {CHECKPOINTS}/test_writer.py",
-    "pipeline/traces/gates.py": "tests/pipeline/traces/test_gates.py tests/pipeline/traces/pii/test_columns.py "
-    "tests/pipeline/traces/pii/test_recognisers.py",
-    "pipeline/training/sentinel.py": "tests/pipeline/training/test_sentinel.py",
+    "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
+    "pipeline/rollout/record.py": _named("pipeline/rollout", "record", "guards", "phases"),
+    "pipeline/training/checkpoints/checkpointer.py": _named(
+        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "writer", "fencing_token"
+    ),
+    "pipeline/training/checkpoints/manifest.py": _named(
+        "pipeline/training/checkpoints", "manifest", "manifest_folders", "checkpointer", "retention", "mirror"
+    ),
+    "pipeline/training/checkpoints/mirror.py": _named("pipeline/training/checkpoints", "mirror", "mirror_uploads"),
+    "pipeline/training/checkpoints/save_schedule.py": _named("pipeline/training/checkpoints", "save_schedule"),
+    "pipeline/training/checkpoints/starts.py": _named("pipeline/training/checkpoints", "fencing_token"),
+    "pipeline/training/checkpoints/writer.py": _named("pipeline/training/checkpoints", "fencing_token", "writer"),
+    "pipeline/traces/gates.py": _named("pipeline/traces", "gates"),
+    "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel"),
 }
 """Each module that decides, with the files of its tests, its own first."""
 PATIENCE, AT_LEAST_S = 4.0, 20.0
@@ -89,7 +88,7 @@ def main() -> None:
         for module in chosen.module or TESTS:
             drawn = sample((tree / module).read_text(), chosen.sample, f"{chosen.seed} {module}", chosen.operator)
             counts = Counter[str]()
-            for judged in trials(tree, module, drawn):
+            for judged in trials(tree, module, TESTS[module], drawn):
                 counts[judged.trial.status] += 1
                 print(describe(judged), flush=True)
             figures[module] = summary(counts)
@@ -140,9 +139,9 @@ def copied(root: Path) -> Iterator[Path]:
         yield tree
 
 
-def trials(tree: Path, module: str, drawn: Sequence[Mutant]) -> Iterator[Judged]:
+def trials(tree: Path, module: str, tests: Sequence[str], drawn: Sequence[Mutant]) -> Iterator[Judged]:
     """Each mutant with the word of the module's tests. Raises RuntimeError where these fail without any mutant."""
-    tests, file = TESTS[module].split(), tree / module
+    file = tree / module
     source = file.read_text()
     with Runner(tree, module, tests) as runner:
         undisturbed = runner.run()
