@@ -111,6 +111,7 @@ class Runner:
                 written = json.loads(notes.read_text())
                 self._known = {name: _Test(took_s, frozenset(on)) for name, (took_s, on) in written["tests"].items()}
                 _import(written["imported"], dependents(self._tree, self._module))
+                assert module_name(self._module) not in sys.modules, "each run imports the module as it then is"
             os.write(self._answers[1], f"{json.dumps(trial)}\n".encode())
 
     def _fork(self, within_s: float | None, lines: Collection[int], notes: Path | None) -> Trial:
@@ -209,6 +210,8 @@ def dependents(tree: Path, module: str) -> set[str]:
     for package in PACKAGES:
         for file in (tree / package).rglob("*.py"):
             name = module_name(file.relative_to(tree).as_posix())
+            if "." in name:  # whoever imports a module imports the packages that it lies in
+                imports[name.rpartition(".")[0]].add(name)
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Import):
                     for each in node.names:

@@ -94,6 +94,8 @@ def test_dependents_are_reached_through_others(tree: Path) -> None:
     (tree / "pipeline" / "two.py").write_text("import pipeline.one\n")
     (tree / "pipeline" / "three.py").write_text("import math\n")
     assert dependents(tree, MODULE) == {"pipeline.guarded", "pipeline.one", "pipeline.two", "tests.test_guarded"}
+    (tree / "pipeline" / "__init__.py").write_text("from pipeline.guarded import share\n")
+    assert dependents(tree, MODULE) >= {"pipeline", "pipeline.three"}, "a module takes its package with it"
 
 
 def test_each_module_that_decides_has_tests_that_exist() -> None:

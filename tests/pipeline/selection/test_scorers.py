@@ -10,7 +10,7 @@ from pipeline.estimate import Estimate
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport
 from pipeline.selection.pairing import LabelledRow, by_prompt
-from pipeline.selection.scorers import ScorerEvidence, measure_scorers
+from pipeline.selection.scorers import ScorerEvidence, best_of_k, measure_scorers
 from pipeline.storage import ModelRef
 
 from .labelled import row
@@ -67,6 +67,11 @@ def test_the_direction_that_shows_least_counts() -> None:
     """A judge of one mark takes all for the best: the reward model sees no gain in its choice."""
     flat = [each._replace(judge=0.75) for each in drawn(0.6)]
     assert measured(flat, report()).gain.value == pytest.approx(0)
+    coarse = [each._replace(judge=float((each.reward_model or 0.0) > 0.5)) for each in drawn(0.6)]
+    groups = list(by_prompt(coarse).values())
+    least, most = best_of_k(groups, "judge", "reward_model"), best_of_k(groups, "reward_model", "judge")
+    assert measured(coarse, report()).gain == least
+    assert least.high is not None and most.low is not None and least.high < most.low
 
 
 @pytest.mark.parametrize(
