@@ -267,7 +267,14 @@ def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fie
 
 
 @pytest.mark.parametrize(
-    ("behind", "now", "start"), [(None, 50.0, 900.0), (40.0, 50.0, 40.0), (60.0, 50.0, 900.0), (40.0, 950.0, 900.0)]
+    ("behind", "now", "start"),
+    [
+        (None, 50.0, 900.0),
+        (40.0, 50.0, 40.0),
+        (60.0, 50.0, 900.0),
+        (40.0, 900.0, 900.0),  # nothing is new
+        (40.0, 950.0, 900.0),
+    ],
 )
 def test_a_window_starts_where_two_readings_agree(behind, now, start):
     assert watched_from(state(Phase.OBSERVING, watched_until=900.0, behind=behind), now) == start

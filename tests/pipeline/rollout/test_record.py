@@ -40,6 +40,17 @@ def test_an_event_says_nothing_that_was_not_written():
     assert not any((event.missed, event.unready, event.raised, event.behind, event.quarantine, event.by))
 
 
+def test_looks_without_a_server_count_in_a_row(world):
+    world.propose("new")
+    world.tick_until("observing")
+    events = read_events(world.store, NAME)
+    for unready, counted in ((True, 1), (True, 2), (False, 0), (True, 1)):
+        before = fold(events)
+        step = RolloutStep(Phase.OBSERVING, "", missed=True, unready=unready)
+        events.append(step_event(before, before.watched_until + 1.0, step))
+        assert fold(events).unready == counted
+
+
 def test_the_state_is_a_fold_of_the_log(world):
     world.propose("new")
     world.tick_until("promoted")
