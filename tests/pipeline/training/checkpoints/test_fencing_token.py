@@ -92,11 +92,22 @@ def token_file(path: Path, claims: object) -> Path:
 
 
 def test_a_pods_token_tells_its_start(tmp_path: Path) -> None:
-    claims = {"iat": 1_700_000_000, "aud": ["x"], "kubernetes.io": {"pod": {"name": "p", "uid": "abc"}}}
-    assert pod_start(token_file(tmp_path / "token", claims)) == (1_700_000_000, "abc")
+    for uid in ("abcdefghijklmno"[:length] for length in range(1, 16)):
+        claims = {"iat": 1_700_000_000, "aud": ["x"], "kubernetes.io": {"pod": {"name": "p", "uid": uid}}}
+        assert pod_start(token_file(tmp_path / "token", claims)) == (1_700_000_000, uid)
 
 
-@pytest.mark.parametrize("claims", [{}, [], {"iat": "x", "kubernetes.io": {"pod": {"uid": "a"}}}, {"iat": 1}])
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {},
+        [],
+        {"iat": "x", "kubernetes.io": {"pod": {"uid": "a"}}},
+        {"iat": 1, "kubernetes.io": {"pod": {"uid": ""}}},
+        {"iat": 1, "kubernetes.io": {"pod": {"uid": 5}}},
+        {"iat": 1},
+    ],
+)
 def test_a_token_that_tells_nothing_is_no_refusal(tmp_path: Path, claims: object) -> None:
     """Of the plan: another pod may have a better one."""
     with pytest.raises(RuntimeError, match="does not tell when this pod was started"):

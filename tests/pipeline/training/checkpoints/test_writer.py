@@ -26,7 +26,7 @@ def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
             pass
         holder.kill()
         holder.wait()
-    with only_writer(tmp_path):
+    with only_writer(tmp_path), only_writer(tmp_path / "that" / "was" / "not" / "there"):
         pass
 
 
@@ -93,6 +93,16 @@ def test_another_error_is_left_as_it_is(tmp_path: Path) -> None:
         (tmp_path / "missing").read_bytes()
     with pytest.raises(RuntimeError, match="inline_container"), room(tmp_path):
         raise RuntimeError("[enforce fail at inline_container.cc] on a disk with room")
+
+
+@pytest.mark.parametrize(("free", "error"), [((16 << 20) - 1, ValueError), (16 << 20, RuntimeError)])
+def test_a_disk_of_16_mib_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, error: type[Exception]
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(error), room(tmp_path):
+        raise RuntimeError("[enforce fail at inline_container.cc]")
 
 
 def test_a_limit_on_file_size_counts_as_a_full_disk(tmp_path: Path) -> None:
