@@ -79,3 +79,4 @@ def test_the_state_is_a_fold_of_the_log(world):
     world.propose("new")
     world.tick_until("promoted")
     assert fold(read_events(world.store, NAME)) == fold(read_events(Store(world.store.root), NAME)) == world.state
+    assert world.state.promotions == 1

@@ -11,7 +11,7 @@ from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import Checkpointer, FencingToken, only_writer
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.checkpoints.starts import pod_start
-from pipeline.training.checkpoints.writer import check, parse, take
+from pipeline.training.checkpoints.writer import check, holder, parse, take
 from pipeline.training.result import InvalidPlan
 
 from .conftest import trained
@@ -82,6 +82,12 @@ def test_peers_of_the_writer_on_other_nodes_go_on(tmp_path: Path) -> None:
     take(tmp_path, FencingToken(1, 3, 1_700_000_040, "c"))
     with pytest.raises(InvalidPlan, match=r"Attempt 1\.3 has taken"):
         check(tmp_path, peer.of_any_pod())
+
+
+def test_a_turn_on_record_from_before_pods_is_read(tmp_path: Path) -> None:
+    take(tmp_path / "new", FencingToken(2, 1))
+    (tmp_path / "new" / "turn.json").write_text('{"attempt": 2, "restart": 1}')
+    assert holder(tmp_path / "new") == FencingToken(2, 1)
 
 
 def token_file(path: Path, claims: object) -> Path:
