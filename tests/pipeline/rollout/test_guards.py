@@ -365,6 +365,7 @@ def test_a_held_rollout_whose_router_is_away_counts_a_miss(world):
     world.router.read = read
     world.tick(10.0)
     assert world.state.misses == 0
+    assert read_events(world.store, NAME)[-1].reason == "no harm is proven"
 
 
 def test_a_held_rollout_writes_nothing_where_nothing_is_new(world):

@@ -35,7 +35,6 @@ def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
             pass
         holder.kill()
         holder.wait()
-    assert holder.returncode
     with only_writer(tmp_path), only_writer(tmp_path / "that" / "was" / "not" / "there"):
         pass
 
