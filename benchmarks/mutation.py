@@ -53,7 +53,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
     "pipeline/rollout/record.py": _named("pipeline/rollout", "record", "guards", "phases"),
     "pipeline/training/checkpoints/checkpointer.py": _named(
-        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "writer", "fencing_token"
+        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_uploads", "fencing_token"
     ),
     "pipeline/training/checkpoints/manifest.py": _named(
         "pipeline/training/checkpoints", "manifest", "manifest_folders", "checkpointer", "retention", "mirror"

@@ -66,6 +66,14 @@ def test_the_disk_is_preferred_to_a_mirror_that_is_not_newer(tmp_path: Path, uri
     assert (run.root / "step-000005").stat().st_ino == inode
 
 
+def test_the_best_may_lie_in_the_mirror_alone(tmp_path: Path, uri: str) -> None:
+    first = attempt(tmp_path / "first", uri)
+    up(first, 5, 0.9)
+    up(first, 10, 0.1)
+    second = attempt(tmp_path / "second", uri)
+    assert (second.newest(), second.best()) == ("step-000010", "step-000005")
+
+
 def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
     run = attempt(tmp_path, uri)
     HARMS["flip"](up(run, 5) / STATE)
