@@ -248,6 +248,14 @@ def test_a_claim_that_was_lost_is_made_again(tmp_path: Path, uri: str, mirror: P
     assert claimed(mirror) == 3
 
 
+def test_who_has_not_claimed_yet_claims_with_its_first_upload(tmp_path: Path, uri: str, mirror: Path) -> None:
+    folder = Run(tmp_path).save(5)
+    origin = Origin(PLAN, 1)
+    Mirror(uri, origin, 5).claim()
+    assert Mirror(uri, origin, 1).put(folder, read(folder, origin))
+    assert claimed(mirror) == 6
+
+
 def test_of_two_equal_claims_the_one_that_is_read_back_wins(tmp_path: Path, uri: str) -> None:
     folder = Run(tmp_path).save(5)
     origin = Origin(PLAN, 1)
