@@ -1,6 +1,7 @@
 """The mirror on a real S3 protocol, and on a file system where that says the same faster."""
 
 import json
+import threading
 from collections.abc import Iterator
 from itertools import islice, repeat
 from pathlib import Path
@@ -254,6 +255,15 @@ def test_who_has_not_claimed_yet_claims_with_its_first_upload(tmp_path: Path, ur
     Mirror(uri, origin, 5).claim()
     assert Mirror(uri, origin, 1).put(folder, read(folder, origin))
     assert claimed(mirror) == 6
+
+
+def test_the_thread_of_the_uploads_ends_with_them(tmp_path: Path, uri: str) -> None:
+    before = set(threading.enumerate())
+    run = attempt(tmp_path, uri)
+    (uploads,) = (each for each in set(threading.enumerate()) - before if each.name == "checkpoint-uploads")
+    run.checkpoints.close()
+    uploads.join(TIMEOUT_S)
+    assert not uploads.is_alive()
 
 
 def test_of_two_equal_claims_the_one_that_is_read_back_wins(tmp_path: Path, uri: str) -> None:
