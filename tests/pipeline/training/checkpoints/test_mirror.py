@@ -261,6 +261,7 @@ def test_the_thread_of_the_uploads_ends_with_them(tmp_path: Path, uri: str) -> N
     before = set(threading.enumerate())
     run = attempt(tmp_path, uri)
     (uploads,) = (each for each in set(threading.enumerate()) - before if each.name == "checkpoint-uploads")
+    assert uploads.daemon, "a training ends while its mirror hangs"
     run.checkpoints.close()
     uploads.join(TIMEOUT_S)
     assert not uploads.is_alive()
