@@ -50,7 +50,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/controller.py": _named(
         "pipeline/rollout", "controller", "phases", "guards", "watched", "reported_faults", "overdue", "servers"
     ),
-    "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
+    "pipeline/rollout/reconcile.py": _named(
+        "pipeline/rollout", "audited", "guards", "phases", "servers", "watched", "decision"
+    ),
     "pipeline/rollout/record.py": _named("pipeline/rollout", "record", "guards", "phases"),
     "pipeline/training/checkpoints/checkpointer.py": _named(
         "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_uploads", "fencing_token"

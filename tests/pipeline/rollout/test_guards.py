@@ -6,7 +6,7 @@ from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import resume
 from pipeline.rollout.fold import adds_s, watched_from
 from pipeline.rollout.ports import RolloutPorts
-from pipeline.rollout.reconcile import audited, lowered_by_hand, reconcile, slot_of, wanted_split
+from pipeline.rollout.reconcile import lowered_by_hand, reconcile, slot_of, wanted_split
 from pipeline.rollout.record import (
     ApprovalRecord,
     Fingerprints,
@@ -278,28 +278,6 @@ def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fie
 )
 def test_a_window_starts_where_two_readings_agree(behind, now, start):
     assert watched_from(state(Phase.OBSERVING, watched_until=900.0, behind=behind), now) == start
-
-
-@pytest.mark.parametrize(
-    ("before", "phase", "fields", "entry"),
-    [
-        (Phase.GATED, Phase.SHIFTING, {}, ("weight", "raise")),
-        (Phase.OBSERVING, Phase.SHIFTING, {"stage": 1}, ("weight", "raise")),
-        (Phase.HELD, Phase.SHIFTING, {}, None),
-        (Phase.HELD, Phase.SHIFTING, {"action": "resume"}, ("decision", "resume")),
-        (Phase.GATED, Phase.APPROVED, {"action": "approve"}, ("approval", "approve")),
-        (Phase.OBSERVING, Phase.OBSERVING, {}, None),
-        (Phase.OBSERVING, Phase.HELD, {}, ("hold", "hold")),
-        (Phase.OBSERVING, Phase.HELD, {"weight": 0}, ("weight", "hold")),
-        (Phase.HELD, Phase.HELD, {}, None),
-        (Phase.OBSERVING, Phase.ROLLING_BACK, {}, ("rollback", "abort")),
-        (Phase.OBSERVING, Phase.ROLLING_BACK, {"quarantine": True}, ("rollback", "quarantine")),
-        (Phase.GATED, Phase.SUPERSEDED, {}, ("decision", "supersede")),
-        (Phase.OBSERVING, Phase.PROMOTED, {}, ("promotion", "")),
-    ],
-)
-def test_what_is_decided_is_audited_and_no_look(before, phase, fields, entry):
-    assert audited(before, event(phase, **fields)) == entry
 
 
 @pytest.mark.parametrize(("judged_until", "dwell_s"), [(900.0, 50.0), (130.0, 30.0), (90.0, 0.0)])
