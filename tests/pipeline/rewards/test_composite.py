@@ -37,6 +37,11 @@ def test_which_weights_a_trace_is_scored_by(reference: str | None, rated: bool, 
     assert profile_of(reference, rated) == profile
 
 
+def test_a_fresh_completion_is_scored_as_such_or_verified() -> None:
+    assert profile_of(None, rated=True, fresh=True) == "fresh"
+    assert profile_of("4", rated=False, fresh=True) == "verified"
+
+
 def test_the_seeds_weights_are_the_defaults() -> None:
     """Seed 001's shaped reward, and seed 000's two mixes of judge and RAG: 0.6 * rag + 0.4 * judge among them."""
     shaped = compose(said(correct=1.0, format=1.0, length=0.0), "verified", SETTINGS)
@@ -60,6 +65,13 @@ def test_a_light_silence_is_renormalised_and_a_heavy_one_is_null() -> None:
     assert light.missing == {"answer_relevancy": "rag_timeout"}
     heavy = compose(said(correct="timeout", format=1.0, length=1.0), "verified", SETTINGS)
     assert (heavy.final_reward, heavy.reason, heavy.weights) == (None, "timeout", {})
+
+
+def test_the_reason_is_of_the_heaviest_that_was_silent() -> None:
+    settings = Rewards(judged=Weights(judge=0.4, faithfulness=0.25, answer_relevancy=0.35))
+    findings = said(judge=1.0, faithfulness="rag_timeout", answer_relevancy="rag_http")
+    reward = compose(findings, "judged", settings)
+    assert (reward.final_reward, reward.reason) == (None, "rag_http"), "0.4 of the weight spoke"
 
 
 def test_weights_count_by_their_ratios_however_small() -> None:

@@ -1,11 +1,22 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from pipeline.rollout.advance import awaited, sample_size, shortfall, wanted_graded, wanted_pairs, wanted_requests
+from pipeline.rollout.advance import (
+    LEVEL_Z,
+    awaited,
+    sample_size,
+    shortfall,
+    wanted_graded,
+    wanted_pairs,
+    wanted_requests,
+)
 from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, StageTally, UnitTally, summed
+from pipeline.rollout.harm import quality_drop
 from pipeline.rollout.shares import Ratio
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, evidence, sums
 
@@ -81,12 +92,21 @@ def test_where_nothing_can_be_graded_requests_are_awaited():
 def test_a_champion_with_many_errors_takes_fewer_requests():
     shaky = evidence(arm(19_000, errors=1900, graded=0), arm(600, graded=0))
     assert wanted_requests(shaky, SILENT, 5) == pytest.approx(6.18 * 9 * (1 + 5 / 95), rel=0.02)
+    few = [evidence(arm(requests, errors=15, graded=0), arm(600, graded=0)) for requests in (29, 30)]
+    assert wanted_requests(few[0], SILENT, 5) == 645 > wanted_requests(few[1], SILENT, 5), "30 tell its rate"
 
 
 def test_an_equal_canary_passes_and_a_worse_one_does_not():
     assert shortfall(evidence(arm(28_842), arm(1518)), POLICY) == ""
     seen = shortfall(evidence(arm(28_842), arm(1518, 0.67)), POLICY)
     assert "quality fell by 0.030 +- 0.020: not proven to be less than 0.03 with 1518" in seen
+
+
+def test_a_margin_that_is_just_met_is_a_shortfall():
+    seen = evidence(arm(28_842), arm(1518, 0.69))
+    margin = quality_drop(seen) + LEVEL_Z * math.sqrt(seen.quality_variance("user"))
+    assert shortfall(seen, POLICY.model_copy(update={"max_quality_drop": margin}))
+    assert not shortfall(seen, POLICY.model_copy(update={"max_quality_drop": margin + 1e-9}))
 
 
 def test_too_few_answers_prove_nothing():

@@ -82,6 +82,14 @@ def test_a_key_that_expired_is_refused_with_the_reason(tmp_path: Path, ada: Path
 
 
 @needs_ssh_keygen
+def test_other_people_and_comments_name_no_key_of_mine(tmp_path: Path, ada: Path) -> None:
+    others = signer_line("eve@example.org", new_key(tmp_path, "eve"))
+    former = f"# {signer_line('ada@elsewhere.example.org', ada)}"
+    signers = signers_file(tmp_path, others, former, signer_line("ada@example.org", ada))
+    assert asked(sign(LINE, ada), signers).by == "ada@example.org"
+
+
+@needs_ssh_keygen
 @pytest.mark.parametrize("names", ["ada,bob", "*", "*@example.org", "a?a"])
 def test_a_key_of_several_names_is_refused(names: str, tmp_path: Path, ada: Path) -> None:
     """Who proposed as `ada` would approve as `bob`."""

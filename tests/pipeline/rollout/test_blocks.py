@@ -23,6 +23,13 @@ def test_a_blocked_model_or_iteration_is_not_let_in(world: World) -> None:
     assert "erasure p2" in blocked(world.store, version_of("made later", 2, iteration))
 
 
+def test_a_trainer_finds_the_block_beside_its_plan(world: World) -> None:
+    blocking = ErasureBlock(proof="p", digests=(), iterations=("one", "two"))
+    block(world.store, blocking)
+    for iteration in blocking.iterations:
+        assert world.store.read(f"iterations/{iteration}/training/blocked.json", ErasureBlock) == blocking
+
+
 @pytest.mark.parametrize("phase", ["proposed", "gated", "shifting", "observing", "held"])
 def test_a_block_takes_an_active_rollout_back_without_blame(world: World, phase: str) -> None:
     if phase == "held":

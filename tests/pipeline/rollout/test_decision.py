@@ -196,6 +196,25 @@ def test_a_decision_that_was_overtaken_is_made_on_what_is_now(world):
     assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
 
 
+def test_a_decision_of_a_program_is_about_its_rollout_alone(world):
+    held(world)
+    rollout = world.state.rollout
+    for decision in (resume, abort):
+        assert not decision(world.store, NAME, "why", world.now, rollout="other")
+    assert world.state.phase is Phase.HELD
+    for decision, phase in ((resume, Phase.SHIFTING), (abort, Phase.ROLLING_BACK)):
+        assert decision(world.store, NAME, "why", world.now, rollout=rollout)
+        assert world.state.phase is phase
+
+
+def test_a_way_back_ends_when_the_policy_says(world):
+    world.propose("new", policy=POLICY.model_copy(update={"keep_warm_s": 500.0}))
+    world.now = world.tick_until("promoted").warm_until
+    assert "is not kept loaded any more" in decided(world, "rollback").refused
+    world.now -= 1.0
+    assert decided(world, "rollback").refused == ""
+
+
 def test_without_a_rollout_nothing_is_resumed_or_aborted(world):
     assert not resume(world.store, NAME, "why", 0.0)
     assert not abort(world.store, NAME, "why", 0.0)

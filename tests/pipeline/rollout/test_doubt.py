@@ -95,6 +95,10 @@ def test_the_share_of_the_traffic_is_one_of_users():
     assert not doubt(share(9510, 490), 5, POLICY)
 
 
+def test_two_points_off_are_seen_within_10000_users():
+    assert doubt(share(7300, 2700), 25, POLICY)
+
+
 def test_one_user_with_half_of_the_traffic_is_no_wrong_split():
     heavy = sums([UnitTally(requests=10)] * 94 + [UnitTally(requests=1000)])
     light = sums([UnitTally(requests=10)] * 5)
@@ -157,6 +161,11 @@ def test_grades_that_no_answer_lacks_are_no_difference():
     assert not doubt(covered((4850, 150), (250, 0)), 5, POLICY)
 
 
+def test_the_spread_of_few_grades_is_smoothed():
+    few = arm(103, graded=102, ungraded=1, users=50), arm(174, graded=133, ungraded=41, users=49)
+    assert not doubt(evidence(*few), 50, POLICY)
+
+
 def test_one_users_missing_grades_are_no_difference():
     rows = [UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=60, ungraded=60)]
     by_request = sums([UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=1, ungraded=1)] * 60)
@@ -201,6 +210,8 @@ def test_no_evidence_is_no_doubt():
 def test_a_stage_says_what_it_cannot_see():
     fine = evidence(arm(1900), arm(100, users=20), slow_over_s=1.0)
     assert blind_spots(fine, POLICY) == ()
+    assert blind_spots(LiveEvidence(), POLICY) == (), "there was no request yet"
+    assert "latency" in blind_spots(evidence(arm(1), arm(0, users=20)), POLICY)[-1], "there was one"
     few = evidence(arm(1900), arm(100, users=19), slow_over_s=1.0)
     assert [spot.split(":")[0] for spot in blind_spots(few, POLICY)] == ["quality"]
     assert "19 users in the smaller arm" in blind_spots(few, POLICY)[0]

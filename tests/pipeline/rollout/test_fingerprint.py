@@ -10,11 +10,13 @@ import pytest
 from pipeline.rollout.fingerprint import (
     PROMPTS,
     ROUNDS,
+    TOKENS,
     Fingerprint,
     Prints,
     answer_over_http,
     fingerprint,
     fingerprint_of_files,
+    fingerprint_over_http,
     identified,
     identified_rounds,
     identify_slot,
@@ -99,6 +101,19 @@ def test_one_round_asks_one_server() -> None:
     with answers_in_turn(CANDIDATE, CHAMPION) as server:
         assert identify_slot(Endpoint(server.url), "model", "c" * 64, MODELS) == "c" * 64
         assert len(server.asked) == len(PROMPTS)
+
+
+def test_a_slot_is_asked_greedily_and_by_nobody_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    with answers_in_turn(CANDIDATE) as server:
+        endpoint = Endpoint(server.url, "key")
+        assert fingerprint_over_http(endpoint, "model@cccccccccccc") == CANDIDATE
+        assert answer_over_http(endpoint, "model@cccccccccccc")([{"role": "user", "content": PROMPTS[0]}])
+    for asked in server.asked:
+        assert {name.lower(): value for name, value in asked.headers.items()}["authorization"] == "Bearer key"
+        assert (asked.body["temperature"], asked.body["seed"], asked.body["max_tokens"]) == (0, 0, TOKENS)
 
 
 def test_answers_that_change_between_rounds_are_refused() -> None:
@@ -186,7 +201,9 @@ def test_a_server_that_answers_for_another_name_is_refused() -> None:
     ("response", "error", "words"),
     [
         (as_json({"error": "no such model"}, 404), ValueError, "answers 404 to model model@aaaaaaaaaaaa"),
-        (HttpResponse(503), OSError, "answers 503"),
+        (HttpResponse(500), OSError, "answers 500"),
+        (HttpResponse(408), OSError, "answers 408"),
+        (HttpResponse(429), OSError, "answers 429"),
         (HttpResponse(200, b"<html>"), ValueError, "not JSON"),
         (HttpResponse(200, b"{", promised=9), OSError, "does not answer"),
     ],

@@ -267,10 +267,23 @@ def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fie
 
 
 @pytest.mark.parametrize(
-    ("behind", "now", "start"), [(None, 50.0, 900.0), (40.0, 50.0, 40.0), (60.0, 50.0, 900.0), (40.0, 950.0, 900.0)]
+    ("behind", "now", "start"),
+    [
+        (None, 50.0, 900.0),
+        (40.0, 50.0, 40.0),
+        (60.0, 50.0, 900.0),
+        (40.0, 900.0, 900.0),  # nothing is new
+        (40.0, 950.0, 900.0),
+    ],
 )
 def test_a_window_starts_where_two_readings_agree(behind, now, start):
     assert watched_from(state(Phase.OBSERVING, watched_until=900.0, behind=behind), now) == start
+
+
+@pytest.mark.parametrize(("judged_until", "dwell_s"), [(900.0, 50.0), (130.0, 30.0), (90.0, 0.0)])
+def test_a_dwell_is_of_what_metrics_and_grades_cover(judged_until, dwell_s):
+    seen = state(Phase.OBSERVING, covered_s=50.0, since=100.0, judged_until=judged_until)
+    assert seen.dwell_s == dwell_s
 
 
 @pytest.mark.parametrize(
@@ -352,6 +365,7 @@ def test_a_held_rollout_whose_router_is_away_counts_a_miss(world):
     world.router.read = read
     world.tick(10.0)
     assert world.state.misses == 0
+    assert read_events(world.store, NAME)[-1].reason == "no harm is proven"
 
 
 def test_a_held_rollout_writes_nothing_where_nothing_is_new(world):

@@ -1,7 +1,7 @@
 import pytest
 
 from pipeline.recipe import Rollout
-from pipeline.rollout.policy import policy_of
+from pipeline.rollout.policy import RolloutPolicy, policy_of
 
 NAN = float("nan")
 ROUTE = {
@@ -17,6 +17,7 @@ ROUTE = {
         {"weights": (5, 25)},
         {"weights": (100,), "dwell_s": (1.0,)},
         {"weights": (25, 5, 100)},
+        {"weights": (5, 5, 100)},
         {"dwell_s": (1.0,)},
         {"dwell_s": (1.0, NAN, 1.0)},
         {"alpha": 0.0},
@@ -28,6 +29,25 @@ ROUTE = {
 def test_a_policy_that_leads_nowhere_is_refused(change):
     with pytest.raises(ValueError, match=r"Give|give a holdback|finite number"):
         policy_of(Rollout(**change))
+
+
+@pytest.mark.parametrize("dwell_s", [(1.0, NAN, 1.0), (1.0, -1.0, 1.0), (1.0, float("inf"), 1.0)])
+def test_a_dwell_that_never_ends_is_refused_unvalidated_too(dwell_s):
+    with pytest.raises(ValueError, match="Give one time in seconds"):
+        policy_of(Rollout().model_copy(update={"dwell_s": dwell_s}))
+
+
+def test_one_stage_before_all_is_enough():
+    assert policy_of(Rollout(weights=(5, 100), dwell_s=(1.0, 1.0))).weights == (5, 100)
+
+
+def test_metrics_older_than_five_minutes_are_too_old():
+    assert policy_of(Rollout()).max_metrics_age_s == 300
+
+
+def test_a_policy_on_record_from_before_has_the_holdback():
+    written = policy_of(Rollout()).model_dump(exclude={"holdback"})
+    assert RolloutPolicy.model_validate(written).weight_at(2) == 95
 
 
 def test_the_last_weight_leaves_the_holdback_with_the_champion():

@@ -3,9 +3,10 @@ from datetime import UTC, datetime
 import pytest
 
 from pipeline.rollout.decision import abort, resume
-from pipeline.rollout.propose import RolloutCandidate, champion, propose
+from pipeline.rollout.propose import RolloutCandidate, champion, on_hold, propose
 from pipeline.rollout.record import JudgedCandidate, Phase, read_events
 from pipeline.storage import ModelRef
+from pipeline.training.result import Health
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
 
 
@@ -66,6 +67,21 @@ def test_a_rollout_that_is_over_is_not_opened_again(world):
     world.tick_until("promoted")
     assert "over: rolled_back" in propose_after(world, "bad", BASE).refused
     assert world.state.epoch > epoch
+
+
+@pytest.mark.parametrize(
+    ("verdict", "accepted", "words"),
+    [
+        ("PASS", "", ""),
+        ("HOLD", "", "set rollout.accept_hold to 'i'"),
+        ("HOLD", "another", "set rollout.accept_hold to 'i'"),
+        ("HOLD", "i", ""),
+        ("STOP", "i", "Start a new iteration"),
+    ],
+)
+def test_a_training_on_hold_waits_for_who_names_it(verdict, accepted, words):
+    refused = on_hold(Health(verdict=verdict), "i", accepted)
+    assert words in refused and bool(words) == bool(refused)
 
 
 def test_only_a_held_rollout_is_resumed(world):

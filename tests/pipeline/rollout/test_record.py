@@ -3,6 +3,7 @@ import pytest
 from pipeline.rollout.fold import fold, read_state
 from pipeline.rollout.record import Phase, RolloutEvent, RolloutStep, append, read_events, step_event
 from pipeline.storage import Store
+from tests.pipeline.rollout.acts import decided, slot
 from tests.pipeline.rollout.conftest import NAME
 
 
@@ -35,7 +36,47 @@ def test_the_log_refuses_steps_that_are_not_legal_and_gaps(world):
         read_state(world.store, NAME)
 
 
+def test_an_event_says_nothing_that_was_not_written():
+    event = RolloutEvent(epoch=1, at=0.0, rollout="r", phase=Phase.OBSERVING)
+    assert not any((event.missed, event.unready, event.raised, event.behind, event.quarantine, event.by))
+
+
+def test_each_stage_begins_its_dwell_anew(world):
+    world.propose("new")
+    stages = []
+    for _ in range(30):
+        if world.state.phase in (Phase.SHIFTING, Phase.OBSERVING) and world.state.stage not in stages:
+            stages.append(world.state.stage)
+            assert (world.state.covered_s, world.state.judged_until, world.state.raised) == (0.0, 0.0, 0)
+        world.tick(50.0)
+    assert stages == [0, 1, 2]
+
+
+def test_a_resume_before_any_traffic_forgives_the_misses(world):
+    world.propose("new")
+    world.tick_until("gated")
+    slot(world, replicas=0)
+    for _ in range(3):
+        world.tick(1.0)
+    assert world.state.misses == 3
+    decided(world, "pause")
+    assert decided(world, "resume").state.phase is Phase.GATED
+    assert (world.state.misses, world.state.unready) == (0, 0)
+
+
+def test_looks_without_a_server_count_in_a_row(world):
+    world.propose("new")
+    world.tick_until("observing")
+    events = read_events(world.store, NAME)
+    for unready, counted in ((True, 1), (True, 2), (False, 0), (True, 1)):
+        before = fold(events)
+        step = RolloutStep(Phase.OBSERVING, "", missed=True, unready=unready)
+        events.append(step_event(before, before.watched_until + 1.0, step))
+        assert fold(events).unready == counted
+
+
 def test_the_state_is_a_fold_of_the_log(world):
     world.propose("new")
     world.tick_until("promoted")
     assert fold(read_events(world.store, NAME)) == fold(read_events(Store(world.store.root), NAME)) == world.state
+    assert world.state.promotions == 1

@@ -9,12 +9,10 @@ from pipeline import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.fold import in_rollout
-from pipeline.rollout.record import (
-    Phase,
-)
+from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.tallies import read_tally
 from tests.pipeline.rollout.acts import decided, slot
-from tests.pipeline.rollout.conftest import NAME, POLICY, World
+from tests.pipeline.rollout.conftest import NAME, POLICY, World, model
 
 
 def test_nothing_is_learned_from_a_running_or_quarantined_canary(world):
@@ -40,6 +38,16 @@ def test_a_weight_that_is_raised_again_and_again_is_held(world):
         assert world.weight() == 5, "it is put back each time"
         world.tick(50.0)
     assert (world.state.phase, world.weight()) == (Phase.HELD, 5)
+
+
+def test_another_model_at_the_same_weight_raises_nothing(world):
+    world.propose("new")
+    world.tick_until("observing")
+    world.router.apply(world.router.read().model_copy(update={"canary": model("stranger")}))
+    world.tick(50.0)
+    event = read_events(world.store, NAME)[-1]
+    assert event.missed and not event.raised
+    assert world.router.read().canary == model("new")
 
 
 def test_a_manual_weight_is_on_the_audit_log(world):

@@ -34,6 +34,7 @@ SOURCES = {
     "feedback": NoiseSource(share=0.6, noise=share(90, 900), known_from="the verifier"),
     "judge": NoiseSource(share=0.4, noise=UNKNOWN, known_from="the verifier"),
 }
+NOISY_JUDGE = {**SOURCES, "judge": NoiseSource(share=0.4, noise=share(300, 900), known_from="the verifier")}
 HALF_KNOWN = {"noise_sources": SOURCES, "label_noise": label_noise(SOURCES)}
 
 
@@ -112,8 +113,12 @@ def test_a_forced_method_without_material_does_not_train(method: str, change: di
         ({"pairs": 0}, "this traffic gives none"),
         ({"frontier_prompts": 50}, "another 50 verifiable prompts on the frontier: about 5,000 more traces"),
         ({"label_noise": share(360, 900)}, "labels less noisy by 18.2 points at worst; most of it is from feedback"),
+        ({"label_noise": share(360, 900), "noise_sources": NOISY_JUDGE}, "most of it is from judge, 40% of them"),
         ({"label_noise": share(20, 100)}, "DPO: about 316 audited prompts instead of 100"),
         (HALF_KNOWN, "DPO: people's reviews of 100 more labels, or references where only judge spoke"),
+        ({"thumbs": 100}, "KTO: another 100 thumbs: about 5,000 more traces"),
+        ({"thumbs": 400, "rarer_thumb": share(4, 400)}, "KTO: thumbs of the rarer kind"),
+        ({"winners": 50}, "SFT: another 50 prompts whose fresh answers differ in score: about 5,000 more traces"),
         (FEW_PROMPTS, "GRPO: more prompts: 2 are too few to tell, whatever their references"),
         ({}, "to DPO: it qualifies as well"),
         ({}, "away from GRPO: its closest call is verifiable share of prompts: 86.7%"),
@@ -130,6 +135,12 @@ def test_proposed_references_suffice_and_one_less_does_not() -> None:
     for added, holds in ((more, True), (more - 1, False)):
         decision = decide(verifiable_share=share(300 + added, 1500))
         assert ("grpo" not in decision.lacks) is holds
+
+
+def test_references_that_just_reach_the_threshold_suffice() -> None:
+    settings = AUTO.model_copy(update={"min_verifiable_share": share(805, 1500).low})
+    few = {"verifiable_prompts": 800, "verifiable_share": share(800, 1500)}
+    assert "GRPO: references for another 5 of the 1,500 prompts" in decide(settings, **few).would_change
 
 
 def test_the_larger_groups_that_are_proposed_would_do() -> None:

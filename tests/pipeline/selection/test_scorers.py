@@ -10,7 +10,7 @@ from pipeline.estimate import Estimate
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport
 from pipeline.selection.pairing import LabelledRow, by_prompt
-from pipeline.selection.scorers import ScorerEvidence, measure_scorers
+from pipeline.selection.scorers import ScorerEvidence, best_of_k, measure_scorers
 from pipeline.storage import ModelRef
 
 from .labelled import row
@@ -54,6 +54,7 @@ def test_scorers_that_agree_show_a_gain() -> None:
     evidence = measured(drawn(0.6), report())
     assert evidence.names == ("reward_model", "judge")
     assert evidence.gain.low is not None and evidence.gain.low > 0.1 and evidence.gain.n == 120
+    assert evidence.feedback_auc == AUC
 
 
 def test_scorers_that_see_other_things_show_none() -> None:
@@ -66,6 +67,11 @@ def test_the_direction_that_shows_least_counts() -> None:
     """A judge of one mark takes all for the best: the reward model sees no gain in its choice."""
     flat = [each._replace(judge=0.75) for each in drawn(0.6)]
     assert measured(flat, report()).gain.value == pytest.approx(0)
+    coarse = [each._replace(judge=float((each.reward_model or 0.0) > 0.5)) for each in drawn(0.6)]
+    groups = list(by_prompt(coarse).values())
+    least, most = best_of_k(groups, "judge", "reward_model"), best_of_k(groups, "reward_model", "judge")
+    assert measured(coarse, report()).gain == least
+    assert least.high is not None and most.low is not None and least.high < most.low
 
 
 @pytest.mark.parametrize(
@@ -92,3 +98,24 @@ def test_what_has_not_ended_shows_nothing() -> None:
 def test_logged_rows_are_no_samples() -> None:
     logged = [each._replace(fresh=False) for each in drawn(0.6)]
     assert measured(logged, report()).names == ()
+
+
+def test_a_pair_that_scored_nothing_together_shows_nothing() -> None:
+    """Two agree, and the third scored what they did not: nobody bears it out."""
+    alone = [each._replace(reward_model=None, judge=None, custom=0.5) for each in drawn(0.6, prompts=1)]
+    weights = Weights(reward_model=0.5, judge=0.5, custom=0.5)
+    evidence = measured([*drawn(0.6)[6:], *alone], report(), weights)
+    assert evidence.names == ("reward_model", "judge", "custom")
+    assert evidence.gain.low is None
+
+
+def test_a_completion_that_one_scorer_left_out_is_no_choice() -> None:
+    rows = drawn(0.6)
+    silent = [each._replace(reward_model=None) if at % 6 == 0 else each for at, each in enumerate(rows)]
+    rest = [each for at, each in enumerate(rows) if at % 6]
+    assert measured(silent, report()).gain == measured(rest, report()).gain
+
+
+@pytest.mark.parametrize(("k", "prompts"), [(1, 0), (2, 120)])
+def test_a_choice_is_among_two_completions(k: int, prompts: int) -> None:
+    assert measured(drawn(0.6, k=k), report()).gain.n == prompts

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from pipeline.recipe.traces import LangfuseExportSource, Traces
+from pipeline.recipe.traces import LangfuseExportSource, PromptsSource, Traces
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import user_hash
 from pipeline.traces.gates import GATES, GateRules, check
@@ -74,6 +74,12 @@ def test_each_gate_has_its_reason(changes: dict[str, Any], reason: Reason) -> No
     assert judged(**changes) == reason
 
 
+def test_a_prompt_set_may_be_silent() -> None:
+    asked = PromptsSource(uri="x", licence="MIT", consent=True, day=NOW.date())
+    settings = SETTINGS.model_copy(update={"source": asked})
+    assert isinstance(judged(settings, completion=""), dict)
+
+
 @pytest.mark.parametrize("value", [None, False, "false", "False", 0, "0", "", "no", "maybe", [], {}, 2, 1.5])
 def test_anything_but_a_yes_is_a_no(value: Any) -> None:
     assert judged(metadata={"user_consent": value}) == Reason.CONSENT
@@ -128,6 +134,15 @@ def test_every_text_that_is_kept_is_masked() -> None:
     assert mail not in str(result)
 
 
+def test_scores_stay_with_their_row() -> None:
+    named = {"one": ["a", "b"], "none": [], "two": ["c"]}
+    scores = {each: [Score("s", "t", None, name, 1.0, "user", None) for name in named[each]] for each in named}
+    rows = [msgspec.structs.replace(GOOD, trace_id=each, feedback=scores[each]) for each in named]
+    checked, _ = check(batch_of(*rows), GateRules(SETTINGS, NOW))
+    kept = {row["trace_id"]: [score["name"] for score in row["feedback"]] for row in checked.to_pylist()}
+    assert kept == named
+
+
 def test_the_first_gate_that_objects_gives_the_reason() -> None:
     assert judged(metadata={}, level="ERROR", completion="") == Reason.CONSENT
 
@@ -137,11 +152,11 @@ def test_a_gate_that_raises_rejects_the_rows_that_it_raises_on(position: int) ->
     def broken(batch: pa.RecordBatch, rules: GateRules) -> Any:
         return [1 / (trace_id != "t2") and False for trace_id in batch["trace_id"].to_pylist()]
 
-    batch = batch_of(*(msgspec.structs.replace(GOOD, trace_id=f"t{n}") for n in range(5)))
+    batch = batch_of(*(msgspec.structs.replace(GOOD, trace_id=f"t{n}") for n in range(6)))
     gates = [*GATES[:position], (Reason.SCHEMA, lambda b, r: pa.array(broken(b, r))), *GATES[position:]]
     checked, reasons = check(batch, GateRules(SETTINGS, NOW), gates)
-    assert reasons == [None, None, Reason.GATE_ERROR, None, None]
-    assert checked["trace_id"].to_pylist() == [f"t{n}" for n in range(5)]
+    assert reasons == [None, None, Reason.GATE_ERROR, None, None, None]
+    assert checked["trace_id"].to_pylist() == [f"t{n}" for n in range(6)]
 
 
 def test_a_gate_that_cannot_decide_rejects() -> None:
@@ -156,6 +171,12 @@ def test_gates_keep_forgotten_users_out() -> None:
     assert isinstance(judged(erased={user_hash("u"): datetime(2026, 1, 6, tzinfo=UTC)}), dict)
     assert judged(user_id="a@example.com", erased={user_hash("a@example.com"): None}) == Reason.ERASED
     assert user_hash(str(pseudonym("a@example.com"))) == user_hash("a@example.com")
+
+
+def test_a_row_of_nobody_is_not_a_forgotten_users() -> None:
+    rules = GateRules(SETTINGS, NOW, {user_hash("u"): None})
+    batch = batch_of(GOOD, msgspec.structs.replace(GOOD, user_id=None))
+    assert check(batch, rules)[1] == [Reason.ERASED, None]
 
 
 def test_a_row_that_no_table_can_hold_is_rejected_alone() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.recipe.sentinel import Sentinel
-from pipeline.training.sentinel import RULES, HealthMonitor, check, review
+from pipeline.training.sentinel import RULES, SOLVED, HealthMonitor, check, review
 
 Row = dict[str, float]
 Shape = Callable[[int], float]
@@ -125,6 +125,8 @@ LIMITS = Sentinel(
         {"grad_norm": 8.0},
         {"kl": to(0.0, 0.125)},
         {"held_out/kl": to(0.0, 0.125)},
+        {"accuracy": to(0.5, 0.25)},  # half of the first
+        {"accuracy": to(0.1875, 0.0625)},  # by as much as is noise
         {"frac_reward_zero_std": 1.0, "accuracy": to(0.5, 0.875), "held_out/accuracy": to(0.5, 0.875)},
     ],
     ids=lambda changed: "-".join(changed),
@@ -138,6 +140,13 @@ def test_no_gradient_is_silent_where_its_metric_is_absent(absent: str) -> None:
     rows = [{name: value for name, value in row.items() if name != absent} for row in history(NO_GRADIENT)]
     assert found(rows) == {}
     assert found(history(NO_GRADIENT)) == {"no_gradient": "STOP"}
+    blind = [{name: value for name, value in row.items() if "accuracy" not in name} for row in history(NO_GRADIENT)]
+    assert found(blind) == {"no_gradient": "STOP"}, "it is not known to be right"
+
+
+def test_no_gradient_is_silent_from_where_a_task_is_solved() -> None:
+    assert found(history({**NO_GRADIENT, "accuracy": SOLVED, "held_out/accuracy": SOLVED})) == {}
+    assert found(history({**NO_GRADIENT, "accuracy": 0.89, "held_out/accuracy": 0.89})) == {"no_gradient": "STOP"}
 
 
 def test_every_rule_is_tried() -> None:
@@ -161,6 +170,15 @@ def test_one_bad_batch_stops_nothing() -> None:
     for name, value in bad.items():
         rows = history({name: lambda step, name=name, value=value: value if step == 9 else HEALTHY[name]})
         assert review(rows, SETTINGS).verdict != "STOP", name
+
+
+def test_an_odd_first_batch_is_not_what_the_rest_is_held_to() -> None:
+    assert found(history({"entropy": lambda step: 3.0 if step == 1 else 0.5})) == {}
+
+
+def test_a_limit_is_passed_throughout_a_whole_window() -> None:
+    assert found(history({"grad_norm": 30.0}, steps=SETTINGS.window - 1)) == {}
+    assert found(history({"grad_norm": 30.0}, steps=SETTINGS.window)) == {"grad_norm": "HOLD"}
 
 
 def test_learning_is_no_failure() -> None:

@@ -52,6 +52,15 @@ def test_training_begins_anew_where_all_checkpoints_are_damaged(tmp_path: Path) 
     assert [line[11:22] for line in run.said] == ["step-000010", "step-000005"]
 
 
+def test_a_file_that_was_cut_is_named_with_both_sizes(tmp_path: Path) -> None:
+    path = Run(tmp_path).save(5) / STATE
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert run.said[0].endswith(f"{STATE} has {size - 1} bytes instead of {size}")
+
+
 def test_a_file_that_does_not_belong_is_a_flaw(tmp_path: Path) -> None:
     (Run(tmp_path).save(5) / "pytorch_model.bin").write_bytes(b"another model")
     run = Run(tmp_path)

@@ -11,7 +11,7 @@ from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import Checkpointer, FencingToken, only_writer
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.checkpoints.starts import pod_start
-from pipeline.training.checkpoints.writer import check, parse, take
+from pipeline.training.checkpoints.writer import check, holder, parse, take
 from pipeline.training.result import InvalidPlan
 
 from .conftest import trained
@@ -84,6 +84,12 @@ def test_peers_of_the_writer_on_other_nodes_go_on(tmp_path: Path) -> None:
         check(tmp_path, peer.of_any_pod())
 
 
+def test_a_turn_on_record_from_before_pods_is_read(tmp_path: Path) -> None:
+    take(tmp_path / "new", FencingToken(2, 1))
+    (tmp_path / "new" / "turn.json").write_text('{"attempt": 2, "restart": 1}')
+    assert holder(tmp_path / "new") == FencingToken(2, 1)
+
+
 def token_file(path: Path, claims: object) -> Path:
     """As the kubelet leaves it: three parts in base64 without padding."""
     part = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
@@ -92,11 +98,22 @@ def token_file(path: Path, claims: object) -> Path:
 
 
 def test_a_pods_token_tells_its_start(tmp_path: Path) -> None:
-    claims = {"iat": 1_700_000_000, "aud": ["x"], "kubernetes.io": {"pod": {"name": "p", "uid": "abc"}}}
-    assert pod_start(token_file(tmp_path / "token", claims)) == (1_700_000_000, "abc")
+    for uid in ("abcdefghijklmno"[:length] for length in range(1, 16)):
+        claims = {"iat": 1_700_000_000, "aud": ["x"], "kubernetes.io": {"pod": {"name": "p", "uid": uid}}}
+        assert pod_start(token_file(tmp_path / "token", claims)) == (1_700_000_000, uid)
 
 
-@pytest.mark.parametrize("claims", [{}, [], {"iat": "x", "kubernetes.io": {"pod": {"uid": "a"}}}, {"iat": 1}])
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {},
+        [],
+        {"iat": "x", "kubernetes.io": {"pod": {"uid": "a"}}},
+        {"iat": 1, "kubernetes.io": {"pod": {"uid": ""}}},
+        {"iat": 1, "kubernetes.io": {"pod": {"uid": 5}}},
+        {"iat": 1},
+    ],
+)
 def test_a_token_that_tells_nothing_is_no_refusal(tmp_path: Path, claims: object) -> None:
     """Of the plan: another pod may have a better one."""
     with pytest.raises(RuntimeError, match="does not tell when this pod was started"):

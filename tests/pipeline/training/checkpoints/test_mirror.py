@@ -1,6 +1,7 @@
 """The mirror on a real S3 protocol, and on a file system where that says the same faster."""
 
 import json
+import threading
 from collections.abc import Iterator
 from itertools import islice, repeat
 from pathlib import Path
@@ -64,6 +65,14 @@ def test_the_disk_is_preferred_to_a_mirror_that_is_not_newer(tmp_path: Path, uri
     (mirror / "step-000005" / WEIGHTS).write_bytes(b"")  # it would be noticed
     assert (run.newest(), run.said) == ("step-000005", [])
     assert (run.root / "step-000005").stat().st_ino == inode
+
+
+def test_the_best_may_lie_in_the_mirror_alone(tmp_path: Path, uri: str) -> None:
+    first = attempt(tmp_path / "first", uri)
+    up(first, 5, 0.9)
+    up(first, 10, 0.1)
+    second = attempt(tmp_path / "second", uri)
+    assert (second.newest(), second.best()) == ("step-000010", "step-000005")
 
 
 def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
@@ -238,6 +247,24 @@ def test_a_claim_that_was_lost_is_made_again(tmp_path: Path, uri: str, mirror: P
     (mirror / CLAIM).unlink() if left is None else (mirror / CLAIM).write_bytes(left)
     up(run, 10)
     assert claimed(mirror) == 3
+
+
+def test_who_has_not_claimed_yet_claims_with_its_first_upload(tmp_path: Path, uri: str, mirror: Path) -> None:
+    folder = Run(tmp_path).save(5)
+    origin = Origin(PLAN, 1)
+    Mirror(uri, origin, 5).claim()
+    assert Mirror(uri, origin, 1).put(folder, read(folder, origin))
+    assert claimed(mirror) == 6
+
+
+def test_the_thread_of_the_uploads_ends_with_them(tmp_path: Path, uri: str) -> None:
+    before = set(threading.enumerate())
+    run = attempt(tmp_path, uri)
+    (uploads,) = (each for each in set(threading.enumerate()) - before if each.name == "checkpoint-uploads")
+    assert uploads.daemon, "a training ends while its mirror hangs"
+    run.checkpoints.close()
+    uploads.join(TIMEOUT_S)
+    assert not uploads.is_alive()
 
 
 def test_of_two_equal_claims_the_one_that_is_read_back_wins(tmp_path: Path, uri: str) -> None:

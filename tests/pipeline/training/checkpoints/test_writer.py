@@ -4,29 +4,38 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from pipeline.training.checkpoints import only_writer, room
+from pipeline.training.checkpoints import FencingToken, only_writer, room
 
 from .conftest import Run, is_whole, trained
 
 
-def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
+@contextmanager
+def held(root: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process is the writer."""
     code = (
         "import time; from pathlib import Path; from pipeline.training.checkpoints import only_writer\n"
-        f"with only_writer(Path({str(tmp_path)!r})):\n"
+        f"with only_writer(Path({str(root)!r})):\n"
         "    print('held', flush=True); time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
+        yield holder
+        holder.kill()
+
+
+def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
+    with held(tmp_path) as holder:
         with pytest.raises(ValueError, match="Another process is training"), only_writer(tmp_path):
             pass
         holder.kill()
         holder.wait()
-    with only_writer(tmp_path):
+    with only_writer(tmp_path), only_writer(tmp_path / "that" / "was" / "not" / "there"):
         pass
 
 
@@ -93,6 +102,23 @@ def test_another_error_is_left_as_it_is(tmp_path: Path) -> None:
         (tmp_path / "missing").read_bytes()
     with pytest.raises(RuntimeError, match="inline_container"), room(tmp_path):
         raise RuntimeError("[enforce fail at inline_container.cc] on a disk with room")
+
+
+def test_an_attempt_waits_for_the_one_that_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(tmp_path) as holder:
+        monkeypatch.setattr("time.sleep", lambda _: holder.kill() or holder.wait())
+        with only_writer(tmp_path, FencingToken(1)):
+            assert holder.returncode
+
+
+@pytest.mark.parametrize(("free", "error"), [((16 << 20) - 1, ValueError), (16 << 20, RuntimeError)])
+def test_a_disk_of_16_mib_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, error: type[Exception]
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(error), room(tmp_path):
+        raise RuntimeError("[enforce fail at inline_container.cc]")
 
 
 def test_a_limit_on_file_size_counts_as_a_full_disk(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""That docs/guards.md names modules and tests that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "guards.md").read_text()
+
+
+def test_each_guard_names_a_module_and_a_test_that_exist() -> None:
+    rows = re.findall(r"^\| .+ \| `(\S+\.py)` \| `(\S+\.py)::(test_\w+)` \|$", PAGE, re.MULTILINE)
+    assert len(rows) == len([line for line in PAGE.splitlines() if line.startswith("| ")]) - PAGE.count("| guard |")
+    assert [module for module, _, _ in rows if not (ROOT / module).is_file()] == []
+    defined = {file: _functions(file) for _, file, _ in rows}
+    assert [(file, test) for _, file, test in rows if test not in defined[file]] == []
+
+
+def _functions(file: str) -> set[str]:
+    if not (ROOT / file).is_file():
+        return set()
+    tree = ast.parse((ROOT / file).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
