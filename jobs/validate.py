@@ -227,7 +227,8 @@ def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Ite
             yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
         if template is not None:
             try:
-                longest = max(template.tokens(each.messages(item)) for item in each.items)
+                asked_in_full = [m for m in map(each.messages, each.items) if not kinds_of(m) & template.left_out]
+                longest = max(map(template.tokens, asked_in_full), default=0)
             except Exception as error:  # the boundary of the tokenizer, as in _template
                 why = " ".join(str(error).split())[:200]
                 yield CheckedLine(

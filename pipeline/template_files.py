@@ -103,10 +103,10 @@ def _json(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-class _Generation(Extension):
+class _GenerationBlock(Extension):
     """`{% generation %}` marks what is the assistant's own; what is rendered is its content."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 (jinja2 names the type)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -127,9 +127,12 @@ def _now(form: str) -> str:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+    )
     made.filters["tojson"] = _tojson
-    made.globals |= {"raise_exception": _raise, "strftime_now": _now}
+    functions: Any = {"raise_exception": _raise, "strftime_now": _now}
+    made.globals.update(functions)
     return made
 
 
