@@ -186,11 +186,19 @@ def to_request(messages: Iterable[Mapping[str, str]]) -> dict[str, Any]:
 
 
 def received(content: str | None, tool_calls: Sequence[Any]) -> str:
-    """An answer out of a response's message. Calls that are not whole stay in it as a text that is no call."""
-    held = _dumped(list(tool_calls))
+    """An answer out of a response's message. Calls that are not whole stay in it as a text that is no call; of a call
+    without arguments some servers send an empty text for them."""
+    held = _dumped([_with_arguments(call) for call in tool_calls])
     if calls_of(held) is not None:
         return answer_of(content or "", held)
     return "\n".join([*([content] if content else []), OPENS, held, CLOSES])
+
+
+def _with_arguments(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or function.get("arguments") not in ("", None):
+        return call
+    return {**call, "function": {**function, "arguments": "{}"}}
 
 
 def shown(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
