@@ -17,6 +17,7 @@ from evals.measurements import EvalReport
 from evals.plan import EvalPlan
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
 from evals.suites import Suite
+from evals.templates import template_refusals
 from k8s.client import connect
 from k8s.evaluation import EvaluationJob, evaluation_task, machine
 from k8s.gang import LaunchEnvironment
@@ -191,6 +192,8 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration:
     refusals = exhausted(ledger, section, datetime.now(UTC))
     refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe)
+    if section.serving.kind != "endpoint":  # a server has a template of its own
+        refusals += template_refusals(suites, base)
     where = this_machine()
     if recipe.compute.evaluation is not None:  # it has addresses and environments of its own
         where = machine(recipe.compute)

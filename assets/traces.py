@@ -22,6 +22,7 @@ from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address
+from pipeline.traces.unrendered import refuse_unrendered_rows
 from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line, weak
 
 WEAK_SHOWN = 10
@@ -87,6 +88,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     if ended is not None:
         context.log.info(f"Nothing new since iteration {result.iteration.id} ({ended.ending}: {ended.detail})")
         return
+    refuse_unrendered_rows(deployment.stage(context.log.info), result.iteration)
     pin(store, result.iteration, recipe)
     governed = store.once(result.iteration.path(layout.GOVERNED), GovernedTraces, lambda: result)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")

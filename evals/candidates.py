@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 import pyarrow.parquet as pq
 
-from evals.suites.lines import ROLES
+from evals.suites.chats import ROLES
 from pipeline.conversation import FIELDS, TOOLS, UNSHOWABLE
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
@@ -87,7 +87,7 @@ def _candidates(context: IterationContext, rows: Sequence[Row]) -> tuple[list[Su
 
 def _is_asked_as_is(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a model can be asked what was asked: with tools too, which its chat template has to render."""
-    roles = (*ROLES, TOOLS, "tool")
+    roles = {*ROLES, TOOLS}
     return all(set(message) <= set(FIELDS) and message["role"] in roles for message in messages)
 
 

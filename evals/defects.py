@@ -9,6 +9,6 @@ from pipeline.training.texts import refuses
 
 def defects(text: str, messages: Messages) -> tuple[str, ...]:
     """The names of an answer's defects, in alphabetical order. `messages`: what was asked."""
-    given = "\n".join(message["content"] for message in messages)
+    given = "\n".join(f"{message['content']}\n{message.get('tool_calls', '')}" for message in messages)
     leaked = personal_values(text) - personal_values(given) if text else set[str]()
     return (*(("pii",) if leaked else ()), *(("refusal",) if refuses(text) else ()))

@@ -27,8 +27,9 @@ def language(text: str) -> str:
 
 
 def prompt_language(item: Item) -> str:
-    """Of the message that is answered."""
-    return language(item.messages[-1]["content"]) if item.messages else ""
+    """Of what the user said last."""
+    said = (message["content"] for message in reversed(item.messages) if message["role"] == "user")
+    return language(next(said, ""))
 
 
 def prompt_languages(suite: Suite) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from evals.judged_evidence import JudgedEvidence
 from evals.measurements import EvalReport
 from evals.results import EvalSample
 from evals.suites import Item
+from pipeline.conversation import shown, shown_answer
 from pipeline.rewards.verifiers import Outcome
 
 SHOWN = 20
@@ -145,7 +146,7 @@ def _preferences(judged: JudgedEvidence, evidence: EvalEvidence) -> Iterator[str
 
 def _pair(answer: ChangedAnswer) -> str:
     reference = f" (reference {html.escape(answer.item.reference)})" if answer.item.reference else ""
-    asked = "\n".join(f"{message['role']}: {message['content']}" for message in answer.item.messages)
+    asked = "\n".join(f"{message['role']}: {message['content']}" for message in shown(answer.item.messages))
     return (
         f"<p class='asked'><b>{html.escape(answer.item.id)}</b>{reference}</p>"
         f"<pre class='asked'>{html.escape(asked)}</pre>"
@@ -156,4 +157,4 @@ def _pair(answer: ChangedAnswer) -> str:
 def _answer(arm: str, sample: EvalSample) -> str:
     graded = "" if sample.outcome is Outcome.unchecked else f"{sample.outcome}, "
     about = f"{arm}: {graded}{sample.tokens} tokens{'' if sample.finished else ', cut off'}"
-    return f"<div><b>{html.escape(about)}</b><pre>{html.escape(sample.text)}</pre></div>"
+    return f"<div><b>{html.escape(about)}</b><pre>{html.escape(shown_answer(sample.text))}</pre></div>"

@@ -21,6 +21,7 @@ from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
 from evals.suites import Suite, embedded, frozen, suite
 from pipeline import layout
+from pipeline.chat_template import TURNS, kinds_of, refusal, rendered, support_of
 from pipeline.demo.suite import suite_text
 from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
@@ -43,8 +44,13 @@ class CheckedLine(NamedTuple):
     text: str
 
 
-Tokens = Callable[[list[dict[str, str]]], int]
-"""Tokens of a prompt in the model's chat template."""
+class ModelTemplate(NamedTuple):
+    """The model's chat template."""
+
+    tokens: Callable[[list[dict[str, str]]], int]
+    """Of a prompt. Raises what the template raises, ValueError where it leaves something out."""
+    left_out: frozenset[str]
+    """What of a conversation it does not render (pipeline/chat_template.py)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,19 +101,19 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     except ValueError:
         return
     yield CheckedLine(True, f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
-    tokens: Tokens | None = None
+    template: ModelTemplate | None = None
     if not any(fault.startswith("base_model.uri") for fault in faults):
         yield from _disk(recipe)
         if asked.quick:
             return
         yield from _model(recipe)
-        rendered, tokens = _template(recipe)
-        yield rendered
+        line, template = _template(recipe)
+        yield line
     if asked.quick:
         return
     if not any(fault.startswith("traces.source") for fault in faults):
-        yield from _source(settings, recipe, asked.rows, tokens)
-    yield from _suites(recipe, settings.store(), tokens)
+        yield from _source(settings, recipe, asked.rows, template)
+    yield from _suites(recipe, settings.store(), template)
 
 
 def _disk(recipe: Recipe) -> Iterator[CheckedLine]:
@@ -131,12 +137,11 @@ def _model(recipe: Recipe) -> Iterator[CheckedLine]:
     )
 
 
-def _template(recipe: Recipe) -> tuple[CheckedLine, Tokens | None]:
+def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:
     from transformers import AutoTokenizer  # takes a few seconds
 
     def tokens(messages: list[dict[str, str]]) -> int:
-        encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
-        return len(encoded["input_ids"])
+        return len(tokenizer(rendered(tokenizer, messages), add_special_tokens=False)["input_ids"])
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(str(Path(recipe.base_model.uri).absolute()))
@@ -145,10 +150,12 @@ def _template(recipe: Recipe) -> tuple[CheckedLine, Tokens | None]:
         why = " ".join(str(error).split())[:200]
         text = f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one."
         return CheckedLine(False, text), None
-    return CheckedLine(True, "chat template: renders"), tokens
+    left_out = support_of(tokenizer).left_out
+    lacks = f", and leaves out {', '.join(sorted(left_out))}" if left_out else ""
+    return CheckedLine(True, f"chat template: renders{lacks}"), ModelTemplate(tokens, left_out)
 
 
-def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | None) -> Iterator[CheckedLine]:
+def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemplate | None) -> Iterator[CheckedLine]:
     source = recipe.traces.source
     if isinstance(source, DemoSource) and not settings.store().path(layout.PRODUCTION).exists():
         yield CheckedLine(
@@ -174,9 +181,14 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, tokens: Tokens | No
     yield CheckedLine(
         checkable, f"labels: {sample.references:,} with expected_answer, {sample.feedback:,} with feedback{hint}"
     )
+    if template is None:
+        return
+    wanted = template.left_out if recipe.selection.tools == "train" else template.left_out & {TURNS}
+    if lacking := {kind: sample.takes[kind] for kind in sorted(wanted & sample.takes.keys())}:
+        yield CheckedLine(False, f"base_model.uri: {refusal(recipe.base_model.uri, lacking, sample.admitted)}")
     drawn = [m.completion_tokens or 0 for name, m in recipe.training.by_name().items() if forced in ("auto", name)]
-    if tokens is not None and sample.longest_prompt and any(drawn):
-        yield _fits(recipe, "longest prompt", tokens(sample.longest_prompt), max(drawn))
+    if sample.longest_prompt and any(drawn) and not kinds_of(sample.longest_prompt) & template.left_out:
+        yield _fits(recipe, "longest prompt", template.tokens(sample.longest_prompt), max(drawn))
 
 
 def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
@@ -192,7 +204,7 @@ def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
     return CheckedLine(False, f"consent: no row has {key}. {meant}, or write it into the metadata.")
 
 
-def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[CheckedLine]:
+def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Iterator[CheckedLine]:
     section = recipe.evaluation
     asked: list[Suite] = []
     unread = False
@@ -213,9 +225,10 @@ def _suites(recipe: Recipe, store: Store, tokens: Tokens | None) -> Iterator[Che
         settings = section.suite(each.name)
         if not refusals:
             yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
-        if tokens is not None:
+        if template is not None:
             try:
-                longest = max(tokens(each.messages(item)) for item in each.items)
+                asked_in_full = [m for m in map(each.messages, each.items) if not kinds_of(m) & template.left_out]
+                longest = max(map(template.tokens, asked_in_full), default=0)
             except Exception as error:  # the boundary of the tokenizer, as in _template
                 why = " ".join(str(error).split())[:200]
                 yield CheckedLine(

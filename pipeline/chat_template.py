@@ -2,13 +2,14 @@
 
 Arguments stay text in every table, for Arrow would merge the structs of different tools into one of all their keys;
 here, last, they become the objects that templates take. `with_tools` lets TRL, which calls the tokenizer itself, render
-the same. Refuses a template by name where it leaves out definitions, calls or results: a model would be trained on a
-conversation that it never had.
+the same. Refuses a template by name where it leaves out definitions, calls, results or earlier turns: a model would be
+trained on a conversation that it never had.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,28 +36,48 @@ _PROBE_CALL = json.dumps(
 )
 
 
+DEFINITIONS, CALLS, RESULTS, TURNS = (
+    "the definitions of tools",
+    "calls of tools",
+    "results of tools",
+    "earlier turns",
+)
+
+
 class TemplateSupport(NamedTuple):
-    """What of tools a chat template renders."""
+    """What of a conversation a chat template renders, beside a single question."""
 
     definitions: bool
     calls: bool
     results: bool
+    turns: bool
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        return frozenset(name for name, renders in zip(_KINDS, self, strict=True) if not renders)
 
     def lacking(self, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
         """How many of the conversations hold what the template leaves out, by what it is."""
-        counts = {"the definitions of tools": 0, "calls of tools": 0, "results of tools": 0}
-        for messages in conversations:
-            for at, (name, rendered_here) in enumerate(zip(counts, self, strict=True)):
-                counts[name] += not rendered_here and any(_is(message, at) for message in messages)
-        return {name: count for name, count in counts.items() if count}
+        counts = Counter(kind for messages in conversations for kind in kinds_of(messages))
+        return {kind: counts[kind] for kind in _KINDS if counts[kind] and kind in self.left_out}
 
 
-def _is(message: Mapping[str, Any], kind: int) -> bool:
-    if kind == 1:
-        return bool(message.get("tool_calls")) or (
-            message["role"] == "assistant" and bool(split(message.get("content") or "")[1])
-        )
-    return message["role"] == (TOOLS if kind == 0 else "tool")
+_KINDS = (DEFINITIONS, CALLS, RESULTS, TURNS)
+
+
+def kinds_of(messages: Sequence[Mapping[str, Any]]) -> set[str]:
+    """What a conversation takes of a template, beside a single question."""
+    kinds: set[str] = set()
+    answered = False
+    for message in messages:
+        role = message["role"]
+        kinds |= {DEFINITIONS} if role == TOOLS else {RESULTS} if role == "tool" else set()
+        if message.get("tool_calls") or (role == "assistant" and split(message.get("content") or "")[1]):
+            kinds.add(CALLS)
+        if role == "user" and answered:
+            kinds.add(TURNS)
+        answered = answered or role == "assistant"
+    return kinds
 
 
 def for_template(messages: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
@@ -114,9 +135,8 @@ def rendered(tokenizer: Any, messages: Iterable[Mapping[str, Any]], add_generati
 
 
 def check(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError where the template leaves out tools, calls or results of the conversation."""
-    held = any(_is(message, kind) for message in messages for kind in range(3))
-    if held and (lacking := support_of(tokenizer).lacking([messages])):
+    """Raise ValueError where the template leaves out earlier turns, tools, calls or results of the conversation."""
+    if kinds_of(messages) and (lacking := support_of(tokenizer).lacking([messages])):
         raise ValueError(
             f"the chat template leaves out {', '.join(lacking)}. Save the tokenizer with one that renders them."
         )
@@ -160,10 +180,12 @@ def _probed(tokenizer: Any) -> TemplateSupport:
     calling = {"role": "assistant", "content": "", "tool_calls": _PROBE_CALL}
     result = {"role": "tool", "content": "probe_result", "tool_call_id": "probe0000"}
     offered = {"role": TOOLS, "content": json.dumps([_PROBE_TOOL])}
+    turns = [{**user, "content": "probe_first"}, {"role": "assistant", "content": "probe_reply"}, user]
     return TemplateSupport(
         definitions=_shows(tokenizer, [offered, user], ("probe_tool", "probe_key")),
         calls=_shows(tokenizer, [user, calling], ("probe_call", "probe_key", "probe_value"), prompt=False),
         results=_shows(tokenizer, [user, calling, result], ("probe_result",)),
+        turns=_shows(tokenizer, turns, ("probe_first", "probe_reply")),
     )
 
 
@@ -175,17 +197,29 @@ def _shows(tokenizer: Any, messages: list[dict[str, str]], texts: tuple[str, ...
     return all(text in whole for text in texts)
 
 
+def written_call(tokenizer: Any) -> str:
+    """A small conversation that ends in a call of `probe_call`, as the template writes it; "" where it has no calls."""
+    calling = {"role": "assistant", "content": "", "tool_calls": _PROBE_CALL}
+    messages = [{"role": "user", "content": "probe"}, calling]
+    return _rendered(tokenizer, messages, False) if support_of(tokenizer).calls else ""
+
+
 def refuse_unrendered(tokenizer: Any, model: str, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    """Raise ValueError where conversations hold tools that the template of `model` leaves out."""
-    held = [messages for messages in conversations if any(_is(m, kind) for m in messages for kind in range(3))]
+    """Raise ValueError where conversations hold what the template of `model` leaves out."""
+    held = [messages for messages in conversations if kinds_of(messages)]
     lacking = support_of(tokenizer).lacking(held) if held else {}
     if lacking:
-        counted = ", ".join(f"{what} ({count} of {len(conversations)} rows)" for what, count in lacking.items())
-        raise ValueError(
-            f"The chat template of {model} leaves out {counted}: the model would be trained on conversations that it "
-            "never had. Save its tokenizer with a template that renders tools, or leave such rows out with "
-            "selection.tools: leave_out."
-        )
+        raise ValueError(refusal(model, lacking, len(conversations)))
+
+
+def refusal(model: str, lacking: Mapping[str, int], rows: int) -> str:
+    """What is said of a model whose template leaves out so much of so many rows."""
+    counted = ", ".join(f"{what} ({count:,} of {rows:,} rows)" for what, count in lacking.items())
+    else_leave = ", or leave rows with tools out with selection.tools: leave_out" if lacking.keys() - {TURNS} else ""
+    return (
+        f"The chat template of {model} leaves out {counted}: the model would be trained on conversations that it never "
+        f"had. Save its tokenizer with a template that renders them{else_leave}."
+    )
 
 
 def with_tools(tokenizer: Any) -> Any:

@@ -77,6 +77,11 @@ def functions(definitions: str | None) -> list[dict[str, Any]]:
     return [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("function"), dict)]
 
 
+def spoken(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages without the definitions of tools, which nobody said."""
+    return [message for message in messages if message["role"] != TOOLS]
+
+
 def holds_tools(messages: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a conversation has definitions, calls or results of tools."""
     return any(message["role"] in (TOOLS, "tool") or message.get("tool_calls") for message in messages)
@@ -181,16 +186,46 @@ def to_request(messages: Iterable[Mapping[str, str]]) -> dict[str, Any]:
 
 
 def received(content: str | None, tool_calls: Sequence[Any]) -> str:
-    """An answer out of a response's message. Calls that are not whole stay in it as a text that is no call."""
-    held = _dumped(list(tool_calls))
+    """An answer out of a response's message. Calls that are not whole stay in it as a text that is no call; of a call
+    without arguments some servers send an empty text for them."""
+    held = _dumped([_with_arguments(call) for call in tool_calls])
     if calls_of(held) is not None:
         return answer_of(content or "", held)
     return "\n".join([*([content] if content else []), OPENS, held, CLOSES])
 
 
+def _with_arguments(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or function.get("arguments") not in ("", None):
+        return call
+    return {**call, "function": {**function, "arguments": "{}"}}
+
+
 def shown(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A conversation for people and judges: role and content, calls as lines of text, definitions one a line."""
-    return [{"role": message["role"], "content": _shown(message)} for message in messages]
+    """A conversation for people and judges: role and content, calls as lines of text, definitions one a line.
+
+    Results of calls that were made at once say which they are of.
+    """
+    lines: list[dict[str, str]] = []
+    calls: list[dict[str, Any]] = []
+    results = 0
+    for message in messages:
+        content = _shown(message)
+        if message["role"] == "assistant":
+            calls, results = calls_of(message.get("tool_calls") or "") or [], 0
+        elif message["role"] == "tool":
+            content, results = _of_call(message, content, calls, results), results + 1
+        lines.append({"role": message["role"], "content": content})
+    return lines
+
+
+def _of_call(message: Mapping[str, Any], content: str, calls: Sequence[Mapping[str, Any]], place: int) -> str:
+    """A result, with its call's number and name where there are several: by its id, else in their order."""
+    by_id = {call.get("id"): number for number, call in enumerate(calls)}
+    number = by_id.get(message.get("tool_call_id"), place)
+    if len(calls) < 2 or number >= len(calls):
+        return content
+    return f"result of call {number + 1}, {calls[number]['function']['name']}:\n{content}"
 
 
 def shown_answer(answer: str) -> str:

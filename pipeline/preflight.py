@@ -1,4 +1,5 @@
-"""What can be known to go wrong before a run is made: model, data root, disk and source, in a second or two.
+"""What can be known to go wrong before a run is made: model, chat template, data root, disk
+and source, in a second or two.
 
 Each fault is one line that begins with the recipe's field and ends in an instruction. Reads sizes and headers, lists
 one object, writes one probe. Refuses to read rows (`pipeline.traces.sample`), and to import what trains.
@@ -10,10 +11,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from jinja2 import TemplateError
+
 from pipeline.buckets import bucket_fault, is_bucket
+from pipeline.chat_template import TURNS, support_of
 from pipeline.model_files import faults, weight_files
 from pipeline.recipe import Recipe, Training
 from pipeline.storage import shown_path
+from pipeline.template_files import folder_template
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Probed
 
@@ -34,6 +39,7 @@ def preflight(recipe: Recipe, address: Address | None, warehouse: str) -> list[s
     """
     return [
         *model_faults(recipe.base_model.uri),
+        *template_faults(recipe),
         *data_root_faults(recipe.data_root),
         *disk_faults(recipe),
         *(source_faults(address) if address else []),
@@ -46,6 +52,28 @@ def model_faults(uri: str) -> list[str]:
     """Of the base model's directory."""
     relative = f" ({uri} is relative to {Path.cwd()})" if not Path(uri).is_absolute() else ""
     return [f"base_model.uri{relative}: {fault}" for fault in faults(Path(uri).absolute())]
+
+
+def template_faults(recipe: Recipe) -> list[str]:
+    """Of the base model's chat template: that it renders a question, and tools where the recipe replays them."""
+    folder = Path(recipe.base_model.uri).absolute()
+    if faults(folder):
+        return []
+    try:
+        template = folder_template(folder)
+        if template is None:
+            raise ValueError("there is none")
+        template.apply_chat_template([{"role": "user", "content": "Hello"}], add_generation_prompt=True)
+    except (TemplateError, ValueError, TypeError, KeyError) as error:
+        why = " ".join(str(error).split())[:200]
+        return [f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one that does."]
+    left_out = sorted(support_of(template).left_out - {TURNS})
+    if left_out and recipe.training.tools is not None and recipe.selection.tools == "train":
+        return [
+            f"base_model.uri: the chat template of {folder} leaves out {', '.join(left_out)}, and training.tools "
+            "replays them. Save the tokenizer with a template that renders tools, or set training.tools to null."
+        ]
+    return []
 
 
 def data_root_faults(root: str, field: str = "data_root") -> list[str]:

@@ -13,6 +13,7 @@ from evals import bundle
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.libraries.environment import LibraryEnvironment
 from evals.results import EvalArm
+from pipeline.conversation import shown, shown_answer
 from pipeline.rewards.verifiers import Outcome
 from pipeline.storage import digest_json
 
@@ -88,9 +89,9 @@ def _samples(each: SuiteEvidence, arm: EvalArm, id: str) -> list[dict[str, Any]]
             "id": result.id,
             "epoch": epoch,
             "uuid": digest_json([id, result.id, epoch])[:22],
-            "messages": each.suite.messages(items[result.id]),
+            "messages": shown(each.suite.messages(items[result.id])),
             "target": items[result.id].reference,
-            "text": sample.text,
+            "text": shown_answer(sample.text),
             "tokens": sample.tokens,
             "prompt_tokens": result.prompt_tokens,
             "stop": "stop" if sample.finished else "max_tokens",

@@ -17,15 +17,15 @@ import re2
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from evals.suites.chats import asked
 from evals.suites.suite import AnswerFormat, Item
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
 from pipeline.rewards.verifiers import reference_answer
-from pipeline.serving.inference import Messages
+from pipeline.rewards.verifiers.calls import wanted_calls
 from pipeline.storage import Store, digest_json
 
 MAX_LINE_BYTES = 1_000_000
-ROLES = ("system", "user", "assistant")
 
 
 def items(section: FileSuite, store: Store, seed: int) -> tuple[Item, ...]:
@@ -66,7 +66,7 @@ def parse(content: bytes, section: FileSuite) -> tuple[Item, ...]:
     """The items of a file's content. Raises ValueError naming the first line that is no item."""
     read: list[Item] = []
     lines: dict[str, int] = {}
-    asked: dict[str, int] = {}
+    questions: dict[str, int] = {}
     clustered: set[str] = set()
     for number, row in rows(content):
         try:
@@ -76,9 +76,9 @@ def parse(content: bytes, section: FileSuite) -> tuple[Item, ...]:
         if item.id in lines:
             raise ValueError(f"lines {lines[item.id]} and {number} have the id {item.id!r}. Keep one of them.")
         text = json.dumps(item.messages)
-        if text in asked:
-            raise ValueError(f"lines {asked[text]} and {number} ask the same. Keep one of them.")
-        lines[item.id], asked[text] = number, number
+        if text in questions:
+            raise ValueError(f"lines {questions[text]} and {number} ask the same. Keep one of them.")
+        lines[item.id], questions[text] = number, number
         read.append(item)
         if row.get(section.columns().cluster):
             clustered.add(item.id)
@@ -113,22 +113,33 @@ def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
             f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "
             f"(one of {', '.join(Columns._fields)})."
         )
-    messages = _messages(row, where)
-    reference = row.get(where.reference)
-    if section.check == "none":
-        reference = ""
-    elif isinstance(reference, bool) or not isinstance(reference, str | int | float) or not str(reference).strip():
-        raise ValueError(f"its {where.reference!r} is {reference!r}, and a reference answer is a text or a number.")
+    messages = asked(row, where)
     check = section.check if section.check == "none" else row.get(where.check, section.check)
     if check not in (*get_args(VerifierKind), section.check):
         raise ValueError(f"its {where.check!r} is {check!r}, which is none of {', '.join(get_args(VerifierKind))}.")
-    text = reference_answer(str(reference)) if isinstance(section, Gsm8kSuite) else str(reference)
+    text = "" if check == "none" else _reference(row.get(where.reference), where.reference, check)
+    text = reference_answer(text) if isinstance(section, Gsm8kSuite) else text
     identity = digest_json(messages)[:16]
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
     return Item(
         id=id, cluster=cluster, messages=messages, reference=text, slice=_text(row, where.slice),
         check=check, format=_format(row, where),
     )  # fmt: skip
+
+
+def _reference(value: Any, name: str, check: str) -> str:
+    """A reference answer as text; of calls, JSON in text or as it is."""
+    if check == "calls":
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if value is None or wanted_calls(text) is None:
+            raise ValueError(
+                f'its {name!r} is {str(value)[:80]!r}, and calls are [{{"name": ..., "arguments": {{...}}}}]; [] where '
+                "none is right."
+            )
+        return text
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+        raise ValueError(f"its {name!r} is {value!r}, and a reference answer is a text or a number.")
+    return str(value)
 
 
 def _format(row: Mapping[str, Any], where: Columns) -> AnswerFormat | None:
@@ -156,27 +167,6 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"its {name!r} is {value!r}, and a text belongs there.")
     return str(value)
-
-
-def _messages(row: Mapping[str, Any], where: Columns) -> Messages:
-    prompt, messages = row.get(where.prompt), row.get(where.messages)
-    if (prompt is None) == (messages is None):
-        names = " or ".join(repr(name) for name in (where.prompt, where.messages) if name)
-        raise ValueError(f"it has {'neither' if prompt is None else 'both'} of {names}. Give one of them.")
-    if prompt is not None:
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise ValueError(f"its {where.prompt!r} is {str(prompt)[:40]!r}, and a prompt is a text.")
-        return [{"role": "user", "content": prompt}]
-    if not isinstance(messages, list) or not messages:
-        raise ValueError(f"its {where.messages!r} is no list of messages.")
-    for message in messages:
-        if not isinstance(message, dict) or message.keys() != {"role", "content"}:
-            raise ValueError("a message is an object with role and content, and nothing else.")
-        if message["role"] not in ROLES or not isinstance(message["content"], str):
-            raise ValueError(f"a message has the role {message['role']!r}: one of {', '.join(ROLES)}, with a text.")
-    if messages[-1]["role"] != "user":
-        raise ValueError("the last message is the user's: it is what the model answers.")
-    return messages
 
 
 def _check_whole(read: list[Item], clustered: set[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from pipeline.conversation import TOOLS, spoken
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.serving.inference import Messages
 from pipeline.storage import Record, digest_json
@@ -81,17 +82,19 @@ class Suite(Record):
         return digest_json([self.name, self.system, self.instruction, *content])
 
     def messages(self, item: Item) -> Messages:
-        """What a model is asked."""
-        *before, last = item.messages
-        asked = [*before, {**last, "content": last["content"] + self.instruction}]
+        """What a model is asked. The instruction follows what the user said last, not a tool's result."""
+        asked = [dict(message) for message in item.messages]
+        last = next((message for message in reversed(asked) if message["role"] == "user"), asked[-1])
+        last["content"] += self.instruction
         if self.system and all(message["role"] != "system" for message in asked[:2]):
-            return [{"role": "system", "content": self.system}, *asked]
+            offered = 1 if asked[0]["role"] == TOOLS else 0
+            return [*asked[:offered], {"role": "system", "content": self.system}, *asked[offered:]]
         return asked
 
     def texts(self) -> tuple[str, ...]:
         """The items' prompts, which training data may hold none of. Prompts alone: a reference may be a bare number,
-        which identifies nothing."""
-        return tuple("\n".join(message["content"] for message in item.messages) for item in self.items)
+        which identifies nothing, and so do tools, which every request of an application offers."""
+        return tuple("\n".join(message["content"] for message in spoken(item.messages)) for item in self.items)
 
     @property
     def clusters(self) -> int:

@@ -94,6 +94,7 @@ class Columns(NamedTuple):
     """Which field of a line holds what; "" where none does."""
 
     messages: str = ""
+    tools: str = ""
     prompt: str = ""
     reference: str = ""
     cluster: str = ""
@@ -131,14 +132,14 @@ class FileSuite(SuiteSection):
 
 
 class JsonlSuite(FileSuite):
-    """Items of the user's own: `prompt` or `messages`, `reference`, and where there are some `id`, `cluster`, `slice`
-    `check` and `format`."""
+    """Items of the user's own: `prompt` or `messages`, `reference`, and where there are some `tools`, `id`, `cluster`,
+    `slice`, `check` and `format`. Messages and tools are as OpenAI's chat has them, with calls and their results."""
 
     kind: Literal["jsonl"] = "jsonl"
     """Which kind of suite this is."""
-    fields: dict[Literal["messages", "prompt", "reference", "cluster", "slice", "id", "check", "format"], str] = Field(
-        default={}
-    )
+    fields: dict[
+        Literal["messages", "tools", "prompt", "reference", "cluster", "slice", "id", "check", "format"], str
+    ] = Field(default={})
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
     """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""

@@ -15,10 +15,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.conversation import spoken
 from pipeline.selection.pairing import LabelledRow
 from pipeline.storage import Record
 from pipeline.traces.pii import normalised
@@ -220,8 +221,8 @@ class _Runs:
 
 
 def contents(prompt: str, roles: Sequence[str] = ()) -> list[str]:
-    """The texts of a chat prompt's messages: of all of them, or of the given roles."""
-    messages: list[dict[str, Any]] = json.loads(prompt)
+    """The texts of a chat prompt's messages: of all that were said, or of the given roles."""
+    messages = spoken(json.loads(prompt))
     return [message["content"] or "" for message in messages if not roles or message["role"] in roles]
 
 

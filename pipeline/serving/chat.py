@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from pipeline.call_forms import in_one_form
 from pipeline.conversation import to_request
 from pipeline.recipe.serving import HttpServing
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
@@ -128,7 +129,7 @@ class ChatClient:
         return Drawn(
             Answer(
                 key=request.key,
-                text=completion.text,
+                text=in_one_form(completion.text, request.messages),
                 tokens=completion.tokens,
                 prompt_tokens=completion.prompt_tokens,
                 stop=completion.stop,

@@ -39,16 +39,16 @@ def read_completion(body: bytes) -> Completion:
         number = len(choices) if isinstance(choices, list) else "no list of"
         raise ValueError(f"{number} choices where one was asked for")
     match choices[0]:
-        case {"message": {"content": str() | None, "tool_calls": [_, *_]}, "finish_reason": "tool_calls" | "stop"} | {
+        case {"message": {"tool_calls": [_, *_]}, "finish_reason": "tool_calls" | "stop"} | {
             "message": {"content": str()},
             "finish_reason": "stop" | "length",
-        }:
+        } if isinstance(choices[0]["message"].get("content"), str | None):
             message, finish = choices[0]["message"], choices[0]["finish_reason"]
             prompt_tokens, tokens = _usage(reply.get("usage"))
             fingerprint = reply.get("system_fingerprint")
             return Completion(
                 model=str(reply.get("model")),
-                text=received(message["content"], message.get("tool_calls") or []),
+                text=received(message.get("content"), message.get("tool_calls") or []),
                 tokens=tokens,
                 prompt_tokens=prompt_tokens,
                 stop="length" if finish == "length" else "stop",

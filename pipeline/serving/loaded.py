@@ -11,6 +11,7 @@ import jinja2
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
+from pipeline.call_forms import in_one_form
 from pipeline.chat_template import rendered
 from pipeline.serving.decoding import SeededDraw, decoding_of, precision, settings, stop_ids, use_stop_ids_only
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, unanswerable
@@ -88,7 +89,7 @@ class LoadedModel:
                 end = next((n for n, token in enumerate(row) if token in self.stops), len(row))
                 yield Answer(
                     key=requests[i].key,
-                    text=self.tokenizer.decode(row[:end], skip_special_tokens=True),
+                    text=in_one_form(self.tokenizer.decode(row[:end], skip_special_tokens=True), requests[i].messages),
                     tokens=end,
                     prompt_tokens=len(prompts[i]),
                     stop="stop" if end < len(row) else "length",

@@ -28,7 +28,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.conversation import as_message, from_request
+from pipeline.call_forms import in_one_form
+from pipeline.conversation import TOOLS, as_message, from_request
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
 
@@ -69,8 +70,8 @@ class _Waiting:
     temperature: float
     streamed: bool = False
     """Whether its text is wanted as it is drawn, or whole."""
-    tools: bool = False
-    """Whether the request offered any."""
+    offered: tuple[dict[str, str], ...] = ()
+    """The message with the definitions of tools; none where the request has no tools."""
     pieces: asyncio.Queue[str | _Ended] = field(default_factory=lambda: asyncio.Queue())
     sent: int = 0
     """Characters of the text that were handed out."""
@@ -193,8 +194,9 @@ class SlotServer:
         limit = min(asked.max_completion_tokens or asked.max_tokens or self._limit, self._limit)
         seed = secrets.randbits(31) if asked.seed is None else asked.seed % 2**31
         messages = from_request([message.model_dump() for message in asked.messages], asked.tools)
+        offered = tuple(message for message in messages if message["role"] == TOOLS)
         ids = self._model.prompt(AnswerRequest(key="", messages=messages, seed=seed), limit)
-        return _Waiting(ids, seed, limit, asked.temperature, asked.stream and not asked.tools, bool(asked.tools))
+        return _Waiting(ids, seed, limit, asked.temperature, asked.stream and not asked.tools, offered)
 
 
 async def _pieces(waiting: _Waiting) -> AsyncIterator[str | _Ended]:
@@ -222,7 +224,8 @@ async def _whole(head: dict[str, Any], waiting: _Waiting) -> Response:
 
 def _message(text: str, waiting: _Waiting, ended: _Ended) -> tuple[dict[str, Any], str]:
     """An answer's message and how it ended; calls are looked for where tools were offered."""
-    message = as_message(text) if waiting.tools else {"role": "assistant", "content": text}
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    message = as_message(in_one_form(text, waiting.offered)) if waiting.offered else message
     return message, "tool_calls" if "tool_calls" in message and ended.finish == "stop" else ended.finish
 
 
@@ -235,7 +238,7 @@ async def _events(head: dict[str, Any], waiting: _Waiting) -> AsyncIterator[str]
     yield event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
     texts: list[str] = []
     async for piece in _pieces(waiting):
-        if isinstance(piece, str) and waiting.tools:
+        if isinstance(piece, str) and waiting.offered:
             texts.append(piece)
         elif isinstance(piece, str):
             yield event(choices=[{"index": 0, "delta": {"content": piece}, "finish_reason": None}])
@@ -243,7 +246,7 @@ async def _events(head: dict[str, Any], waiting: _Waiting) -> AsyncIterator[str]
             yield f"data: {json.dumps({'error': {'message': piece.detail, 'code': 500}})}\n\n"
         else:
             message, finish = _message("".join(texts), waiting, piece)
-            if waiting.tools:
+            if waiting.offered:
                 called = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls", []))]
                 delta = {"content": message["content"], **({"tool_calls": called} if called else {})}
                 yield event(choices=[{"index": 0, "delta": delta, "finish_reason": None}])

@@ -23,6 +23,7 @@ from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, 
 from pipeline.serving.loop import AskingLoop, open_asking_loop
 from pipeline.serving.ports import held_port
 from pipeline.serving.server_process import ServerProcess, server_process
+from pipeline.serving.tool_parsers import parser_arguments, parser_of, refuse_unparsed
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef, digest_json
 
@@ -63,6 +64,8 @@ class VllmServer(NamedTuple):
     process: ServerProcess
     endpoint: Endpoint
     names: dict[str, str]
+    parser: str = ""
+    """Of the calls that its model writes; "" where it takes no tools."""
 
 
 class VllmSession(ChatSession):
@@ -79,6 +82,7 @@ class VllmSession(ChatSession):
             # vLLM counts the token that ended an answer, the default engine does not.
             done(answer.model_copy(update={"tokens": answer.tokens - 1}) if answer.finished else answer)
 
+        refuse_unparsed(self._server.parser, (request.messages for request in requests))
         try:
             refused = self._refused(requests, sampling.max_completion_tokens)
             if refused and not sampling.skip_unanswerable:
@@ -207,17 +211,20 @@ class VllmEngine:
             root = f"http://127.0.0.1:{port}"
             if self._installation.device == "cpu":
                 command += ["--enforce-eager"]  # compiling takes minutes there, and a compiler
-            command += [*more, *self._arguments]
+            parser = self._parser(model)
+            command += [*parser_arguments(parser), *more, *self._arguments]
             with server_process("vLLM", command, environment, self.folder, self._log) as process:
                 process.await_health(f"{root}/health", settings.start_timeout_s)
-                yield VllmServer(process, Endpoint(f"{root}/v1", key), names)
+                yield VllmServer(process, Endpoint(f"{root}/v1", key), names, parser)
 
     def _decoding(self, loop: AskingLoop[ChatClient], base: ModelRef, folder: Decoding) -> Decoding:
         ids = loop.all(PROBES, loop.client.tokenize, None)
         (version,) = loop.all([None], lambda _: loop.client.version(), None)
         parallel = self._settings.tensor_parallel
         stated = [version, f"torch {self._installation.torch}", f"tensor parallel {parallel}" if parallel > 1 else ""]
-        stated += ["with adapters" if self._adapter else "", " ".join(self._arguments)]
+        parser = self._parser(base)
+        stated += ["with adapters" if self._adapter else "", f"tool calls {parser}" if parser else ""]
+        stated += [" ".join(self._arguments)]
         return Decoding(
             engine="vllm",
             version=", ".join(filter(None, stated)),
@@ -228,6 +235,9 @@ class VllmEngine:
             tokens_digest=digest_json(["tokenize", ids]),
             batch_invariant=self._installation.batch_invariant,
         )
+
+    def _parser(self, base: ModelRef) -> str:
+        return self._settings.tool_call_parser or parser_of(Path(base.uri))
 
     @cached_property
     def _installation(self) -> VllmInstallation:

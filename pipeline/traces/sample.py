@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.conversation import conversation
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record
 from pipeline.traces.attributes import STAGED, AttributeTable, index_attributes, write_attributes
@@ -26,6 +27,7 @@ from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Source, SourcePart, named_day
+from pipeline.traces.unrendered import kinds_of_row
 
 SAID_PARTS = 8
 """Newest parts of scores, and of attributes, that are read with the sample."""
@@ -52,6 +54,8 @@ class SourceSample(Record):
     feedback: int
     """Rows with a score."""
     models: dict[str, int]
+    takes: dict[str, int]
+    """Admitted rows by what they take of a chat template beside a single question (pipeline/chat_template.py)."""
     longest_prompt: list[dict[str, str]]
     """Of the admitted rows, by characters; for counting its tokens."""
 
@@ -63,6 +67,7 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
     newest = sorted(parts, key=lambda part: (named_day(part.name) or "", part.name), reverse=True)
     rejected, keys, models = Counter[str](), Counter[str](), Counter[str]()
     rows = admitted = consented = references = feedback = 0
+    takes = Counter[str]()
     longest: list[dict[str, str]] = []
     read: list[str] = []
     scored = _scored(source, newest)
@@ -89,9 +94,10 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
                 keys.update(key for trace in traces for key in _keys(trace))
                 passed = checked.filter(pa.array([reason is None for reason in reasons], pa.bool_()))
                 references += passed.num_rows - passed["reference"].null_count
-                for messages in passed["messages"].to_pylist():
-                    plain = [{"role": each["role"], "content": each["content"]} for each in messages]
-                    longest = max(longest, plain, key=_length)
+                for row in passed.select(["messages", "completion", "tool_calls", "tools"]).to_pylist():
+                    messages = conversation(row)
+                    takes.update(kinds_of_row(row))
+                    longest = max(longest, messages, key=_length)
                 if rows >= limit:
                     break
     return SourceSample(
@@ -106,6 +112,7 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
         references=references,
         feedback=feedback,
         models=dict(models.most_common()),
+        takes=dict(takes),
         longest_prompt=longest,
     )
 
@@ -145,4 +152,4 @@ def _keys(trace: Trace) -> Iterable[str]:
 
 
 def _length(messages: list[dict[str, str]]) -> int:
-    return sum(len(message["content"] or "") for message in messages)
+    return sum(len(message["content"]) + len(message.get("tool_calls", "")) for message in messages)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pipeline.call_forms import in_one_form
 from pipeline.conversation import to_prompt
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
@@ -153,6 +154,8 @@ class RewardFunction:
     ) -> list[float | None]:
         """`turns`, `text`: of completions that are episodes, the turns before the last answer, and that answer."""
         texts = list(text) or [messages[-1]["content"] for messages in completions]
+        if prompts:
+            texts = [in_one_form(drawn, prompt) for drawn, prompt in zip(texts, prompts, strict=True)]
         asked_for = _continued(prompts, turns)
         rewards = self.score(self._completions(texts, reference, verifier, asked_for, completion_ids))
         self._known = {}

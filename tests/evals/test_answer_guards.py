@@ -52,6 +52,15 @@ def item_of(prompt: str = ENGLISH, form: AnswerFormat | None = None) -> Item:
     return Item(id="i", cluster="i", messages=asked, reference="7", slice="", format=form)
 
 
+def test_an_answer_that_is_a_call_is_graded_as_one(tmp_path: Path) -> None:
+    wanted = json.dumps([{"name": "refund", "arguments": {"order": "A7", "euro": 40}}])
+    item = item_of().model_copy(update={"check": "calls", "reference": wanted})
+    right = '<tool_call>\n{"name": "refund", "arguments": {"euro": 40.0, "order": "A7"}}\n</tool_call>'
+    answers = (right, right.replace("40.0", '"40"'), "I refund 40 euro.")
+    outcomes = [answered(tmp_path / str(n), item, text).outcome for n, text in enumerate(answers)]
+    assert outcomes == [Outcome.correct, Outcome.wrong, Outcome.no_answer]
+
+
 SCHEMA = json.dumps({"type": "object", "required": ["answer"]})
 
 

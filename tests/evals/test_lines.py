@@ -11,6 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from evals.suites import suite
+from evals.templates import template_refusals
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe.suites import Gsm8kSuite, JsonlSuite, Math500Suite
 from pipeline.storage import Store
 
@@ -66,6 +69,68 @@ def test_conversations_get_system_prompt_and_instruction(tmp_path: Path) -> None
     assert [message["content"] for message in asked[0]] == ["Be brief.", "1?", "1.", "2? Give a number."]
     assert [message["content"] for message in asked[1]] == ["Shout.", "3? Give a number."]
     assert own.texts() == ("1?\n1.\n2?", "Shout.\n3?"), "training data is searched for the questions themselves"
+
+
+LOOKUP = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
+CALL = {"id": "x1", "type": "function", "function": {"name": "lookup", "arguments": '{"order": "A7"}'}}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RETURNED = {"role": "tool", "tool_call_id": "x1", "content": "sent"}
+WANTED = [{"name": "lookup", "arguments": {"order": "A7"}}]
+
+
+def test_items_with_tools_ask_calls_and_follow_results(tmp_path: Path) -> None:
+    where = {"role": "user", "content": "Where is A7?"}
+    rows = [
+        {"prompt": "Where is A7?", "tools": [LOOKUP], "reference": WANTED},
+        {"messages": [where], "reference": "[]"},
+        {"messages": [where, CALLING, RETURNED], "tools": [LOOKUP], "reference": "sent", "check": "contains"},
+    ]
+    own = read(tmp_path, lines(rows), check="calls", system="Be brief.", instruction=" Now.")
+    asked = [own.messages(item) for item in own.items]
+    assert [[m["role"] for m in each] for each in asked] == [
+        ["tools", "system", "user"],
+        ["system", "user"],
+        ["tools", "system", "user", "assistant", "tool"],
+    ]
+    assert asked[2][2]["content"] == "Where is A7? Now." and asked[2][4]["content"] == "sent"
+    assert json.loads(asked[2][3]["tool_calls"])[0]["id"] == asked[2][4]["tool_call_id"] == "call00000"
+    assert [item.check for item in own.items] == ["calls", "calls", "contains"]
+    assert json.loads(own.items[0].reference) == WANTED
+    assert own.texts()[0] == "Where is A7?", "what every request offers identifies no item"
+    renamed = [{"functions" if name == "tools" else name: value for name, value in row.items()} for row in rows]
+    assert read(tmp_path, lines(renamed), check="calls", fields={"tools": "functions"}).items == own.items
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "reference": "refund A7"}, "its 'reference' is 'refund A7', and calls are"),
+        ({"prompt": "a", "reference": [{"name": "f", "arguments": "{"}]}, "and calls are"),
+        ({"prompt": "a"}, "its 'reference' is 'None', and calls are"),
+        ({"prompt": "a", "tools": [], "reference": []}, "its 'tools' is no list of definitions"),
+        ({"prompt": "a", "tools": {"f": 1}, "reference": []}, "its 'tools' is no list of definitions"),
+        ({"prompt": "a", "tools": [LOOKUP, {"name": "f"}], "reference": []}, "its 'tools' is no list of definitions"),
+        ({"messages": [{"role": "user", "content": "a"}, CALLING], "reference": []}, "or a tool's result"),
+        ({"messages": [{"role": "user", "content": "a"}, RETURNED], "reference": []}, "tool_call_id 'x1', and no call"),
+        ({"messages": [{"role": "user", "content": "a", "name": "b"}], "reference": []}, "has 'name', which nothing"),
+        ({"messages": [{"role": "assistant", "content": None}], "reference": []}, "'assistant' has no text"),
+        ({"messages": [{**CALLING, "tool_calls": [{"function": 1}]}], "reference": []}, "tool_calls is a list of"),
+        ({"messages": [{**CALLING, "tool_calls": 3}], "reference": []}, "tool_calls is a list of"),
+    ],
+)
+def test_a_line_with_tools_that_are_none_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        read(tmp_path, lines([row]), check="calls")
+    assert "line 1: " in str(refusal.value) and words in str(refusal.value)
+
+
+def test_a_template_without_tools_cannot_ask_a_suite_with_them(tmp_path: Path) -> None:
+    rows = [{"prompt": "Where is A7?", "tools": [LOOKUP], "reference": WANTED}, {"prompt": "Who?", "reference": []}]
+    own = read(tmp_path, lines(rows), check="calls")
+    (refusal,) = template_refusals([own], str(MODEL_DIR))
+    assert refusal.startswith("the suite own cannot be asked: the chat template of ")
+    assert "leaves out the definitions of tools (1 of 2 items)" in refusal
+    assert template_refusals([own], str(DESK_DIR)) == []
 
 
 @pytest.mark.parametrize(

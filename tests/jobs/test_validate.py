@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_a_template_that_refuses_a_role_is_a_problem(
         "suite own-questions: the model's chat template does not take its messages (No system role). Leave out system, "
         "or save the tokenizer with a template that takes the roles of its items."
     ]
+
+
+def test_rows_with_tools_need_a_template_that_has_them(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    logs = shutil.copytree(places["logs"], tmp_path / "logs")
+    newest = max(logs.iterdir())
+    lines = [json.loads(line) for line in newest.read_text().splitlines()]
+    for line in lines:
+        line["request"]["tools"] = [{"type": "function", "function": {"name": "lookup", "parameters": {}}}]
+    newest.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    own = ["training.grpo.max_completion_tokens=64", f"traces.source={{kind: openai_logs, uri: '{logs}'}}"]
+    code, fine, wrong = check(places, capsys, *own)
+    assert code == 1 and "chat template: renders, and leaves out calls of tools, the definitions of tools" in fine
+    assert len(wrong) == 1 and wrong[0].startswith(f"base_model.uri: The chat template of {places['model']} leaves out")
+    assert "the definitions of tools (" in wrong[0] and wrong[0].endswith("selection.tools: leave_out.")
+    assert check(places, capsys, *own, "selection.tools=leave_out")[0] == 0
 
 
 def test_a_template_that_is_missing_is_refused(

@@ -42,11 +42,11 @@ def tokenizer(plain: Any) -> Any:
 
 
 def test_a_template_tells_what_it_renders(plain: Any) -> None:
-    assert support_of(plain) == TemplateSupport(definitions=False, calls=False, results=True)
+    assert support_of(plain) == TemplateSupport(definitions=False, calls=False, results=True, turns=True)
     plain.chat_template = TOOL_TEMPLATE
-    assert support_of(plain) == TemplateSupport(True, True, True)
+    assert support_of(plain) == TemplateSupport(True, True, True, True)
     plain.chat_template = "{{ raise_exception('no') }}"
-    assert support_of(plain) == TemplateSupport(False, False, False)
+    assert support_of(plain) == TemplateSupport(False, False, False, False)
 
 
 def test_arguments_of_two_tools_are_each_their_own(tokenizer: Any) -> None:

@@ -12,6 +12,7 @@ import boto3
 import pytest
 
 from pipeline.demo import MODEL_DIR
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.preflight import data_root_faults, iteration_bytes, preflight, source_faults
 from pipeline.recipe import Recipe, Training, load
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, PostgresTableSource, SourceSection
@@ -56,6 +57,26 @@ def test_a_relative_model_says_what_it_is_relative_to(tmp_path: Path, monkeypatc
     (fault,) = preflight(recipe(tmp_path, "base_model.uri=models/x"), None, "")
     begin = f"base_model.uri (models/x is relative to {tmp_path}): No model directory at {tmp_path}/models/x. Set"
     assert fault.startswith(begin)
+
+
+def test_a_template_that_renders_nothing_is_a_fault(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(MODEL_DIR, tmp_path / "bare"))
+    chat_template = folder / "chat_template.jinja"
+    for text, why in (("{{ raise_exception('no') }}", "no"), ("{% if %}", "Expected an expression"), ("", "")):
+        chat_template.write_text(text)
+        faults = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
+        assert [fault for fault in faults if f"does not render ({why}" in fault] == (faults if text else [])
+    chat_template.unlink()
+    (fault,) = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
+    assert fault.startswith("base_model.uri: the chat template does not render (there is none). Save")
+
+
+def test_replayed_tools_need_a_template_that_has_them(tmp_path: Path) -> None:
+    replayed = ["training.tools={}"]
+    (fault,) = preflight(recipe(tmp_path, *replayed), None, "")
+    assert "leaves out calls of tools, the definitions of tools, and training.tools replays them" in fault
+    assert preflight(recipe(tmp_path, *replayed, f"base_model.uri='{DESK_DIR}'"), None, "") == []
+    assert preflight(recipe(tmp_path, *replayed, "selection.tools=leave_out"), None, "") == []
 
 
 def test_a_model_with_a_shard_missing_is_a_fault(tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def eval_log(log: dict[str, Any]) -> Any:
 
 
 def _messages(messages: list[dict[str, str]]) -> list[Any]:
-    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
 
     kinds = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
+    kinds |= {"tools": ChatMessageSystem, "tool": ChatMessageTool}  # definitions are shown as a text
     return [kinds[each["role"]](content=each["content"]) for each in messages]

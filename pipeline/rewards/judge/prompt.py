@@ -14,7 +14,7 @@ from pipeline.conversation import TOOLS, shown, shown_answer
 from pipeline.rewards.judge.answers import JudgeRequest, Messages, PairComparison
 from pipeline.rewards.judge.fence import fenced, mark_for, visible
 
-VERSION = "1"
+VERSION = "2"
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", TOOLS})
 
 SCORE_FORM = '{"rationale": "<at most 40 words>", "score": <an integer from 1 to 5>}'

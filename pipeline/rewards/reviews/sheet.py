@@ -56,10 +56,14 @@ def render(rows: Iterable[Mapping[str, str]]) -> bytes:
 
 
 def shown(text: str) -> str:
-    """A text as a cell: cut, without control characters, and no formula. What was put in is an apostrophe."""
+    """A text as a cell: cut in its middle, for a question stands at the end of its conversation; without control
+    characters, and no formula. What was put in is an apostrophe."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROLS)
     cell = _FORMULA.sub(_disarmed, lines)
-    return cell if len(cell) <= MAX_CELL else f"{cell[:MAX_CELL]}… (cut)"
+    if len(cell) <= MAX_CELL:
+        return cell
+    half = MAX_CELL // 2
+    return f"{cell[:half]}… ({len(cell) - 2 * half:,} characters are cut) …{cell[-half:]}"
 
 
 def _disarmed(match: re.Match[str]) -> str:

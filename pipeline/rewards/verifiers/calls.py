@@ -15,7 +15,7 @@ from pipeline.rewards.verifiers.outcome import Grade, Outcome
 
 def same_calls(completion: str, reference: str) -> Grade:
     """`no_answer` for an answer without calls where the reference has some; an empty list wants none."""
-    wanted = _wanted(reference)
+    wanted = wanted_calls(reference)
     if wanted is None:
         return Grade(Outcome.unparsable_gold, "")
     calls = [call["function"] for call in split(completion)[1]]
@@ -26,7 +26,7 @@ def same_calls(completion: str, reference: str) -> Grade:
     return Grade(Outcome.correct if same else Outcome.wrong, answer)
 
 
-def _wanted(reference: str) -> list[dict[str, Any]] | None:
+def wanted_calls(reference: str) -> list[dict[str, Any]] | None:
     """The calls of a reference; None where it holds none that can be read."""
     held = _parsed(reference)
     listed = cast(list[Any], held) if isinstance(held, list) else [held]

@@ -198,11 +198,11 @@ def marked(metadata: str, **marks: Any) -> str:
 
 
 def count(value: Any) -> int | None:
-    """Tokens. Raises msgspec.ValidationError for what is no count."""
+    """Tokens; some instrumentations write them as 7.0. Raises msgspec.ValidationError for what is no count."""
     if value is None or value == "":
         return None
     try:
-        number = int(value)
+        number = int(value.removesuffix(".0") if isinstance(value, str) else value)
     except (ValueError, TypeError, OverflowError) as error:
         raise msgspec.ValidationError("a token count is no number") from error
     if not 0 <= number < MOST:

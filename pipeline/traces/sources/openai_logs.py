@@ -142,7 +142,8 @@ def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
     if request.get("previous_response_id") or request.get("conversation"):
         return chat.Chat([], unreadable="input: {previous_response_id:str}"), chat.Chat([])  # the rest was not sent
     places = ("messages", "input", "prompt")
-    content = next(({key: request[key]} for key in places if request.get(key) not in (None, "", [])), None)
+    offered = {key: request[key] for key in ("tools", "functions") if request.get(key)}
+    content = next(({key: request[key], **offered} for key in places if request.get(key) not in (None, "", [])), None)
     return chat.parse(request.get("instructions"), "system"), chat.parse(content, "user")
 
 

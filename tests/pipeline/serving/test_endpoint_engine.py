@@ -13,6 +13,7 @@ import pytest
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import Answer
+from tests.pipeline.tool_templates import LOOKUP, OFFERED, answer
 
 from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of
 from .chat_server import (
@@ -62,6 +63,35 @@ def test_only_portable_fields_are_sent() -> None:
     }  # fmt: skip
     assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
     assert server.asked[-1].headers["Accept-Encoding"] == "identity"
+
+
+FUNCTION = {"name": "lookup", "arguments": '{"order": "A7"}'}
+ONE_CALL = answer("lookup", {"order": "A7"})
+
+
+@pytest.mark.parametrize(
+    ("message", "finish", "text"),
+    [
+        (
+            {"content": None, "tool_calls": [{"id": "a", "type": "function", "function": FUNCTION}]},
+            "tool_calls",
+            ONE_CALL,
+        ),
+        ({"tool_calls": [{"id": "a", "function": {**FUNCTION, "arguments": {"order": "A7"}}}]}, "stop", ONE_CALL),
+        ({"content": "So.", "tool_calls": [{"id": "a", "function": FUNCTION}]}, "tool_calls", f"So.\n{ONE_CALL}"),
+        ({"content": "", "tool_calls": [{"function": {**FUNCTION, "arguments": ""}}]}, "stop", answer("lookup", {})),
+        ({"content": '{"name": "lookup", "parameters": {"order": "A7"}}', "tool_calls": []}, "stop", ONE_CALL),
+        ({"content": 'lookup{"order": "A7"}', "tool_calls": None}, "stop", ONE_CALL),
+        ({"content": "It is sent."}, "stop", "It is sent."),
+    ],
+)
+def test_calls_are_read_however_a_server_sends_them(message: dict[str, Any], finish: str, text: str) -> None:
+    choice = {"message": {"role": "assistant", **message}, "finish_reason": finish}
+    request = REQUESTS[0].model_copy(update={"messages": [OFFERED, *REQUESTS[0].messages]})
+    with chat_server(after_probes(lambda server, asked, place: completion(asked.body, choice=choice))) as server:
+        _, answers = asked_of(server, [request])
+    assert server.asked[-1].body["tools"] == [LOOKUP]
+    assert (answers[request.key].text, answers[request.key].stop) == (text, "stop")
 
 
 def test_no_more_are_in_flight_than_the_recipe_says() -> None:

@@ -8,6 +8,16 @@ from pipeline.rewards.judge.attacks import Attack, attacks
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
 from pipeline.rewards.judge.session import judge_id
 from pipeline.storage import digest_json
+from tests.pipeline.shown_calls import (
+    CALLING,
+    CALLING_SHOWN,
+    EMPTY,
+    EMPTY_SHOWN,
+    LONG,
+    LONG_TEXT,
+    PARALLEL,
+    PARALLEL_SHOWN,
+)
 
 from .endpoint import JUDGE, Request, parts
 
@@ -61,6 +71,17 @@ def test_a_role_is_not_to_be_trusted_either() -> None:
     assert "turn 1 (other)" in seen(messages)
 
 
+def test_a_judge_reads_calls_and_their_results() -> None:
+    result = seen(score_prompt(JudgeRequest(CALLING, PARALLEL), DEFAULT_RUBRIC))
+    assert list(result.values()) == [*CALLING_SHOWN, PARALLEL_SHOWN]
+    names = ["turn 1 (tools)", "turn 2 (user)", "turn 3 (assistant)", "turn 4 (tool)", "turn 5 (tool)"]
+    assert list(result) == [*names, "answer to be scored"]
+    both = seen(compare_prompt(PairComparison(CALLING, PARALLEL, EMPTY), DEFAULT_RUBRIC))
+    assert (both["answer A"], both["answer B"]) == (PARALLEL_SHOWN, EMPTY_SHOWN)
+    long = seen(score_prompt(JudgeRequest(CALLING, LONG), DEFAULT_RUBRIC))["answer to be scored"]
+    assert long == f'call: note({{"text": "{LONG_TEXT}"}})', "a judge sees all of it"
+
+
 def test_both_answers_of_a_comparison_are_named_by_their_place() -> None:
     messages = compare_prompt(PairComparison(QUESTION, "42", "43"), DEFAULT_RUBRIC)
     assert (seen(messages)["answer A"], seen(messages)["answer B"]) == ("42", "43")
@@ -86,5 +107,6 @@ def test_a_new_prompt_needs_a_new_version() -> None:
         score_prompt(JudgeRequest(QUESTION, hostile, "42"), "rubric"),
         score_prompt(JudgeRequest(QUESTION, "42"), "rubric"),
         compare_prompt(PairComparison(QUESTION, "42", hostile), "rubric"),
+        score_prompt(JudgeRequest(CALLING, PARALLEL), "rubric"),
     ]
-    assert (VERSION, digest_json([prompts, SCORE, WINNER])[:16]) == ("1", "6f1dd3d11ef65353")
+    assert (VERSION, digest_json([prompts, SCORE, WINNER])[:16]) == ("2", "3e203dd37464cc8a")

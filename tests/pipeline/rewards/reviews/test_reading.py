@@ -10,12 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.conversation import to_prompt
 from pipeline.recipe import Selection
 from pipeline.recipe.rewards import Review
 from pipeline.rewards import reviews
 from pipeline.rewards.reviews import sheet
 from pipeline.storage import Store
 from tests.pipeline.rewards.reviews.conftest import EVERYTHING, WEEK, filled, label, published, sample
+from tests.pipeline.shown_calls import (
+    CALLING,
+    CALLING_SHOWN,
+    EMPTY,
+    EMPTY_SHOWN,
+    LONG,
+    LONG_TEXT,
+    PARALLEL,
+    PARALLEL_SHOWN,
+)
+from tests.pipeline.tool_templates import calls
 
 
 def test_a_sheet_shows_neither_reward_nor_stratum_nor_user(week: Path) -> None:
@@ -29,6 +41,29 @@ def test_a_sheet_shows_neither_reward_nor_stratum_nor_user(week: Path) -> None:
     assert [row["trace_id"] for row in rows] != sorted(kept)
     assert {kept[row["trace_id"]]["item"] for row in rows} == {row["item"] for row in rows}
     assert {"user_id", "stratum", "final_reward", "why", "week", "iteration"} <= set(kept["t0003"])
+
+
+def test_a_reviewer_reads_calls_and_their_results(store: Store, tmp_path: Path) -> None:
+    question = {"role": "user", "content": "And C3?"}
+    long = {"role": "assistant", "content": "", "tool_calls": calls(("note", {"text": LONG_TEXT}))}
+    rows = [
+        label(1, prompt=to_prompt(CALLING), completion=PARALLEL),
+        label(2, prompt=to_prompt([question, long, question]), completion=EMPTY),
+        label(3, completion=LONG),
+    ]
+    written = reviews.write(store, published(tmp_path, rows), WEEK, EVERYTHING, Selection())
+    assert written is not None
+    read = csv.DictReader(io.StringIO(written.read_text("utf-8-sig"), newline=""))
+    cells = {row["trace_id"]: row for row in read}
+    roles = ("tools", "user", "assistant", "tool", "tool")
+    asked = "\n\n".join(f"{role}: {text}" for role, text in zip(roles, CALLING_SHOWN, strict=True))
+    assert (cells["t0001"]["prompt"], cells["t0001"]["completion"]) == (asked, PARALLEL_SHOWN)
+    prompt = cells["t0002"]["prompt"]
+    assert prompt.startswith('user: And C3?\n\nassistant: call: note({"text": "xxx')
+    assert prompt.endswith('xxx"})\n\nuser: And C3?'), "the question is not what is cut"
+    assert cells["t0002"]["completion"] == EMPTY_SHOWN
+    answered = cells["t0003"]["completion"]
+    assert answered.startswith('call: note({"text": "xxx') and "characters are cut" in answered
 
 
 def test_a_week_is_drawn_once(store: Store, week: Path, tmp_path: Path) -> None:

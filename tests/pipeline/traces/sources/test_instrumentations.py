@@ -33,6 +33,22 @@ def names(calls: str | None) -> list[str]:
     return [call["function"]["name"] for call in json.loads(calls or "[]")]
 
 
+def test_token_counts_that_cohere_writes_as_fractions_are_whole(tmp_path: Path) -> None:
+    """traceloop's `cohere` 0.62 on Cohere 5."""
+    fields = {
+        "gen_ai.request.model": "command",
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "Where is K92?",
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": json.dumps([{"type": "text", "text": "Soon."}]),
+        "gen_ai.usage.prompt_tokens": 11.0,
+        "gen_ai.usage.completion_tokens": 7.0,
+    }
+    trace = one(tmp_path, request(span(fields)))
+    assert (trace.messages, trace.completion) == ([USER], "Soon.")
+    assert (trace.input_tokens, trace.output_tokens) == (11, 7)
+
+
 def test_of_several_choices_the_first_was_served() -> None:
     choices = [answer(text("Soon."), finish_reason="stop"), answer(text("Never."), finish_reason="stop")]
     assert completion(served(choices)) == "Soon."

@@ -51,6 +51,16 @@ def test_a_call_is_read(tmp_path: Path, row: Any) -> None:
     assert (trace.level, trace.error, trace.metadata) == ("DEFAULT", None, '{"user_consent":"true"}')
 
 
+def test_the_tools_that_a_request_offers_are_kept(tmp_path: Path) -> None:
+    inner = {"name": "lookup", "parameters": {"type": "object"}}
+    tool = {"type": "function", "function": inner}
+    older, newer = {**REQUEST, "functions": [inner]}, {**REQUEST, "tools": [tool]}
+    for number, request in enumerate((older, newer)):
+        trace = one(tmp_path / str(number), {"request": request, "response": RESPONSE})
+        assert trace.messages == ASKED and json.loads(trace.tools or "") == [tool]
+    assert one(tmp_path / "none", {"request": {**REQUEST, "tools": []}, "response": RESPONSE}).tools is None
+
+
 def test_the_responses_api_is_read(tmp_path: Path) -> None:
     by_name = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "2"}]}
     response = {"id": "resp_1", "created_at": 1767607201.5, "model": "m", "output": [{"type": "reasoning"}, by_name]}

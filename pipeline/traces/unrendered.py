@@ -1,0 +1,80 @@
+"""Rows of which the champion's chat template would leave something out: refused before anything is paid for.
+
+Owns the look at the governed rows, which happens only where the template lacks something. Rows whose calls can be shown
+to no model are not counted: they have no label, and nothing learns from them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.chat_template import TURNS, kinds_of, refusal, support_of
+from pipeline.conversation import answer_of, conversation, is_whole
+from pipeline.iteration import Iteration
+from pipeline.template_files import folder_template
+from pipeline.traces.arrow import pc
+from pipeline.traces.context import StageContext
+from pipeline.traces.lake import open_lake
+from pipeline.traces.materialize import window_of
+from pipeline.traces.scope import where
+
+COLUMNS = ("messages", "completion", "tool_calls", "tools", "consent")
+
+
+def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
+    """Raise ValueError, with their counts, for rows to be trained on that the champion's template leaves parts of out.
+
+    Rows with tools are not, where the recipe leaves them out.
+    """
+    folder = Path(iteration.champion.uri)
+    if not folder.is_dir():  # whoever loads the model says so
+        return
+    template = folder_template(folder)
+    if template is None:
+        raise ValueError(
+            f"The tokenizer in {iteration.champion.uri} has no chat template. Save one beside the weights: nothing can "
+            "be trained on conversations without it."
+        )
+    left_out = support_of(template).left_out
+    wanted = left_out if context.recipe.selection.tools == "train" else left_out & {TURNS}
+    if not wanted:
+        return
+    counts, rows = Counter[str](), 0
+    for batch in _batches(context, iteration):
+        rows += batch.num_rows
+        for row in batch.filter(_may_take(batch)).to_pylist():
+            kinds = kinds_of_row(row)
+            if context.recipe.selection.tools == "train" or kinds <= {TURNS}:
+                counts.update(kinds & wanted)
+    if counts:
+        raise ValueError(refusal(iteration.champion.uri, dict(sorted(counts.items())), rows))
+
+
+def _batches(context: StageContext, iteration: Iteration) -> Iterator[pa.Table]:
+    """The rows of the dataset whose users agree."""
+    with open_lake(context.lake) as lake:
+        window = window_of(context.store, lake, iteration.dataset)
+        for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
+            table = pa.table(batch)
+            yield table.filter(table["consent"])
+
+
+def _may_take(table: pa.Table) -> Any:
+    """Which rows are more than one question with a text for its answer: the others are not decoded."""
+    several = pc.greater(pc.list_value_length(table["messages"]), 2)
+    return pc.or_(several, pc.or_(pc.is_valid(table["tools"]), pc.is_valid(table["tool_calls"])))
+
+
+def kinds_of_row(row: Mapping[str, Any]) -> set[str]:
+    """What a governed row and its answer take of a template, beside a single question; nothing where it holds a call
+    that no model can be shown."""
+    messages = conversation(row)
+    if not is_whole(messages, row["tool_calls"]):
+        return set()
+    answer = {"role": "assistant", "content": answer_of(row["completion"], row["tool_calls"])}
+    return kinds_of([*messages, answer])
