@@ -154,6 +154,30 @@ def test_an_attempt_that_was_replaced_commits_no_checkpoint(tmp_path: Path) -> N
     assert [folder.name for folder in sorted(root.glob("step-*"))] == ["step-000005"]
 
 
+def test_an_attempt_replaced_within_a_commit_publishes_nothing(tmp_path: Path) -> None:
+    root, turns = tmp_path / "checkpoints", iter([FencingToken(1), FencingToken(2)])
+
+    def fence() -> None:
+        take(tmp_path, next(turns))
+        check(tmp_path, FencingToken(1))
+
+    keeper = Checkpointer(root, Origin("p", 1), 1, Checkpoints(), print, fence)
+    with pytest.raises(InvalidPlan, match="writes nothing more"):
+        keeper.commit(trained(tmp_path / "a", 5), 5, None)
+    assert list(root.glob("step-*")) == []
+
+
+def test_a_replaced_attempt_drops_no_checkpoint_either(tmp_path: Path) -> None:
+    """The step is there already: nothing is published, and retention would follow."""
+    root, first = tmp_path / "checkpoints", FencingToken(1)
+    keeper = Checkpointer(root, Origin("p", 1), 1, Checkpoints(), print, lambda: check(tmp_path, first))
+    keeper.commit(trained(tmp_path / "a", 5), 5, None)
+    take(tmp_path, FencingToken(2))
+    with pytest.raises(InvalidPlan, match="writes nothing more"):
+        keeper.commit(trained(tmp_path / "b", 5), 5, None)
+    assert (tmp_path / "b").is_dir()
+
+
 def test_a_file_that_is_none_of_ours_is_said(tmp_path: Path) -> None:
     (tmp_path / "turn.json").write_text("{")
     with pytest.raises(InvalidPlan, match="Remove it when nothing trains there"):
