@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
+from pipeline.addresses import kept_secrets
 from pipeline.locations import Uri
 from pipeline.recipe import custom
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
@@ -104,6 +105,12 @@ class Recipe(Section):
                 "traces.source is a set of prompts without answers, and nothing draws any. Add a section samples, such "
                 "as samples: {prompts: 512, per_prompt: 8}."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _holds_no_secret(self) -> Recipe:
+        if faults := list(kept_secrets(self.model_dump())):
+            raise ValueError(f"{'. '.join(faults)}. A recipe is kept with every run: take them out.")
         return self
 
     @property
