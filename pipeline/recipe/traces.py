@@ -227,6 +227,10 @@ class Traces(Section):
     """What else looks for personal data in admitted rows, and counts it in the column `recognised`: `presidio` (names
     and places, by a model of spaCy's), `presidio_patterns`, or a class of your own with Presidio's interface, as
     `package.module:Class`. It rejects and masks nothing. Empty: nothing does, which costs nothing."""
+    max_part_bytes: Annotated[PositiveInt, Added] = 64 << 30
+    """What one compressed or Parquet file may inflate to. One beyond it is read so far, and rejected as `too_large`."""
+    max_part_ratio: Annotated[PositiveInt, Added] = 200
+    """The same in inflated bytes for each stored one, from 64 MiB on. Logs of chats compress 5 to 40 times."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
     near_duplicates: Literal["off", "report", "drop"] = "report"
