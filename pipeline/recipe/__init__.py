@@ -28,7 +28,7 @@ from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.suites import PluginSuite
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
-from pipeline.section import Added, Operational, Section, settings
+from pipeline.section import Added, Line, Operational, Section, settings
 from pipeline.storage import digest_json, shown_path
 
 __all__ = [
@@ -68,7 +68,7 @@ class BaseModelSection(Section):
 class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
-    name: Annotated[str, Operational]
+    name: Annotated[Line, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""

@@ -79,7 +79,7 @@ class PostgresTableSource(Section):
 
     kind: Literal["postgres_table"] = "postgres_table"
     """Selects a table in PostgreSQL."""
-    table: str = "traces"
+    table: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f.]{1,63}(\.[^\x00-\x1f\x7f.]{1,63})?$")] = "traces"
     """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
 
 
