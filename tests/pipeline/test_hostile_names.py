@@ -22,7 +22,7 @@ HOSTILE = {
     "template": "{{ 7 * 7 }}",
     "HTML": "<script>alert(1)</script>",
     "direction of reading": "a\u202eb",
-    "another alphabet": "аdmin",
+    "another alphabet": "\u0430dmin",
     "host of others": "evil.example/#",
     "much too long": "x" * 5000,
     "empty": "",
