@@ -47,7 +47,7 @@ def tensor(offsets: Any) -> bytes:
     ],
 )
 def test_a_hostile_header_is_refused(tmp_path: Path, head: bytes, length: int | None) -> None:
-    with pytest.raises(ValueError, match="safetensors|expected"):
+    with pytest.raises(ValueError, match=r"safetensors|expected"):
         header(weights(tmp_path / "model.safetensors", head, length))
 
 

@@ -75,7 +75,7 @@ def _cut(batch: Any) -> Iterator[tuple[Any, int]]:
     lengths = np.full(batch.num_rows, max(batch.nbytes // max(batch.num_rows, 1), 1), np.int64)
     for column in batch.columns:
         if pa.types.is_dictionary(column.type):
-            each = pc.take(pc.binary_length(column.dictionary), column.indices)
+            each = pc.take(pc.call_function("binary_length", [column.dictionary]), column.indices)
             lengths += pc.fill_null(each, 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends, first = np.cumsum(lengths), 0
     while first < batch.num_rows:
