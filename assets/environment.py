@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from evals.libraries.environment import LibraryEnvironments, named_environments
+from pipeline.addresses import secret_faults, without_secret
 from pipeline.recipe.overrides import split
 from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 
@@ -44,6 +45,8 @@ class Environment:
     """LANGFUSE_BASE_URL (or LANGFUSE_HOST, as older SDKs call it), LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY."""
     lake_catalogue: str = field(repr=False)
     """LAKE_CATALOGUE_URI: the Iceberg catalogue, on PostgreSQL or REST."""
+    lake_secrets: dict[str, str] = field(repr=False)
+    """LAKE_CATALOGUE_TOKEN and LAKE_CATALOGUE_CREDENTIAL of a REST catalogue, as PyIceberg names them."""
     judge: tuple[str, str] = field(repr=False)
     """JUDGE_URL and JUDGE_API_KEY."""
     rag: tuple[str, str] = field(repr=False)
@@ -74,7 +77,15 @@ class Environment:
             raise ValueError(
                 "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
             )
-        return self.traces_database
+        return without_secret("TRACES_DATABASE_URL", self.traces_database)
+
+    def catalogue_address(self) -> str:
+        """Of the Iceberg catalogue; "" where none is set. Raises ValueError where a secret is in it."""
+        return without_secret("LAKE_CATALOGUE_URI", self.lake_catalogue)
+
+    def tracking_address(self) -> str:
+        """Of MLflow's tracking and registry; "" where none is set. Raises ValueError where a secret is in it."""
+        return without_secret("MLFLOW_TRACKING_URI", self.tracking)
 
     def mlflow_address(self) -> str:
         """Of the tracking server with the traces. Raises ValueError where none is set."""
@@ -82,7 +93,9 @@ class Environment:
             raise ValueError(
                 "The traces are in MLflow: set MLFLOW_TRACES_URI to its tracking server, http://host:5000."
             )
-        return self.mlflow_traces or self.tracking
+        if self.mlflow_traces:
+            return without_secret("MLFLOW_TRACES_URI", self.mlflow_traces)
+        return self.tracking_address()
 
     def langfuse_address(self) -> str:
         """Of Langfuse, with the keys in it. Raises ValueError where one of the three is not set, or no address."""
@@ -117,6 +130,9 @@ def environment() -> Environment:
             read("LANGFUSE_SECRET_KEY", ""),
         ),
         lake_catalogue=read("LAKE_CATALOGUE_URI", ""),
+        lake_secrets={
+            name: value for name in ("token", "credential") if (value := read(f"LAKE_CATALOGUE_{name.upper()}", ""))
+        },
         judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
         rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),
         libraries=named_environments(os.environ),
@@ -129,6 +145,11 @@ def environment() -> Environment:
         s3={name: value for name, value in s3.items() if value},
         ports={"DAGSTER": read("DAGSTER_PORT", "3000"), "MLFLOW": read("MLFLOW_PORT", "5000")},
     )
+
+
+def address_faults() -> list[str]:
+    """One line for each address of the environment that has a secret in it."""
+    return secret_faults(os.environ)
 
 
 def chosen() -> Choice:

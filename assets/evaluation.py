@@ -17,6 +17,7 @@ from evals.plan import EvalPlan, inference, publish_plan
 from evals.services import EvalServices
 from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
+from pipeline.markdown import literal
 from pipeline.rewards.verifiers import grader_of
 from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
@@ -92,7 +93,7 @@ def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval
         verdict,
         metadata={
             "verdict": str(verdict.verdict),
-            "reasons": dg.MetadataValue.md("\n".join(f"- {reason}" for reason in verdict.reasons)),
+            "reasons": dg.MetadataValue.md("\n".join(f"- {literal(reason)}" for reason in verdict.reasons)),
             "evidence digest": verdict.bundle_digest,
         },
     )

@@ -1,5 +1,6 @@
 """A deployment before a run is made of it: what the environment lacks, and what `pipeline.preflight` finds."""
 
+from assets.environment import address_faults
 from assets.resources import Deployment
 from k8s.client import connect
 from pipeline.demo.desk.judge_process import is_desk_judge
@@ -16,7 +17,9 @@ def launch_faults(deployment: Deployment) -> list[str]:
         recipe = deployment.recipe()
     except ValueError as error:
         return str(error).splitlines()
-    lacks, address, warehouse = [], None, ""
+    if lacks := address_faults():  # an error of what is asked next could show it
+        return lacks
+    address, warehouse = None, ""
     try:
         address = Address(recipe.traces.source, deployment.source_uri())
     except ValueError as error:

@@ -99,9 +99,9 @@ class Deployment(dg.ConfigurableResource):
         warehouse = lake.warehouse if "://" in lake.warehouse else f"file://{Path(lake.warehouse).absolute()}"
         return LakeConfig(
             catalogue=lake.catalogue,
-            uri=local.uri if lake.catalogue == "sqlite" else read.lake_catalogue,
+            uri=local.uri if lake.catalogue == "sqlite" else read.catalogue_address(),
             warehouse=warehouse if lake.warehouse else local.warehouse,
-            properties=read.s3,
+            properties={**read.s3, **(read.lake_secrets if lake.catalogue == "rest" else {})},
         )
 
     def source_uri(self) -> str:
@@ -144,7 +144,7 @@ class Deployment(dg.ConfigurableResource):
 
     def tracking_uri(self) -> str:
         """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
-        return environment().tracking or local_tracking(self.store())
+        return environment().tracking_address() or local_tracking(self.store())
 
     def notify_url(self) -> str:
         """Where people are told of a rollout: NOTIFY_URL; "" tells nobody."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from pipeline.markdown import literal
 from pipeline.rollout.picture import ArmRow, StageMark, arm_rows, sentences, stage_marks
 from pipeline.rollout.status import RolloutStatus
 
@@ -41,7 +42,7 @@ def _percent(share: float | None) -> float | None:
 def markdown(report: RolloutStatus, now: float) -> str:
     """The picture: stages, both arms, and what it waits for."""
     parts = [_stages(stage_marks(report)), _arms(arm_rows(report))]
-    parts.append("\n".join(f"- **{name}**: {_plain(text)}" for name, text in sentences(report, now)))
+    parts.append("\n".join(f"- **{name}**: {literal(text)}" for name, text in sentences(report, now)))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -52,10 +53,5 @@ def _stages(marks: Sequence[StageMark]) -> str:
 def _arms(rows: Sequence[ArmRow]) -> str:
     if not rows:
         return ""
-    lines = [f"| {row.name} | {row.champion} | {row.canary} | {row.note} |" for row in rows]
+    lines = [f"| {row.name} | {row.champion} | {row.canary} | {literal(row.note)} |" for row in rows]
     return "\n".join(["| | champion | canary | |", "| --- | --- | --- | --- |", *lines])
-
-
-def _plain(text: str) -> str:
-    """A sentence without Markdown's own signs: a person's reason is to stay what it is."""
-    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>#|" else sign for sign in text)

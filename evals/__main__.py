@@ -36,6 +36,7 @@ from evals.services import EvalServices
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import load
 from pipeline.recipe.suites import LibrarySuite
+from pipeline.redaction import guard_output
 from pipeline.rewards.judge import JudgeAway
 from pipeline.rewards.judge.endpoint import judge_endpoint
 from pipeline.rewards.verifiers import grader_of
@@ -77,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    guard_output()  # also in a pod, which has the keys of judge and endpoint
     chosen = parser().parse_args(arguments)
     try:
         return chosen.act(chosen)

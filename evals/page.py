@@ -20,6 +20,7 @@ from evals.measurements import EvalReport
 from evals.results import EvalSample
 from evals.suites import Item
 from pipeline.conversation import shown, shown_answer
+from pipeline.markdown import plain
 from pipeline.rewards.verifiers import Outcome
 
 SHOWN = 20
@@ -81,7 +82,7 @@ def _tables(markdown: str) -> Iterator[str]:
     rows: list[list[str]] = []
     for line in [*markdown.split("\n"), ""]:
         if line.startswith("|"):
-            cells = [html.escape(cell.strip()) for cell in line.strip("|").split("|")]
+            cells = [html.escape(plain(cell.strip())) for cell in re.split(r"(?<!\\)\|", line[1:].removesuffix("|"))]
             if not all(re.fullmatch("-+", cell) for cell in cells):
                 rows.append(cells)
             continue
@@ -89,9 +90,9 @@ def _tables(markdown: str) -> Iterator[str]:
             yield _table(rows)
             rows = []
         if line.startswith("### "):
-            yield f"<h2>{html.escape(line.removeprefix('### '))}</h2>"
+            yield f"<h2>{html.escape(plain(line.removeprefix('### ')))}</h2>"
         elif line:
-            yield f"<p>{html.escape(line.removeprefix('- '))}</p>"
+            yield f"<p>{html.escape(plain(line.removeprefix('- ')))}</p>"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -22,6 +22,7 @@ from evals.measurements import (
     SuiteMeasurement,
 )
 from evals.power import IMPROVING
+from pipeline.markdown import literal
 from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
@@ -42,9 +43,11 @@ BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
 
 def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     """The report as Markdown: the verdict if there is one, then each suite's gated metrics and slices."""
-    lines = [f"**{verdict.verdict}**", "", *(f"- {reason}" for reason in verdict.reasons), ""] if verdict else []
+    lines = (
+        [f"**{verdict.verdict}**", "", *(f"- {literal(reason)}" for reason in verdict.reasons), ""] if verdict else []
+    )
     if report.problems:
-        lines += ["No comparison:", "", *(f"- {problem}" for problem in report.problems), ""]
+        lines += ["No comparison:", "", *(f"- {literal(problem)}" for problem in report.problems), ""]
     if report.stop is not None:
         return "\n".join([*lines, *_stopped(report.stop)]).rstrip()
     for measured in report.measurements:
@@ -181,7 +184,7 @@ def _words(guard: Guard) -> str:
 def _slice(row: Slice) -> str:
     rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_change(row.difference)}"
     p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
-    return f"| {row.name or '(none)'} | {row.items:,} | {rates} | {p} |"
+    return f"| {literal(row.name) or '(none)'} | {row.items:,} | {rates} | {p} |"
 
 
 ROW_INCHES = 0.46

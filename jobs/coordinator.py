@@ -93,7 +93,8 @@ class RunFollower:
                 signal.signal(number, handler)
 
     def conclude(self) -> int:
-        """Says how the run ended, and returns the exit status: 0 for success, 1 for failure, 130 for a Ctrl-C."""
+        """Says how the run ended, and returns the exit status: 0 for success, 1 for failure, 130 for a Ctrl-C. 2 is
+        Dagster's own, where there was no run to follow."""
         run, again = self.run, ["dagster", *sys.argv[1:]]
         took = f"{self.ended - self.began:.0f} s (run {run.run_id})"
         if run.is_success:

@@ -10,7 +10,7 @@ from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLa
 from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 from dagster._grpc.types import ExecuteRunArgs
-from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
+from dagster._serdes import ConfigurableClass, ConfigurableClassData, deserialize_value, serialize_value
 from dagster_shared.error import SerializableErrorInfo
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "StringSource",
     "SubmitRunContext",
     "WorkerStatus",
+    "deserialize_value",
     "queue_daemon_type",
     "serialize_value",
 ]

@@ -5,6 +5,7 @@ it, and `dagster job launch` joins a run that is the same, stands beside one of 
 Everything after that is the coordinator's.
 """
 
+import json
 import shlex
 import sys
 import time
@@ -17,12 +18,13 @@ import dagster as dg
 
 from assets.environment import ITERATION_TAG, chosen, environment
 from jobs.coordinator import daemon_is_alive, is_launch_command
-from jobs.dagster_internals import ACTIVE_RUN_STATUSES
+from jobs.dagster_internals import ACTIVE_RUN_STATUSES, deserialize_value, serialize_value
 from jobs.launcher import launcher_of, reap_dead_runs
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
+from pipeline.redaction import guard_output, redacted
 from pipeline.storage import Store, digest_json
 from pipeline.traces.records import GovernedTraces
 
@@ -42,6 +44,7 @@ class RecipeInstance(dg.DagsterInstance):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        guard_output()  # every process of Dagster opens the instance: commands, run workers, steps
         command = click.get_current_context(silent=True)
         if is_launch_command(command) and not (command.params["config"] or command.params["config_json"]):
             # Seconds before the code is loaded and a run is made. A recipe in the run's config is read with that.
@@ -76,6 +79,10 @@ class RecipeInstance(dg.DagsterInstance):
             return same
         return super().create_run(**run)
 
+    def handle_new_event(self, event: dg.EventLogEntry, **options: Any) -> None:
+        """Store the event without the secrets that its texts may quote: errors, logs, metadata."""
+        super().handle_new_event(redacted_event(event), **options)
+
     def _in_progress(self, run: Mapping[str, Any]) -> dg.DagsterRun | None:
         """The run at work that this one would repeat. Raises ClickException where it would be in another one's way."""
         while others := self._others(run):
@@ -100,6 +107,23 @@ class RecipeInstance(dg.DagsterInstance):
             for other in self.get_runs(wanted)
             if launcher_of(self).is_alive(other.run_id) or (queue and other.status is dg.DagsterRunStatus.QUEUED)
         ]
+
+
+def redacted_event(event: dg.EventLogEntry) -> dg.EventLogEntry:
+    """The event with each of its texts through `redacted`; itself where there is nothing to hide."""
+    tree = json.loads(serialize_value(event))
+    hidden = _without_secrets(tree)
+    return event if hidden == tree else deserialize_value(json.dumps(hidden), dg.EventLogEntry)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, list):
+        return [_without_secrets(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _without_secrets(each) for key, each in value.items()}
+    return value
 
 
 def _takes_a_recipe(origin: Any) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
+from pipeline.redaction import guard_output
+
 INTERRUPTED, CLOSED_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 
@@ -41,6 +43,7 @@ WORDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    guard_output()
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if not typed or typed[0] not in WORDS:
         return _without_word(typed)

@@ -31,7 +31,7 @@ from pipeline.recipe.suites import EmbeddedSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.storage import Store
 from pipeline.traces.sample import SourceSample, sample_source
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import Address, limits_of
 
 ROWS = 1000
 GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
@@ -162,7 +162,9 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemp
             True, "source: the embedded production, which a run serves first; there is nothing to look at yet"
         )
         return
-    sample = sample_source(Address(source, settings.source_uri()), recipe.traces, datetime.now(UTC), rows)
+    sample = sample_source(
+        Address(source, settings.source_uri(), limits_of(recipe.traces)), recipe.traces, datetime.now(UTC), rows
+    )
     share = f"{sample.admitted:,} of the newest {sample.rows:,} rows would be admitted"
     yield CheckedLine(sample.admitted > 0, f"source: {share} ({sample.parts} parts of {sample.source})")
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sample.rejected.items())

@@ -17,6 +17,7 @@ INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 HEADER_MAX = 100 << 20
 """Bytes of a safetensors header, by the format's own limit."""
+MAX_RANK = 1 << 16
 SHOWN = 3
 """Files that an error names; of more, the number."""
 
@@ -56,12 +57,39 @@ def header(path: Path) -> dict[str, dict[str, Any]]:
         try:
             tensors: dict[str, Any] = json.loads(stream.read(length))
             tensors.pop("__metadata__", None)
-            end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            places = [tensor["data_offsets"] for tensor in tensors.values()]
+            if not all(type(at) is int and at >= 0 for place in places for at in place):
+                raise ValueError("a place that is no number of bytes")
+            end = max((last for _, last in places), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise ValueError(f"{size:,} bytes that are no safetensors") from error
     if size != 8 + length + end:
         raise ValueError(f"{size:,} bytes, {8 + length + end:,} expected")
     return tensors
+
+
+def adapter_config(folder: Path) -> dict[str, Any]:
+    """What an adapter says of itself. Raises ValueError for one that is not LoRA, whose ranks are no numbers, or that
+    would have PEFT import a module that it names."""
+    path = folder / ADAPTER
+    try:
+        config = _object(path)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}). Point to a folder that PEFT saved an adapter in."
+        ) from error
+    if config.get("peft_type") != "LORA":
+        raise ValueError(f"{path} is of the type {str(config.get('peft_type'))[:40]!r}, and LORA is read. Train it so.")
+    if config.get("megatron_config"):
+        raise ValueError(f"{path} has a megatron_config, and PEFT imports the module that it names for it. Remove it.")
+    ranks = [config.get("r"), *_values(config.get("rank_pattern"))]
+    if not all(type(rank) is int and 0 < rank <= MAX_RANK for rank in ranks):
+        raise ValueError(f"{path} has ranks that are no numbers from 1 to {MAX_RANK}. Save the adapter again.")
+    return config
+
+
+def _values(pattern: Any) -> list[Any]:
+    return list(pattern.values()) if isinstance(pattern, dict) else [] if pattern is None else [pattern]
 
 
 def _config(folder: Path) -> list[str]:

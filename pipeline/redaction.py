@@ -1,19 +1,33 @@
-"""Secrets out of texts that people are shown: errors, logs, notices.
+"""Secrets out of texts that people are shown or that are kept: errors, logs, events, notices.
 
-Owns what looks like a secret in a text of unknown origin. Refuses to be a reason to put secrets there: they belong into
-the environment. The personal-data gate of the traces stage has kinds of its own, and masks what is kept.
+Owns what looks like a secret in a text of unknown origin, and the values of the environment that are secrets: those are
+hidden wherever they turn up, whatever they look like. Refuses to be a reason to put secrets into a text: they belong
+into the environment. The personal-data gate of the traces stage has kinds of its own, and masks what is kept.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO, cast
+from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN = "***"
+SHORTEST = 8
+"""Characters from which a variable's value counts as a secret: a shorter one is part of ordinary words."""
+_SECRET_NAME = re.compile(
+    r"(?i)(?:^|_|^PG)(?:(?<!ACCESS_)KEY|SECRET(?:_ACCESS_KEY)?|TOKEN|PASS(?:WORD|WD|PHRASE)?|CREDENTIALS?)$"
+)
+_ADDRESS_NAME = re.compile(r"(?i)_UR[IL]$")
+_WHOLE_ADDRESS = "NOTIFY_URL"
+"""A webhook's path is its key."""
 
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _NAMED = re.compile(
     r"""(?ix)
-    ( (?<![a-z]) (?:[a-z]+[_-])*?
+    ( (?<![a-z])
       (?: api[_-]?key | access[_-]?key(?:[_-]?id)? | (?:private|signing|deployment)[_-]?key
         | secret(?:[_-]?(?:access[_-]?)?key)?
         | pass(?:word|wd|phrase) | (?:auth|access|refresh|bearer|session|hf)?[_-]?token | credentials? )
@@ -30,12 +44,80 @@ _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{6,}")
 
 
 def redacted(text: str) -> str:
-    """The text with `***` for what looks like a secret.
+    """The text with `***` for each secret of the environment and for what looks like one.
 
     That is: the user information of a URL, the value behind a name such as `api_key`, `password` or `token`, a token of
     a known form (OpenAI, GitHub, GitLab, Hugging Face, AWS, Slack, Google, JWT), and what follows `Bearer`.
     """
+    text = without_values(text)
     text = _USER_INFO.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
     text = _NAMED.sub(rf"\g<1>{HIDDEN}", text)
     return _SHAPES.sub(HIDDEN, text)
+
+
+def without_values(text: str) -> str:
+    """The text with `***` for each secret of the environment alone: what a program reads, such as JSON, stays whole."""
+    for secret in sorted(set(secrets(os.environ)), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def secrets(variables: Mapping[str, str]) -> Iterator[str]:
+    """The secret values in these variables, as they are and as a URL has them: keys, tokens and passwords by name, and
+    what is secret of an address. Values under SHORTEST characters are left out."""
+    for name, value in variables.items():
+        if is_secret_name(name):
+            parts = [value]
+        elif _ADDRESS_NAME.search(name):
+            parts = _of_address(value)
+        else:
+            continue
+        for part in parts:
+            yield from {each for each in (part, quote(part, safe=""), unquote(part)) if len(each) >= SHORTEST}
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of that name holds a key, a token or a password."""
+    return name == _WHOLE_ADDRESS or bool(_SECRET_NAME.search(name))
+
+
+def _of_address(address: str) -> list[str]:
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # an unclosed bracket
+        return []
+    return [each for each in (parts.password or "", *(v for _, v in named_secrets(parts.query))) if each]
+
+
+def named_secrets(query: str) -> list[tuple[str, str]]:
+    """The parts `name=value` of a query, or of libpq's words, whose name is that of a secret; values as written."""
+    pairs = (word.partition("=") for word in re.split(r"[&;\s]+", query))
+    return [(name, value.strip("'\"")) for name, sign, value in pairs if sign and _SECRET_NAME.search(name)]
+
+
+def guard_output() -> None:
+    """From now on what this process prints has no secrets of the environment in it, and its errors nothing that looks
+    like one. Once is enough."""
+    if not isinstance(sys.stdout, _Guarded):
+        sys.stdout = cast(TextIO, _Guarded(sys.stdout, shapes=False))
+    if not isinstance(sys.stderr, _Guarded):
+        sys.stderr = cast(TextIO, _Guarded(sys.stderr, shapes=True))
+
+
+class _Guarded:
+    """A text stream that hides secrets in what is written to it, and is otherwise the stream below."""
+
+    def __init__(self, stream: TextIO, shapes: bool) -> None:
+        self._stream, self._hide = stream, redacted if shapes else without_values
+
+    def write(self, text: str) -> int:
+        self._stream.write(self._hide(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -15,6 +15,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Line = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$")]
+"""A text for people, on one line: nothing in it moves a cursor, begins a line or turns the direction of reading."""
 
 
 class Mark(Enum):

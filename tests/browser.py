@@ -109,7 +109,7 @@ def chromium(folder: Path) -> Generator[Browser]:
                 assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
                 time.sleep(0.1)
             port, path = port_file.read_text().splitlines()[:2]
-            with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as connection:
+            with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None, ping_interval=None) as connection:
                 yield Browser(connection)
         finally:
             process.kill()

@@ -1,4 +1,7 @@
-"""`dagster job launch -j preference_tuning` as it is typed: through two SIGKILLs to the same adapter, bit for bit."""
+"""`dagster job launch -j preference_tuning` as it is typed: through two SIGKILLs to the same adapter, bit for bit.
+
+Its environment has a planted secret in every variable that may hold one, and none of them is found anywhere later.
+"""
 
 import shutil
 import signal
@@ -17,6 +20,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from tests.fork_server import ForkServer
 from tests.loop import ROOT, adapter_digest, deployment, environment
+from tests.planted import MARK, arguments_with_a_secret, files_with_a_secret, planted
 
 DAGSTER = str(Path(sys.executable).parent / "dagster")
 COMMAND = [DAGSTER, "job", "launch", "-j", "preference_tuning", "-m", "jobs.definitions"]
@@ -41,7 +45,7 @@ def launch(
     with subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
-        env={**environment(folder, folder / "data"), "HOME": str(folder.with_name("home"))},
+        env={**environment(folder, folder / "data"), **planted(), "HOME": str(folder.with_name("home"))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,17 +70,17 @@ def kill(words: list[str]) -> Callable[[psutil.Process], None]:
     return act
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)  # three launches, each of a process for each stage
-def test_two_kills_change_nothing(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
-) -> None:
+def two_kills(folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> list[str]:
+    """Launch three times, twice killed on the way, and compare the adapter; what the commands printed."""
+    printed: list[str] = []
     code, value = launch(folder, at="step 3/8", act=kill(["execute_run"]))
+    printed += value
     assert code == 1, value
     lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if str(folder / "data") in line], "the killed run left processes behind"
 
     code, value = launch(folder, at="step 5/8", act=kill(["-m", "pipeline.training"]))
+    printed += value
     assert code == 0, value
     assert any("resuming at step-000002" in line for line in value)  # the command, typed again
     assert any("resuming at step-000004" in line for line in value)  # the step, retried by itself
@@ -96,9 +100,23 @@ def test_two_kills_change_nothing(
     assert result.resumed_from == (2, 4)
 
     code, value = launch(folder, "-o", "gate_verdict*")
+    printed += value
     assert code == 0, value
     done = [line.split()[1] for line in value if " done in " in line]
     assert done == ["gate_verdict", "model_version", "canary"]
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # three launches, each of a process for each stage
+def test_two_kills_change_nothing(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> None:
+    with arguments_with_a_secret() as arguments:
+        printed = two_kills(folder, tmp_path_factory, fork_server)
+    assert arguments == set()
+    assert [line for line in printed if MARK in line] == []
+    assert files_with_a_secret(folder) == []
     assert {p.name for p in folder.iterdir()} == {"dagster.yaml", ".env", ".dagster", "data"}
     assert list(folder.with_name("home").iterdir()) == []
 

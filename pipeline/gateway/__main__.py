@@ -21,6 +21,7 @@ from pipeline.gateway.app import create
 from pipeline.gateway.counters import forget_counts
 from pipeline.gateway.lock import GatewayAddress, held_lock
 from pipeline.gateway.settings import GatewaySettings
+from pipeline.redaction import guard_output
 from pipeline.storage import Store
 
 GRACE_S = 30
@@ -57,6 +58,7 @@ def serve(settings: GatewaySettings) -> None:
 
 
 if __name__ == "__main__":
+    guard_output()
     try:
         serve(GatewaySettings.model_validate({**json.loads(Path(sys.argv[1]).read_bytes()), "root": sys.argv[2]}))
     except (ValueError, OSError) as error:

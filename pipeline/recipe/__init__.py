@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
+from pipeline.addresses import kept_secrets
 from pipeline.locations import Uri
 from pipeline.recipe import custom
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
@@ -27,7 +28,7 @@ from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.suites import PluginSuite
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
-from pipeline.section import Added, Operational, Section, settings
+from pipeline.section import Added, Line, Operational, Section, settings
 from pipeline.storage import digest_json, shown_path
 
 __all__ = [
@@ -67,7 +68,7 @@ class BaseModelSection(Section):
 class Recipe(Section):
     """One deployment. Relative paths are relative to the working directory."""
 
-    name: Annotated[str, Operational]
+    name: Annotated[Line, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
@@ -104,6 +105,12 @@ class Recipe(Section):
                 "traces.source is a set of prompts without answers, and nothing draws any. Add a section samples, such "
                 "as samples: {prompts: 512, per_prompt: 8}."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _holds_no_secret(self) -> Recipe:
+        if faults := list(kept_secrets(self.model_dump())):
+            raise ValueError(f"{'. '.join(faults)}. A recipe is kept with every run: take them out.")
         return self
 
     @property

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.plugin import PluginEngine
-from pipeline.section import Added, Section
+from pipeline.section import Added, Line, Section
 
 INT32 = 2**31 - 1
 """Kubernetes keeps counts and seconds in 32 bits."""
@@ -29,7 +29,11 @@ DnsLabel = Annotated[str, _text(_LABEL, 63, "lower-case letters, digits and dash
 DnsName = Annotated[str, _text(_NAME, 253, "lower-case letters, digits, dashes and dots")]
 QueueName = Annotated[str, _text(_NAME, 63, "lower-case letters, digits, dashes and dots")]
 """Also the value of a label."""
-ImageName = Annotated[str, _text(r"\S+", 4096, "name@sha256:digest without white space")]
+ImageName = Annotated[str, _text(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", 4096, "name@sha256:digest")]
+InstanceType = Annotated[str, _text(r"[a-z0-9][a-z0-9.-]*", 63, "lower-case letters, digits, dashes and dots")]
+MountPath = Annotated[
+    str, _text(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._-]+)+", 255, "an absolute path without . and .. in it")
+]
 Variable = Annotated[str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "letters, digits, - _ . and no digit first")]
 """The name of an environment variable, as the API server takes it."""
 
@@ -37,7 +41,7 @@ Variable = Annotated[str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "letters, di
 class Accelerator(Section):
     """The device of a training process, for the estimate of hours and cost and for MFU. The default is an H200."""
 
-    name: str = "H200"
+    name: Line = "H200"
     """The device's name, for reports."""
     peak_tflops: PositiveFloat = Field(default=989.0, le=1e6)
     """Dense bf16, of one device (NVIDIA's data sheet)."""
@@ -56,7 +60,7 @@ class Kubernetes(Section):
     """Namespace of the gang."""
     image: ImageName
     """Of the trainer (k8s/images), pinned: name@sha256:digest."""
-    instance_type: str = "p5en.48xlarge"
+    instance_type: InstanceType = "p5en.48xlarge"
     """Of every node of the gang; one of k8s/instances.py. "cpu": any node, for small models without devices."""
     capacity: Literal["spot", "spot_first", "on_demand"] = "spot"
     """spot_first falls back to on-demand nodes by the weights of the node pools."""
@@ -66,7 +70,7 @@ class Kubernetes(Section):
     """ServiceAccount of the trainer's pods."""
     claim: DnsName = "checkpoints"
     """PersistentVolumeClaim, ReadWriteMany, that holds the data root."""
-    mount: str = "/checkpoints"
+    mount: MountPath = "/checkpoints"
     """Where the claim is mounted; the data root lies below it."""
     shm_gb: PositiveInt = Field(default=64, le=65_536)
     """/dev/shm in GiB, which counts in the pod's memory: what NCCL and data loaders share."""
@@ -100,7 +104,7 @@ class EvaluationPod(Section):
     """What runs the pod. null: that of the training, and jobset where that is rayjob."""
     image: ImageName | None = None
     """Pinned: name@sha256:digest. null: the trainer's; the one of a rayjob has no evaluation in it."""
-    instance_type: str | None = None
+    instance_type: InstanceType | None = None
     """Of its node; one of k8s/instances.py. null: that of the training."""
     devices: PositiveInt = Field(default=1, le=1024)
     """GPUs of the pod, at least as many as `evaluation.serving.tensor_parallel`."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.locations import Uri
+from pipeline.recipe.compute import DnsLabel, DnsName
 from pipeline.section import Added, Section, Share
 
 Percent = Annotated[int, Field(ge=0, le=50)]
@@ -19,6 +20,10 @@ class SlotUrls(Section):
     """The first, e.g. http://10.0.0.1:8000/v1."""
     b: str
     """The second."""
+
+
+AwsName = Annotated[str, Field(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$")]
+"""A region's is part of the host that is asked."""
 
 
 class GatewayTraffic(Section):
@@ -43,13 +48,13 @@ class HttpRouteTraffic(Section):
 
     kind: Literal["http_route"] = "http_route"
     """Which kind of router this is."""
-    namespace: str = "preference-tuning-serving"
+    namespace: DnsLabel = "preference-tuning-serving"
     """Where the route is."""
-    route: str = "model"
+    route: DnsName = "model"
     """Its name."""
-    slot_a: str = "slot-a"
+    slot_a: DnsName = "slot-a"
     """Backend of the first slot, as the route names it."""
-    slot_b: str = "slot-b"
+    slot_b: DnsName = "slot-b"
     """Backend of the second slot."""
 
 
@@ -58,13 +63,13 @@ class SagemakerTraffic(Section):
 
     kind: Literal["sagemaker"] = "sagemaker"
     """Which kind of router this is."""
-    endpoint: str
+    endpoint: AwsName
     """Name of the endpoint."""
-    region: str
+    region: AwsName
     """AWS region that it is in."""
-    slot_a: str = "slot-a"
+    slot_a: AwsName = "slot-a"
     """Name of the first variant."""
-    slot_b: str = "slot-b"
+    slot_b: AwsName = "slot-b"
     """Name of the second variant."""
 
 

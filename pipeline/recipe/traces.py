@@ -79,7 +79,7 @@ class PostgresTableSource(Section):
 
     kind: Literal["postgres_table"] = "postgres_table"
     """Selects a table in PostgreSQL."""
-    table: str = "traces"
+    table: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f.]{1,63}(\.[^\x00-\x1f\x7f.]{1,63})?$")] = "traces"
     """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
 
 
@@ -227,6 +227,10 @@ class Traces(Section):
     """What else looks for personal data in admitted rows, and counts it in the column `recognised`: `presidio` (names
     and places, by a model of spaCy's), `presidio_patterns`, or a class of your own with Presidio's interface, as
     `package.module:Class`. It rejects and masks nothing. Empty: nothing does, which costs nothing."""
+    max_part_bytes: Annotated[PositiveInt, Added] = 64 << 30
+    """What one compressed or Parquet file may inflate to. One beyond it is read so far, and rejected as `too_large`."""
+    max_part_ratio: Annotated[PositiveInt, Added] = 200
+    """The same in inflated bytes for each stored one, from 64 MiB on. Logs of chats compress 5 to 40 times."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
     near_duplicates: Literal["off", "report", "drop"] = "report"

@@ -42,6 +42,7 @@ from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import summarise
 from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, VerifierTask, grader_of
+from pipeline.rewards.verifiers.time_budget import TimeBudget
 from pipeline.storage import DatasetRef, Store, digest_dir
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
@@ -204,19 +205,22 @@ def _check_rest(
 ) -> int:
     """Check what has no verdict that stands, add it to `lines` and to the journal; how many that were."""
     todo = [(key, sample) for key, sample in wanted.items() if key not in lines or lines[key].again]
+    limits = part.settings.verifier
+    budget = TimeBudget(limits.user_timeouts_s, limits.part_timeouts_s)
     with journal(store, part.day) as writer, closing(grader_of(part.settings.verifier)) as check:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
-            grades = _grades(check, [sample for _, sample in batch])
+            grades = _grades(check, [sample for _, sample in batch], budget)
             new_lines = [_verdict_line(*each, grade, part.iteration) for each, grade in zip(batch, grades, strict=True)]
             writer.add(*new_lines)
             lines.update((line.key, line) for line in new_lines)
     return len(todo)
 
 
-def _grades(check: Grader, held: Sequence[RewardSample]) -> list[Grade]:
+def _grades(check: Grader, held: Sequence[RewardSample], budget: TimeBudget) -> list[Grade]:
     """A kind of check that nobody knows is an error of that row."""
-    graded = iter(check([_check(sample) for sample in held if sample.kind != UNKNOWN]))
+    checked = [sample for sample in held if sample.kind != UNKNOWN]
+    graded = iter(check([_check(sample) for sample in checked], [sample.principal for sample in checked], budget))
     return [Grade(Outcome.error, "") if sample.kind == UNKNOWN else next(graded) for sample in held]
 
 
@@ -241,7 +245,7 @@ def _verdict_line(key: str, sample: RewardSample, grade: Grade, iteration: str) 
         user_id=sample.user_id,
         outcome=grade.outcome.value,
         answer=grade.answer,
-        again=grade.outcome in (Outcome.timeout, Outcome.error),
+        again=grade.outcome in (Outcome.timeout, Outcome.error, Outcome.budget),
     )
 
 

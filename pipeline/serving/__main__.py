@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import torch
 
 from pipeline.processes import die_with_parent
+from pipeline.redaction import guard_output
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
 
@@ -55,5 +56,6 @@ def main(folder: str, batch_size: str, threads: str) -> None:
 
 
 if __name__ == "__main__":
+    guard_output()
     die_with_parent(parent=int(sys.argv[4]))
     main(*sys.argv[1:4])

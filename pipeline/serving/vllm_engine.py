@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from pipeline.model_files import adapter_config
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.endpoint import Endpoint
@@ -263,8 +264,8 @@ class VllmEngine:
 
 def lora_arguments(adapter: ModelRef) -> list[str]:
     """Arguments that serve an adapter as `candidate`. Raises ValueError for one that vLLM does not take."""
-    config = _json(Path(adapter.uri) / "adapter_config.json")
-    rank = max([config.get("r", 0), *config.get("rank_pattern", {}).values()])
+    config = adapter_config(Path(adapter.uri))
+    rank = max([config["r"], *(config.get("rank_pattern") or {}).values()])
     limit = next((limit for limit in LORA_RANKS if limit >= rank), None)
     if limit is None:
         raise ValueError(
@@ -278,5 +279,5 @@ def lora_arguments(adapter: ModelRef) -> list[str]:
 def _json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}). Point to a folder that holds a whole model.") from error

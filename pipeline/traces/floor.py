@@ -17,7 +17,7 @@ from pipeline.traces.records import DayReport, FileReport, Reason, total
 GONE = frozenset({Reason.ERASED, Reason.LATE})
 STOOD_FOR = frozenset({Reason.SUPERSEDED, Reason.INTERMEDIATE, Reason.DUPLICATE, Reason.NEAR_DUPLICATE})
 NO_EVIDENCE = GONE | STOOD_FOR | {Reason.NOT_GENERATION}
-UNREADABLE = frozenset({Reason.MALFORMED, Reason.TOO_LONG, Reason.TRUNCATED_FILE})
+UNREADABLE = frozenset({Reason.MALFORMED, Reason.TOO_LONG, Reason.TRUNCATED_FILE, Reason.TOO_LARGE})
 MOST_UNREADABLE = 0.1
 """Share of a part's rows that may be unreadable without a warning."""
 ENOUGH = 20
@@ -74,6 +74,8 @@ def weak_parts(reports: Iterable[DayReport], calls: Collection[str], floor: floa
 def _weakness(part: RowCounts, calls: bool, floor: float) -> str:
     if Reason.TRUNCATED_FILE in part.rejected:
         return f"it breaks off; {part.admitted:,} of {part.seen:,} rows were admitted before that ({part.reasons()})"
+    if Reason.TOO_LARGE in part.rejected:
+        return f"it inflates beyond traces.max_part_bytes or max_part_ratio, and is read no further ({part.reasons()})"
     if not calls or not floor:  # of scores and attributes only the unreadable rows are on record
         return ""
     if part.unreadable and part.unreadable == part.seen:

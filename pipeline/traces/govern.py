@@ -150,7 +150,7 @@ def annotations_file(folder: Path, index: int) -> Path:
 
 
 def _whole(block: Rows) -> bool:
-    return all(rejection.reason is not Reason.TRUNCATED_FILE for rejection in block.rejected)
+    return all(rejection.reason not in (Reason.TRUNCATED_FILE, Reason.TOO_LARGE) for rejection in block.rejected)
 
 
 def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> str:

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     MALFORMED = "malformed"  # not JSON, not UTF-8, or nested beyond reading
     TOO_LONG = "too_long"  # a line over the limit: skipped unread
     TRUNCATED_FILE = "truncated_file"  # the file breaks off or vanished: one count for its unread rest
+    TOO_LARGE = "too_large"  # the file inflates beyond the recipe's limits: one count for its unread rest
     SCHEMA = "schema"  # JSON without what a trace needs
     FUTURE = "future"  # dated more than a day after it was read
     NOT_GENERATION = "not_generation"  # a span, tool call or event: it holds no text of the model

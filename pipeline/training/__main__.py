@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline import layout
 from pipeline.locations import Document, record_of_iteration
 from pipeline.processes import die_with_parent
+from pipeline.redaction import guard_output
 from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
 from pipeline.training.checkpoints import FencingToken, WriterLocked, only_writer
 from pipeline.training.checkpoints.writer import check, parse
@@ -146,5 +147,6 @@ if __name__ == "__main__":
     options.add_argument("--start", default="", help="file with a service account token of this pod: when it began")
     options.add_argument("--parent", type=int, help="pid of who starts this process, which ends with it")
     given = options.parse_args()
+    guard_output()
     die_with_parent(parent=given.parent)
     sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt, given.start))

@@ -67,10 +67,18 @@ def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkey
     monkeypatch.delenv("LAKE_CATALOGUE_URI", raising=False)
     with pytest.raises(ValueError, match="set LAKE_CATALOGUE_URI"):
         settings.lake().check_address()
-    monkeypatch.setenv("LAKE_CATALOGUE_URI", "postgresql://me:secret@host/catalogue")
-    found = settings.lake()
-    assert (found.catalogue, found.warehouse) == ("postgres", "s3://bucket/lake")
-    assert "secret" not in repr(found)
+    monkeypatch.setenv("LAKE_CATALOGUE_URI", "postgresql://me@host/catalogue")
+    lake = settings.lake()
+    assert (lake.catalogue, lake.warehouse) == ("postgres", "s3://bucket/lake")
+
+
+def test_a_rest_catalogue_gets_its_token_from_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = [f"data_root={tmp_path}", "traces.lake={catalogue: rest, warehouse: 's3://bucket/lake'}"]
+    monkeypatch.setenv("LAKE_CATALOGUE_URI", "https://catalogue/v1")
+    monkeypatch.setenv("LAKE_CATALOGUE_TOKEN", "s3cr3t-t0ken")
+    lake = Deployment(recipe_path=str(EMBEDDED), overrides=overrides).lake()
+    assert lake.options["token"] == "s3cr3t-t0ken"
+    assert "s3cr3t" not in repr(lake)
 
 
 def test_a_database_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

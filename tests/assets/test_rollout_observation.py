@@ -23,7 +23,7 @@ def test_an_observation_has_the_picture_of_the_terminal() -> None:
 
 def test_a_reason_cannot_break_the_markdown() -> None:
     text = markdown(report(reason="<img src=x> | **now** [go](http://x)", last_look=""), NOW)
-    assert "\\<img src=x\\> \\| \\*\\*now\\*\\* \\[go\\](http://x)" in text
+    assert r"&lt;img src=x&gt; \| \*\*now\*\* \[go\]\(http" in text
 
 
 def test_what_was_not_measured_is_left_out() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
@@ -157,6 +158,21 @@ def test_ctrl_c_cancels_the_run_and_ends_its_processes(clone: Clone):
     assert launch.wait(timeout=DEADLINE_S) == 130, output.read_text()
     assert clone.status_of(run) is dg.DagsterRunStatus.CANCELED
     wait_for(lambda: not any(map(is_running, pids)))  # SIGKILL takes effect a moment later
+
+
+def test_a_killed_code_server_ends_the_launch_with_2(clone: Clone):
+    def code_servers() -> list[psutil.Process]:
+        children = psutil.Process(launch.pid).children(recursive=True)
+        return [child for child in children if {"api", "grpc"} <= set(child.cmdline())]
+
+    with clone.instance() as instance:
+        before = instance.get_runs_count()
+    launch = clone.start_launch("succeed")
+    wait_for(code_servers)
+    code_servers()[0].kill()
+    assert launch.wait(timeout=DEADLINE_S) == 2
+    with clone.instance() as instance:
+        assert instance.get_runs_count() == before
 
 
 def test_a_killed_worker_fails_the_run(clone: Clone):

@@ -1,6 +1,13 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from pipeline.redaction import HIDDEN, redacted
+from pipeline.redaction import HIDDEN, redacted, secrets, without_values
+from tests.planted import MARK, files_with_a_secret, planted
 
 SECRET = "s3cr3t-canary-0123456789"
 
@@ -47,3 +54,48 @@ def test_a_secret_is_hidden(text: str) -> None:
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redacted(text) == text
+
+
+def test_values_of_the_environment_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "an ordinary/word")
+    monkeypatch.setenv("SERVING_API_KEY", "short")
+    text = '{"a": "an ordinary/word", "b": "an%20ordinary%2Fword", "token": "short"}'
+    assert without_values(text) == f'{{"a": "{HIDDEN}", "b": "{HIDDEN}", "token": "short"}}'
+
+
+def test_secrets_are_told_by_their_variables() -> None:
+    variables = {
+        **planted(),
+        "MLFLOW_TRACKING_URI": "https://ann:pass0word@host",
+        "AWS_ACCESS_KEY_ID": "AKIA-no-secret",
+        "MONKEY": "no-secret-either",
+        "LAKE_CATALOGUE_URI": "https://host/v1?token=t0ken0000",
+        "PATH": "/usr/bin:/bin",
+    }
+    assert {*planted().values(), "pass0word", "t0ken0000"} <= set(secrets(variables))
+    assert not {"AKIA-no-secret", "/usr/bin:/bin"} & set(secrets(variables))
+
+
+@pytest.mark.parametrize("unit", ["a_", "://", "sk-", "password='", "eyJ", "access_", "token "])
+def test_hostile_texts_are_read_in_linear_time(unit: str) -> None:
+    redacted(unit * 100_000)  # of a quadratic pattern the run's time limit would tell
+
+
+def test_what_a_process_prints_is_guarded() -> None:
+    code = (
+        "import os; from pipeline.redaction import guard_output; guard_output(); guard_output();"
+        "key = os.environ['JUDGE_API_KEY']; print(key, 'token=kept');"
+        "raise RuntimeError(f'no answer: {key}, password=gone-gone')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**planted(), "PYTHONPATH": "."}, capture_output=True,
+                          text=True, cwd=Path(__file__).parents[2], check=False)  # fmt: skip
+    assert done.stdout == f"{HIDDEN} token=kept\n"
+    assert f"RuntimeError: no answer: {HIDDEN}, password={HIDDEN}" in done.stderr
+
+
+def test_the_search_for_planted_secrets_finds_one(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(f"asked with {planted()['RAG_API_KEY']}")
+    (tmp_path / f"{MARK}.txt").touch()
+    pq.write_table(pa.table({"text": [MARK * 50] * 100}), tmp_path / "rows.parquet", compression="zstd")
+    (tmp_path / "clean.txt").write_text("nothing")
+    assert files_with_a_secret(tmp_path) == [f"{MARK}.txt", "rows.parquet", "run.log"]

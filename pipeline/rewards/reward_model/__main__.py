@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from pipeline.processes import die_with_parent
+from pipeline.redaction import guard_output
 from pipeline.rewards.reward_model.job import NEVER_RETRY, PREFIX, RewardModelJob, result_file
 from pipeline.rewards.reward_model.scorer import AnsweredChat
 
@@ -73,6 +74,7 @@ def _prepare(threads: int) -> None:
 
 if __name__ == "__main__":
     what, *given, parent = sys.argv[1:]
+    guard_output()
     die_with_parent(parent=int(parent))
     if what == "train":
         sys.exit(train(Path(given[0])))

@@ -19,7 +19,9 @@ from pipeline.rewards.verifiers.calls import same_calls
 from pipeline.rewards.verifiers.json_schema import check_json
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
+from pipeline.rewards.verifiers.time_budget import TimeBudget
 
+_FAILED = {WorkerFailure.timeout: Outcome.timeout, WorkerFailure.refused: Outcome.budget}
 CODE_GRACE_S = 5.0
 """On top of what the completion itself may take: its process starts and ends in that time."""
 
@@ -44,11 +46,33 @@ class Grader:
         function = partial(_in_worker, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb)
         self._pool: Pool[VerifierTask, Grade] = Pool(Work(function, _warm_up), workers, memory_mb)
 
-    def __call__(self, checks: Sequence[VerifierTask | tuple[str, str]]) -> list[Grade]:
+    def __call__(
+        self,
+        checks: Sequence[VerifierTask | tuple[str, str]],
+        whose: Sequence[str] = (),
+        budget: TimeBudget | None = None,
+    ) -> list[Grade]:
+        """`whose`: by whom each is, for the `budget` of time-outs; a check that it has nothing left for is not run."""
         results = [_here(c if isinstance(c, VerifierTask) else VerifierTask(c[0], c[1])) for c in checks]
         todo = list(dict.fromkeys(check for check in results if isinstance(check, VerifierTask)))
         deadlines_s = [self._code_deadline_s if check.kind == "code" else self._timeout_s for check in todo]
-        graded = dict(zip(todo, self._pool.run(todo, deadlines_s), strict=True)) if todo else {}
+        if not todo:
+            return [_readable(one) for one in results if isinstance(one, Grade)]
+        if budget is None:
+            graded = dict(zip(todo, self._pool.run(todo, deadlines_s), strict=True))
+        else:
+            owners: dict[VerifierTask, str] = {}
+            for one, owner in zip(results, whose, strict=True):
+                if isinstance(one, VerifierTask):
+                    owners.setdefault(one, owner)
+            by = [owners[one] for one in todo]
+
+            def charge(number: int, result: Grade | WorkerFailure) -> None:
+                if result is WorkerFailure.timeout:
+                    budget.charge(by[number], deadlines_s[number])
+
+            ran = self._pool.run(todo, deadlines_s, charge, lambda number: budget.is_spent(by[number]))
+            graded = dict(zip(todo, ran, strict=True))
         return [_readable(graded[one], one) if isinstance(one, VerifierTask) else _readable(one) for one in results]
 
     def close(self) -> None:
@@ -135,7 +159,7 @@ def _readable(result: Grade | WorkerFailure, check: VerifierTask | None = None) 
     """A grade whose answer can be stored anywhere: of bounded length, and text that can be encoded."""
     if isinstance(result, WorkerFailure):
         assert check is not None
-        outcome = Outcome.timeout if result is WorkerFailure.timeout else Outcome.error
+        outcome = _FAILED.get(result, Outcome.error)
         result = Grade(outcome, check.completion if check.kind == "math" else "")
     answer = result.answer[:MAX_ANSWER_CHARS].encode("utf-8", "replace").decode("utf-8")
     return Grade(result.outcome, answer)

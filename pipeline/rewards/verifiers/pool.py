@@ -43,6 +43,8 @@ class WorkerFailure(StrEnum):
     died = "died"
     """Its worker vanished under it twice, or ran out of memory."""
     raised = "raised"
+    refused = "refused"
+    """Not run: `run` was told so when its turn came."""
 
 
 class Work(NamedTuple):
@@ -72,13 +74,15 @@ class Pool(Generic[T, R]):
         items: Sequence[T],
         deadlines_s: Sequence[float],
         done: Callable[[int, R | WorkerFailure], None] = lambda number, result: None,
+        refuses: Callable[[int], bool] = lambda number: False,
     ) -> list[R | WorkerFailure]:
         """The results in the order of the items; `done` gets each as soon as it is there, with the item's number.
+        `refuses` is asked before an item is handed to a worker.
 
         Raises ValueError when workers cannot start.
         """
         with self._lock:
-            run = _Run(items, deadlines_s, done)
+            run = _Run(items, deadlines_s, done, refuses)
             try:
                 while len(run.results) < len(items):
                     self._staff(run)
@@ -107,7 +111,8 @@ class Pool(Generic[T, R]):
             if worker.ready and not worker.held and run.waiting:
                 size = max(1, min(BATCH, len(run.waiting) // (2 * self._count)))
                 try:
-                    worker.give([run.waiting.popleft() for _ in range(size)], run)
+                    if taken := run.next(size):
+                        worker.give(taken, run)
                 except OSError:  # it ended a moment ago: nothing of this has been run
                     run.waiting.extendleft(reversed(worker.held))
                     worker.held.clear()
@@ -169,12 +174,29 @@ class Pool(Generic[T, R]):
 class _Run:
     """The state of one call."""
 
-    def __init__(self, items: Sequence[Any], deadlines_s: Sequence[float], done: Callable[[int, Any], None]) -> None:
-        self.items, self.deadlines_s, self.done = items, deadlines_s, done
+    def __init__(
+        self,
+        items: Sequence[Any],
+        deadlines_s: Sequence[float],
+        done: Callable[[int, Any], None],
+        refuses: Callable[[int], bool],
+    ) -> None:
+        self.items, self.deadlines_s, self.done, self._refuses = items, deadlines_s, done, refuses
         self.waiting = deque(range(len(items)))
         self.results: dict[int, Any] = {}
         self.lost: Counter[int] = Counter()
         self.failed_starts = 0
+
+    def next(self, size: int) -> list[int]:
+        """Up to so many of the waiting items; those that are refused are finished."""
+        taken: list[int] = []
+        while self.waiting and len(taken) < size:
+            number = self.waiting.popleft()
+            if self._refuses(number):
+                self.finish(number, WorkerFailure.refused)
+            else:
+                taken.append(number)
+        return taken
 
     def finish(self, number: int, result: Any) -> None:
         self.results[number] = result

@@ -104,37 +104,55 @@ def _secret(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _card(text: str) -> Iterator[tuple[int, int]]:
-    """Runs of 12 to 19 digits that pass Luhn and start and end where a group of digits does."""
+    """Runs of 12 to 19 digits that pass Luhn and start and end where a group of digits does.
+
+    Linear in the text: sums of Luhn's terms up to each digit make a run's sum a difference.
+    """
     at = [i for i, c in enumerate(text) if c.isdigit()]
-    starts = [n for n, i in enumerate(at) if n == 0 or at[n - 1] < i - 1]
+    digits = "".join(text[i] for i in at)
     ends = {n for n, i in enumerate(at) if n + 1 == len(at) or at[n + 1] > i + 1}
+    sums, dashed = _luhn_sums(digits), "-" in text
     after = 0
-    for start in starts:
-        if start < after:
+    for start, i in enumerate(at):
+        if start < after or (start and at[start - 1] == i - 1):
             continue
-        for length in range(19, 11, -1):
+        for length in _card_lengths(digits[start : start + 4]):
             last = start + length - 1
             if last not in ends:
                 continue
-            digits = [int(text[i]) for i in at[start : last + 1]]
-            subtraction = sum(not c.isdigit() for c in text[at[start] : at[last]]) == 1 and "-" in text
-            if _network(digits) and _luhn(digits) and not subtraction:
-                yield at[start], at[last] + 1
-                after = last + 1
-                break
+            luhn = sums[last % 2]
+            if (luhn[last + 1] - luhn[start]) % 10:
+                continue
+            if dashed and at[last] - i == length:  # one separator between all digits: a subtraction
+                continue
+            yield i, at[last] + 1
+            after = last + 1
+            break
 
 
-def _network(digits: list[int]) -> bool:
-    """Every network's first digit is 2-6; old JCB numbers (1800), UnionPay's 81 and Maestro's 12 digits are apart."""
-    prefix = "".join(map(str, digits[:4]))
-    if len(digits) == 12:
-        return prefix[:2] in ("50", "56", "57", "58", "63", "67")
-    return digits[0] in (2, 3, 4, 5, 6) or (len(digits) == 15 and prefix == "1800") or prefix[:2] == "81"
+def _card_lengths(prefix: str) -> tuple[int, ...]:
+    """How many digits the numbers of a network that begins so have, the longest first.
+
+    Every network's first digit is 2-6; old JCB numbers (1800), UnionPay's 81 and Maestro's 12 digits are apart.
+    """
+    if prefix[0] in "23456" or prefix[:2] == "81":
+        return _LONG_AND_MAESTRO if prefix[:2] in _MAESTRO else _LONG
+    return (15,) if prefix == "1800" else ()
 
 
-def _luhn(digits: list[int]) -> bool:
-    doubled = [d if n % 2 == 0 else d * 2 - 9 * (d > 4) for n, d in enumerate(reversed(digits))]
-    return sum(doubled) % 10 == 0
+_LONG = tuple(range(19, 12, -1))
+_LONG_AND_MAESTRO = (*_LONG, 12)
+_MAESTRO = ("50", "56", "57", "58", "63", "67")
+
+
+def _luhn_sums(digits: str) -> tuple[list[int], list[int]]:
+    """Sums of the first n terms, for numbers whose last digit has an even place and for those with an odd one."""
+    even, odd = [0], [0]
+    for place, digit in enumerate(map(int, digits)):
+        twice = digit * 2 - 9 * (digit > 4)
+        even.append(even[-1] + (twice if place % 2 else digit))
+        odd.append(odd[-1] + (digit if place % 2 else twice))
+    return even, odd
 
 
 def _iban(text: str) -> Iterator[tuple[int, int]]:

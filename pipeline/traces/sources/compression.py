@@ -1,6 +1,7 @@
 """Compressed streams: gzip (several members, padding) and zstd, told by their first bytes, in bounded memory.
 
-Owns saying that a stream is damaged or breaks off. Refuses to give up what was readable before that.
+Owns saying that a stream is damaged, breaks off or inflates beyond its limits. Refuses to give up what was readable
+before that.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
+
+from pipeline.traces.records import Reason
 
 ENDINGS = (".gz", ".zst")
 CHUNK = 1 << 20
@@ -16,8 +19,34 @@ PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
 
 
+FREE = 64 << 20
+"""Inflated bytes of a part before its ratio counts: a small file of blanks does no harm."""
+
+
 class Broken(Exception):
     """A part of the source ends before its end. The text says how, for people."""
+
+    reason = Reason.TRUNCATED_FILE
+
+
+class TooLarge(Broken):
+    """A part of the source inflates beyond its limits: a file to fill a disk or a day with, or no source of traces."""
+
+    reason = Reason.TOO_LARGE
+
+
+class PartLimits(NamedTuple):
+    """What one part may inflate to: bytes, and bytes for each stored one. `traces.max_part_bytes` and the like."""
+
+    max_bytes: int = 64 << 30
+    max_ratio: int = 200
+
+    def check(self, inflated: int, stored: int) -> None:
+        """Raises TooLarge."""
+        if inflated > self.max_bytes:
+            raise TooLarge(f"the file inflates to over {self.max_bytes} bytes (traces.max_part_bytes)")
+        if inflated > FREE and inflated > self.max_ratio * stored:
+            raise TooLarge(f"the file inflates to over {self.max_ratio} times its size (traces.max_part_ratio)")
 
 
 def decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ def records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[Record
     rows: list[tuple[int, dict[str, Any]]] = []
     rejected: list[Rejection] = []
     line = size = 0
-    why = ""
+    broken: Broken | None = None
     try:
         for text in raw_rows(chunks, max_row):
             if header is None:
@@ -48,9 +48,9 @@ def records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[Record
                 yield RecordBatch(rows, rejected)
                 rows, rejected, size = [], [], 0
     except Broken as error:
-        why = str(error)
-    if why:
-        rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, detail=why))
+        broken = error
+    if broken:
+        rejected.append(Rejection(line + 1, broken.reason, detail=str(broken)))
     if rows or rejected:
         yield RecordBatch(rows, rejected)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from pipeline.traces.sources.compression import ENDINGS, Broken
+from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken
 
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
@@ -27,7 +27,7 @@ def is_array(chunks: Iterator[bytes]) -> tuple[bool, Iterator[bytes]]:
     """Whether the content begins as a JSON array, and all of it, less its byte order mark."""
     head, rest = b"", chunks
     try:
-        while len(head.removeprefix(MARK).lstrip()) < len(MARK):
+        while len(head.removeprefix(MARK).lstrip()) < len(MARK) and len(head) <= CHUNK:  # blanks beyond are no array's
             head += next(chunks)
     except StopIteration:
         pass

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.traces.rows import Rows
+from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.protocol import Digest, SourcePart
@@ -18,11 +19,11 @@ SERVED = "served"
 class EmbeddedProduction:
     """Parts of the export under their own names, parts of the gateway's under `served/`."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
         self.label = uri
-        self._export = LangfuseExport(uri)
+        self._export = LangfuseExport(uri, limits)
         self._has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
-        self._served = Otel(f"{uri}/{SERVED}")
+        self._served = Otel(f"{uri}/{SERVED}", limits)
 
     def parts(self) -> list[SourcePart]:
         served = self._served.parts() if self._has_served else []

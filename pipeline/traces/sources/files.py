@@ -14,7 +14,7 @@ from fsspec.core import url_to_fs
 
 from pipeline.buckets import bucket_fault, is_bucket
 from pipeline.storage import shown_path
-from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken, decompressed
+from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken, PartLimits, decompressed
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
 JSON = (".jsonl", ".ndjson", ".json")
@@ -31,8 +31,8 @@ S3_ATTEMPTS = 8
 class Files:
     """The files below one path or `s3://` prefix. Makes no connection until it is asked."""
 
-    def __init__(self, uri: str) -> None:
-        self.label = uri
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
+        self.label, self.limits = uri, limits or PartLimits()
         options: dict[str, Any] = {}
         if uri.startswith(("s3://", "s3a://")):
             # Standard mode retries 500s, throttling and timeouts; a range that failed is asked for again, whole.
@@ -77,10 +77,24 @@ class Files:
         return [SourcePart(name, _version(named[name]), int(named[name].get("size") or 0), holds) for name in readable]
 
     def chunks(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
-        """The content, decompressed, at most CHUNK bytes at a time; the bytes as they are stored go into `digest`."""
-        stored = self.stored(part, digest)
+        """The content, decompressed, at most CHUNK bytes at a time; the bytes as they are stored go into `digest`.
+
+        Raises Broken after the last bytes that can be read, TooLarge where they would pass the limits.
+        """
+        read = inflated = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal read
+            for chunk in self.stored(part, digest):
+                read += len(chunk)
+                yield chunk
+
+        stored = counted()
         try:
-            yield from decompressed(stored, part.name)
+            for chunk in decompressed(stored, part.name):
+                inflated += len(chunk)
+                self.limits.check(inflated, read)
+                yield chunk
         except Broken:
             for _ in stored:  # what was left unread belongs to the digest all the same
                 pass

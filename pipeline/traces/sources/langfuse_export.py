@@ -14,6 +14,7 @@ import msgspec
 
 from pipeline.traces.rows import Rows, Trace
 from pipeline.traces.sources import csv_rows
+from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import CSV, JSON, PARQUET, Files, bare_name
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add, usual_call
@@ -27,9 +28,9 @@ _observation = msgspec.json.Decoder(Observation)
 
 
 class LangfuseExport:
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
         self.label = uri
-        self._files = Files(uri)
+        self._files = Files(uri, limits)
 
     def parts(self) -> list[SourcePart]:
         source_parts = self._files.parts("observations_v2", suffixes=FORMATS)
@@ -77,6 +78,8 @@ def _calls(block: LineBatch) -> Rows:
     gc.disable()  # nothing here is garbage, and looking for some costs a quarter of the time
     try:
         for line, text in enumerate(block.texts, block.first):
+            if not text or text.isspace():
+                continue
             try:
                 row = usual_call(text, line)
             except (ValueError, RecursionError):
@@ -85,7 +88,7 @@ def _calls(block: LineBatch) -> Rows:
                 traces(row)
             elif row is not None:
                 rejected(row)
-            elif text and not text.isspace():
+            else:
                 add(rows, line, lambda text=text: _observation.decode(text))
     finally:
         if collects:

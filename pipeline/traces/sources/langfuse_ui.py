@@ -15,7 +15,7 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score
-from pipeline.traces.sources.compression import Broken
+from pipeline.traces.sources.compression import Broken, PartLimits
 from pipeline.traces.sources.files import WHOLE, Files
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, add, metadata_of
 from pipeline.traces.sources.lines import refusal
@@ -44,9 +44,9 @@ class UiFile(msgspec.Struct):
 class LangfuseUi:
     """A row's line is its place in `observations`, from 1. A file that is no such trace counts as one rejected row."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
         self.label = uri
-        self._files = Files(uri)
+        self._files = Files(uri, limits)
 
     def parts(self) -> list[SourcePart]:
         source_parts = self._files.parts(strays=True)
@@ -60,7 +60,7 @@ class LangfuseUi:
         try:
             content = self._files.content(part, digest)
         except Broken as error:
-            yield Rows(rejected=[Rejection(1, Reason.TRUNCATED_FILE, detail=str(error))])
+            yield Rows(rejected=[Rejection(1, error.reason, detail=str(error))])
             return
         if content is None:
             yield Rows(rejected=[Rejection(1, Reason.TOO_LONG, detail=f"a file of over {WHOLE} bytes")])

@@ -50,9 +50,14 @@ def blocks(
     begun: list[bytes] = []  # the line that goes on in the next chunk
     held = length = 0
     first = 1
-    why = ""
+    broken: Broken | None = None
     try:
         for chunk in chunks:
+            if not length and chunk.isspace():  # a megabyte of empty lines is not a million of them to look at
+                if texts:
+                    yield _block(first, texts)
+                first, texts, held = first + len(texts) + chunk.count(b"\n"), [], 0
+                continue
             lines = chunk.split(b"\n")
             length += len(lines[0])
             begun = [*begun, lines[0]] if length <= max_line else []
@@ -70,9 +75,9 @@ def blocks(
                 yield _block(first, texts)
                 first, texts, held = first + len(texts), [], 0
     except Broken as error:
-        why = str(error)
-    if why:  # the line that had begun belongs to the unread rest
-        yield _block(first, texts, Reason.TRUNCATED_FILE, why)
+        broken = error
+    if broken:  # the line that had begun belongs to the unread rest
+        yield _block(first, texts, broken.reason, str(broken))
     elif length > max_line:
         yield _block(first, texts, Reason.TOO_LONG, f"a line of over {max_line} bytes")
     elif texts or length:
@@ -81,7 +86,8 @@ def blocks(
 
 def _of_array(chunks: Iterator[bytes], size: int, max_size: int) -> Iterator[LineBatch]:
     texts: list[bytes] = []
-    held, first, why = 0, 1, ""
+    held, first = 0, 1
+    broken: Broken | None = None
     try:
         for text in elements(chunks, max_size):
             if text is None:
@@ -94,9 +100,9 @@ def _of_array(chunks: Iterator[bytes], size: int, max_size: int) -> Iterator[Lin
                 yield _block(first, texts)
                 first, texts, held = first + len(texts), [], 0
     except Broken as error:
-        why = str(error)
-    if why:
-        yield _block(first, texts, Reason.TRUNCATED_FILE, why)
+        broken = error
+    if broken:
+        yield _block(first, texts, broken.reason, str(broken))
     elif texts:
         yield _block(first, texts)
 

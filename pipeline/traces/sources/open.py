@@ -17,7 +17,7 @@ from pipeline.traces.sources.protocol import Address, Source
 
 def open_source(address: Address) -> Source:
     """The source at an address; nothing is connected or read yet. Raises ValueError for an address of no known kind."""
-    kind, uri = address.section.kind, address.uri
+    kind, uri, limits = address.section.kind, address.uri, address.limits
     if kind == "postgres_table":
         return PostgresTable(uri, address.section.table)
     if kind == "langfuse_api":
@@ -25,16 +25,16 @@ def open_source(address: Address) -> Source:
     if kind == "mlflow":
         return MlflowTraces(uri, address.section)
     if kind == "langfuse_ui":
-        return LangfuseUi(uri)
+        return LangfuseUi(uri, limits)
     if kind == "otel":
-        return Otel(uri)
+        return Otel(uri, limits)
     if kind == "openai_logs":
-        return OpenAiLogs(uri)
+        return OpenAiLogs(uri, limits)
     if kind == "prompts":
         return Prompts(uri, address.section)
     if kind == "plugin":
         return PluggedSource(uri, address.section)
     if kind == "demo":
-        return EmbeddedProduction(uri)
+        return EmbeddedProduction(uri, limits)
     assert kind == "langfuse_export", kind
-    return LangfuseExport(uri)
+    return LangfuseExport(uri, limits)

@@ -15,6 +15,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
+from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.langfuse import count, latency_s, metadata_of, metadata_text, put, seconds
@@ -39,9 +40,9 @@ Json = dict[str, Any]
 
 
 class OpenAiLogs:
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
         self.label = uri
-        self._files = Files(uri)
+        self._files = Files(uri, limits)
 
     def parts(self) -> list[SourcePart]:
         source_parts = self._files.parts()

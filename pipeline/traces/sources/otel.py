@@ -17,6 +17,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, conventions, evaluations, genai, otlp, otlp_binary
+from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import JSON, WHOLE, Files
 from pipeline.traces.sources.langfuse import count, metadata_text, put
@@ -34,9 +35,9 @@ class Otel:
     """One export request a line, one a file, or each after its length. A row's line is the place of its span or log
     record in the file, from 1; the records of a call are one row with its span."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
         self.label = uri
-        self._files = Files(uri)
+        self._files = Files(uri, limits)
 
     def parts(self) -> list[SourcePart]:
         source_parts = self._files.parts(suffixes=(*JSON, *otlp_binary.FORMATS))

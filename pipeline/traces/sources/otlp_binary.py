@@ -29,6 +29,8 @@ FORMATS = (".pb", ".binpb", ".proto", ".bin")
 _FIRST_FIELD = b"\x0a"
 """A request begins with its field 1, of a length that follows; a length before it would be one of over 160 MB."""
 _PREFIX = 4
+MAX_INFLATED = 4 * MAX_LINE
+"""Bytes of a request that was compressed alone."""
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -58,7 +60,7 @@ def decode(text: bytes) -> otlp.ExportRequest:
     """A request in protobuf or JSON. Raises msgspec.DecodeError, or ValidationError for one that holds neither spans
     nor log records."""
     if text.startswith(_ZSTD):
-        text = b"".join(decompressed(iter([text]), ""))
+        text = _inflated(text)
     if text.lstrip()[:1] == b"{":
         return otlp.decode(text)
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -109,7 +111,7 @@ def without(text: bytes, prune: Callable[[Any], tuple[Any, int, int]]) -> tuple[
 def _value_of(text: bytes) -> tuple[Any, Any]:
     """The JSON of a request and its class, None for one that is JSON itself."""
     if text.startswith(_ZSTD):
-        text = b"".join(decompressed(iter([text]), ""))
+        text = _inflated(text)
     if text.lstrip()[:1] == b"{":
         try:
             return json.loads(text), None
@@ -164,21 +166,36 @@ def _parsed(kind: Any, text: bytes) -> Any:
         return None
 
 
+def _inflated(text: bytes) -> bytes:
+    """A request that was compressed alone. Raises msgspec.DecodeError where it inflates beyond MAX_INFLATED."""
+    size, pieces = 0, list[bytes]()
+    try:
+        for piece in decompressed(iter([text]), ""):
+            size += len(piece)
+            if size > MAX_INFLATED:
+                raise msgspec.DecodeError(f"the request inflates to over {MAX_INFLATED} bytes")
+            pieces.append(piece)
+    except Broken as error:
+        raise msgspec.DecodeError(f"{error}") from error
+    return b"".join(pieces)
+
+
 def _broken(error: Broken) -> Iterator[bytes]:
     yield from ()
     raise error
 
 
 def _one(chunks: Iterator[bytes], max_size: int) -> Iterator[LineBatch]:
-    held, size, why = [b""], 0, ""
+    held, size = [b""], 0
+    broken: Broken | None = None
     try:
         for chunk in chunks:
             size += len(chunk)
             held = [*held, chunk] if size <= max_size else []
     except Broken as error:
-        why = str(error)
-    if why:  # half a request is none
-        yield LineBatch(1, [], [Rejection(1, Reason.TRUNCATED_FILE, detail=why)])
+        broken = error
+    if broken:  # half a request is none
+        yield LineBatch(1, [], [Rejection(1, broken.reason, detail=str(broken))])
     elif size > max_size:
         yield LineBatch(1, [], [Rejection(1, Reason.TOO_LONG, detail=f"a request of over {max_size} bytes")])
     else:
@@ -188,7 +205,8 @@ def _one(chunks: Iterator[bytes], max_size: int) -> Iterator[LineBatch]:
 def _framed(chunks: Iterator[bytes], max_size: int) -> Iterator[LineBatch]:
     texts: list[bytes] = []
     rejected: list[Rejection] = []
-    held, size, skip, why = b"", 0, 0, ""
+    held, size, skip = b"", 0, 0
+    broken: Broken | None = None
     try:
         for chunk in chunks:
             held, skip = (b"", skip - len(chunk)) if len(chunk) <= skip else (held + chunk[skip:], 0)
@@ -210,11 +228,11 @@ def _framed(chunks: Iterator[bytes], max_size: int) -> Iterator[LineBatch]:
                 yield LineBatch(1, texts, rejected)
                 texts, rejected, size = [], [], 0
     except Broken as error:
-        why = str(error)
+        broken = error
     if held or skip:
-        why = why or "the file breaks off in a request"
-    if why:
-        rejected.append(Rejection(1, Reason.TRUNCATED_FILE, detail=why))
+        broken = broken or Broken("the file breaks off in a request")
+    if broken:
+        rejected.append(Rejection(1, broken.reason, detail=str(broken)))
     if texts or rejected:
         yield LineBatch(1, texts, rejected)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
-from pipeline.traces.sources.compression import Broken
+from pipeline.traces.sources.compression import Broken, PartLimits
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart
 
@@ -31,26 +31,58 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[st
         try:
             for chunk in files.stored(part, digest):
                 copy.write(chunk)
-            for batch in _batches(copy, columns):
+            for batch in _batches(copy, columns, files.limits, part.size):
                 yield _batch(batch, line)
                 line += batch.num_rows
         except Broken as error:
-            yield RecordBatch([], [Rejection(line + 1, Reason.TRUNCATED_FILE, detail=str(error))])
+            yield RecordBatch([], [Rejection(line + 1, error.reason, detail=str(error))])
 
 
-def _batches(stream: Any, columns: Sequence[str]) -> Iterator[Any]:
+def _batches(stream: Any, columns: Sequence[str], limits: PartLimits, stored: int) -> Iterator[Any]:
+    """Batches whose texts are at most BLOCK bytes together, or one row.
+
+    A text that many rows share is stored once, in a dictionary: 100 MB of it in a million rows would be 100 TB of
+    rows. So columns of texts stay as dictionaries here, and a batch is cut by the lengths that its rows come to.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(stream, buffer_size=1 << 20, pre_buffer=False)
+        schema = pq.ParquetFile(stream).schema_arrow
+        texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
+        file = pq.ParquetFile(stream, buffer_size=1 << 20, pre_buffer=False, read_dictionary=texts)
         groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
         # Its figure leaves out what dictionaries save, hence the factor.
         width = max((4 * g.total_byte_size // max(g.num_rows, 1) for g in groups), default=0)
         wanted = [name for name in file.schema_arrow.names if name in columns]
-        yield from file.iter_batches(batch_size=max(1, min(65_536, BLOCK // max(width, 1))), columns=wanted)
+        limits.check(sum(g.total_byte_size for g in groups), stored)
+        size = 0
+        for batch in file.iter_batches(batch_size=max(1, min(65_536, BLOCK // max(width, 1))), columns=wanted):
+            for piece, length in _cut(batch):
+                size += length
+                limits.check(size, stored)
+                yield piece
     except (pa.ArrowException, OSError) as error:
         raise Broken("the Parquet file is damaged") from error
+
+
+def _cut(batch: Any) -> Iterator[tuple[Any, int]]:
+    """Slices of a batch with their size in bytes, texts counted as often as they are there."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = np.full(batch.num_rows, max(batch.nbytes // max(batch.num_rows, 1), 1), np.int64)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            each = pc.take(pc.call_function("binary_length", [column.dictionary]), column.indices)
+            lengths += pc.fill_null(each, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends, first = np.cumsum(lengths), 0
+    while first < batch.num_rows:
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + BLOCK, "right")), first + 1)
+        yield batch.slice(first, last - first), int(ends[last - 1]) - before
+        first = last
 
 
 def _batch(batch: Any, line: int) -> RecordBatch:

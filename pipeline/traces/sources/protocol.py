@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from pipeline.recipe.traces import Traces
 from pipeline.traces.rows import Rows
+from pipeline.traces.sources.compression import PartLimits
 
 BLOCK = 16 << 20
 """Decoded bytes of the source after which a block of rows is handed on: what bounds the memory of a worker."""
@@ -31,6 +33,11 @@ class SourcePart(NamedTuple):
     """Bytes as stored (0 where unknown)."""
     holds: Literal["calls", "scores", "attributes"] = "calls"
     """Scores and attributes of traces are read first, and joined to the calls."""
+
+
+def limits_of(settings: Traces) -> PartLimits:
+    """Of each file, as the recipe says."""
+    return PartLimits(settings.max_part_bytes, settings.max_part_ratio)
 
 
 def named_day(name: str) -> str | None:
@@ -94,3 +101,5 @@ class Address(NamedTuple):
     section: Any
     uri: str
     """Path, `s3://` prefix, or a database URL (which may hold a password: it is never logged)."""
+    limits: PartLimits = PartLimits()
+    """Of each of its files."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.model_files import adapter_config
 from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.nemo.read import ADAPTER, WEIGHTS, SavedCheckpoint
 from pipeline.training.nemo.render import conversion
@@ -62,6 +63,7 @@ def _merged(plan: TrainingPlan, source: Path, staging: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype="auto")
+    adapter_config(source)  # refuses what PEFT would import for it
     model: Any = get_peft_model(base, PeftConfig.from_pretrained(str(source)))
     loaded: Any = set_peft_model_state_dict(model, load_file(source / ADAPTER[1]))
     missing = [name for name in loaded.missing_keys if "lora_" in name]

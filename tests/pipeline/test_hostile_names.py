@@ -1,0 +1,113 @@
+"""Hostile names by kind, for every field of the recipe that becomes a path, a label, a filter, a host or a command."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.recipe import load
+from tests.loop import EMBEDDED
+
+CLUSTER = EMBEDDED.with_name("spot_h200_grpo.yaml")
+HOSTILE = {
+    "traversal": "../../etc/passwd",
+    "two dots": "..",
+    "absolute path": "/etc/passwd",
+    "NUL": "a\0b",
+    "line break": "a\nb: c",
+    "option": "-rf",
+    "quote of a filter": "a' OR name LIKE '%",
+    "quote of PromQL": 'a"} or vector(1) #',
+    "shell": "$(id)",
+    "template": "{{ 7 * 7 }}",
+    "HTML": "<script>alert(1)</script>",
+    "direction of reading": "a\u202eb",
+    "another alphabet": "\u0430dmin",
+    "host of others": "evil.example/#",
+    "much too long": "x" * 5000,
+    "empty": "",
+}
+"""By kind; each is refused in each of NAMES."""
+LINES = ("NUL", "line break", "direction of reading", "much too long")
+"""Those that a text for people refuses."""
+HTTP_ROUTE = "rollout.traffic={kind: http_route}"
+SAGEMAKER = "rollout.traffic={kind: sagemaker, endpoint: e, region: eu-west-1}"
+NAMES = {
+    "base_model.name": (EMBEDDED, ""),
+    "evaluation.suites.0.name": (EMBEDDED, ""),
+    "rollout.traffic.namespace": (EMBEDDED, HTTP_ROUTE),
+    "rollout.traffic.route": (EMBEDDED, HTTP_ROUTE),
+    "rollout.traffic.endpoint": (EMBEDDED, SAGEMAKER),
+    "rollout.traffic.region": (EMBEDDED, SAGEMAKER),
+    "rollout.traffic.slot_a": (EMBEDDED, SAGEMAKER),
+    "compute.kubernetes.namespace": (CLUSTER, ""),
+    "compute.kubernetes.queue": (CLUSTER, ""),
+    "compute.kubernetes.service_account": (CLUSTER, ""),
+    "compute.kubernetes.claim": (CLUSTER, ""),
+    "compute.kubernetes.secret": (CLUSTER, ""),
+    "compute.kubernetes.instance_type": (CLUSTER, ""),
+}
+
+
+def refusal(recipe: Path, field: str, value: str, before: str) -> str:
+    overrides = [*([before] if before else []), f"{field}={json.dumps(value)}"]
+    with pytest.raises(ValueError) as refused:
+        load(recipe, overrides)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("field", NAMES)
+def test_a_hostile_name_is_refused_in_one_short_line(field: str, kind: str) -> None:
+    recipe, before = NAMES[field]
+    text = refusal(recipe, field, HOSTILE[kind], before)
+    assert field in text.splitlines()[1]
+    assert len(text.splitlines()) <= 3 and len(text) < 1000
+    assert not {"\0", "\u202e"} & set(text)
+
+
+@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("field", ["name", "compute.accelerator.name"])
+def test_a_text_for_people_is_one_line(field: str, kind: str) -> None:
+    assert field in refusal(EMBEDDED, field, HOSTILE[kind], "")
+
+
+@pytest.mark.parametrize("kind", ["NUL", "line break", "two dots", "empty", "much too long"])
+def test_a_table_has_at_most_a_schema(kind: str) -> None:
+    assert "traces.source" in refusal(
+        EMBEDDED, "traces.source.table", HOSTILE[kind], "traces.source={kind: postgres_table}"
+    )
+
+
+@pytest.mark.parametrize("path", ["../up", "/a/../b", "/a/./b", "relative", "/a b", "/a\n", "/$(id)", "/"])
+def test_a_mount_is_an_absolute_path(path: str) -> None:
+    assert "mount" in refusal(CLUSTER, "compute.kubernetes.mount", path, "")
+
+
+@pytest.mark.parametrize("image", ["-rf", "a b", "$(id)", "a\nb", "", "x" * 5000])
+def test_an_image_is_a_name(image: str) -> None:
+    assert "image" in refusal(CLUSTER, "compute.kubernetes.image", image, "")
+
+
+@pytest.mark.parametrize("key", ["training.api_keyy", "judge_api_key", "rewards.judge.password"])
+def test_a_wrong_key_does_not_show_its_value(key: str) -> None:
+    text = refusal(EMBEDDED, key, "a-value-of-no-known-form", "rewards.judge={model: m, digest: d}")
+    assert "there is no such field" in text and "a-value-of" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\na: 2",
+        "a: {b: 1, 'b': 2}",
+        "a: &x [1]\nb: *x",
+        "[" * 5000,
+        "a: !!python/object/apply:os.system [id]",
+        "<<: {a: 1}\n" * 2,
+    ],
+)
+def test_a_hostile_document_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ValueError) as refused:
+        load(tmp_path / "recipe.yaml")
+    assert len(str(refused.value)) < 1000
