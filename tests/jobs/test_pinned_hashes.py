@@ -22,18 +22,13 @@ def test_every_pin_has_its_hashes(name: str) -> None:
     wanted = {
         key(package): version for package, version in pins((ROOT / f"constraints-{name}.txt").read_text()).items()
     }
-    texts = {part: (ROOT / f"hashes-{name}{part}.txt").read_text() for part in ("", "-torch")}
-    hashed = {part: {key(match[1]): match[2] for match in LINE.finditer(text)} for part, text in texts.items()}
-    without = {
-        key(each)
-        for text in texts.values()
-        for each in re.findall(r"([\w.-]+)==\S+?(?=[,.](?: |$))", text.splitlines()[0])
-    }
-    assert hashed[""] | hashed["-torch"] == {k: v for k, v in wanted.items() if k not in without}
-    assert set(hashed["-torch"]) == set(APART)
+    text = (ROOT / f"hashes-{name}.txt").read_text()
+    hashed = {key(match[1]): match[2] for match in LINE.finditer(text)}
+    without = {key(each) for each in re.findall(r"([\w.-]+)==\S+?(?=[,.](?: |$))", text.splitlines()[0])}
+    assert hashed == {k: v for k, v in wanted.items() if k not in without and k not in APART}
 
 
-@pytest.mark.parametrize("name", [f"hashes-{name}{part}.txt" for name in KEPT for part in ("", "-torch")])
+@pytest.mark.parametrize("name", [f"hashes-{name}.txt" for name in KEPT])
 def test_a_file_of_hashes_has_nothing_else_in_it(name: str) -> None:
     head, rest = (ROOT / name).read_text().split("\n", 1)
     assert head.startswith("# ")
