@@ -33,7 +33,7 @@ def _named(folder: str, *names: str) -> tuple[str, ...]:
 
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "evals/gate.py": _named("evals", "gate", "roles", "judged_gate"),
+    "evals/gate.py": _named("evals", "gate", "roles", "judged_gate", "confirming"),
     "evals/statistics.py": _named("evals", "statistics", "comparison", "futility"),
     "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "scored", "thumbs", "winners"),
     "pipeline/selection/scorers.py": _named("pipeline/selection", "scorers"),

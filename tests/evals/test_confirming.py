@@ -108,6 +108,11 @@ def test_evidence_without_its_second_step_passes_nobody(tmp_path: Path) -> None:
     verdict = judge(bundle.supported(cut), SECTION)
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert verdict.reasons[0] == "again: the first step was passed, and this one was not asked"
+    report = bundle.supported(whole)
+    for problems, reason in ((("20 items are too few",), "20 items are too few"), ((), "nothing was measured")):
+        again = report.measurements[1].model_copy(update={"comparison": None, "problems": problems})
+        verdict = judge(report.model_copy(update={"measurements": (report.measurements[0], again)}), SECTION)
+        assert (verdict.verdict, verdict.reasons[0]) == (Verdict.INCONCLUSIVE, f"again: {reason}")
 
 
 def test_a_kill_in_the_second_step_asks_nothing_twice(tmp_path: Path) -> None:

@@ -235,6 +235,8 @@ CLEAR = {"value": 0.1, "standard_error": 0.01, "lower": 0.08, "upper": 0.12, "bo
         (CLEAR, {"value": 0.03, "upper": 0.05, "bootstrap_upper": 0.049}, {}, Verdict.INCONCLUSIVE),
         (CLEAR, {"value": 0.03, "upper": 0.049, "bootstrap_upper": 0.05}, {}, Verdict.INCONCLUSIVE),
         (CLEAR, {"value": 0.03, "upper": 0.05, "bootstrap_upper": 0.05}, {}, Verdict.FAIL),
+        (CLEAR, {"value": 0.03, "upper": 0.054, "bootstrap_upper": 0.054}, {}, Verdict.FAIL),  # its share of the power
+        (CLEAR, {"value": 0.03, "upper": 0.056, "bootstrap_upper": 0.056}, {}, Verdict.INCONCLUSIVE),  # not quite
         (CLEAR, {"value": 0.02, "upper": 0.06, "bootstrap_upper": 0.06}, {}, Verdict.INCONCLUSIVE),  # no power
         (CLEAR, {"value": 0.1, "lower": 0.06, "upper": 0.14, "bootstrap_lower": 0.06, "bootstrap_upper": 0.14}, {},
          Verdict.FAIL),  # no power, but harm beyond the margin is shown
@@ -280,7 +282,8 @@ def test_numbers_that_are_not_finite_are_inconclusive(
     kit: Any, good: tuple[Any, ...], field: str, number: float
 ) -> None:
     report = kit.report(*good)
-    for broken in (_with(report, {field: number}, {}), _with(report, {}, {field: number})):
+    broken_reports = (_with(report, {field: number}, {}), _with(report, {}, {field: number}))
+    for broken in (*broken_reports, _with(report, {}, {}, mcnemar_p=number)):
         verdict = gate.judge(broken, good[0])
         assert verdict.verdict is Verdict.INCONCLUSIVE
         assert "arithmetic: a number is not finite" in verdict.reasons

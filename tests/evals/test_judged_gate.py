@@ -34,6 +34,19 @@ def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -
     assert verdict.reasons[0].startswith("preference not shown: judged-0")
 
 
+@pytest.mark.parametrize("bound", ["lower", "bootstrap_lower"])
+def test_tests_of_preference_that_disagree_are_inconclusive(tmp_path: Path, bound: str) -> None:
+    _, report = gated(tmp_path, judge(0.75), section(role="target"))
+    (measured,) = report.judged
+    assert measured.win_rate is not None
+    controlled = measured.win_rate.controlled.model_copy(update={bound: -0.01})
+    rate = measured.win_rate.model_copy(update={"controlled": controlled})
+    changed = report.model_copy(update={"judged": (measured.model_copy(update={"win_rate": rate}),)})
+    verdict = gate.judge(changed, report.section)
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert verdict.reasons[0].startswith("the tests of preference disagree: judged-0")
+
+
 def test_a_long_winded_candidate_is_not_preferred(tmp_path: Path) -> None:
     settings = section(items=300, role="target")
     verdict, report = gated(tmp_path, judge(0.45, habit=1.5), settings, longer=1.5)

@@ -45,7 +45,8 @@ def test_every_target_must_improve(kit: Any) -> None:
 def test_one_target_is_enough_where_the_recipe_says_any(kit: Any) -> None:
     settings = section(kit, {"margin": 0.1}, {"margin": 0.1}, improve="any")
     assert settings.improvement_alpha() == settings.gate_alpha() / 2
-    assert judged(kit, settings, (0.4, 0.6), (0.4, 0.4))[0] is Verdict.PASS
+    verdict, reasons = judged(kit, settings, (0.4, 0.6), (0.4, 0.4))
+    assert verdict is Verdict.PASS and "suite-0: improvement shown" in reasons and "suite-1: improvement" not in reasons
     assert judged(kit, settings, (0.4, 0.4), (0.4, 0.4))[0] is Verdict.FAIL
     verdict, reasons = judged(kit, settings, (0.4, 0.7), (0.6, 0.3))
     assert verdict is Verdict.FAIL and "suite-1: guard failed: score" in reasons
@@ -102,6 +103,24 @@ def test_shorter_answers_pass_where_the_recipe_asks_for_cost(kit: Any) -> None:
     verdict, reasons = judged(kit, settings, (0.7, 0.4), tokens=2)
     assert verdict is Verdict.FAIL and "guard failed: score" in reasons
     assert judged(kit, section(kit, {}), (0.5, 0.5), tokens=2)[0] is Verdict.FAIL, "it must improve by default"
+
+
+@pytest.mark.parametrize("bound", ["upper", "bootstrap_upper"])
+def test_tests_of_shorter_answers_that_disagree_decide_nothing(kit: Any, bound: str) -> None:
+    settings = section(kit, {"margin": 0.1}, improve="cost", cheaper_by=0.2)
+    whole = report(kit, settings, (0.5, 0.5), tokens=2)
+    (measured,) = whole.measurements
+    guards = tuple(
+        guard.model_copy(update={"difference": guard.difference.model_copy(update={bound: 0.0})})
+        if guard.name == "length"
+        else guard
+        for guard in measured.comparison.guards
+    )
+    comparison = measured.comparison.model_copy(update={"guards": guards})
+    changed = whole.model_copy(update={"measurements": (measured.model_copy(update={"comparison": comparison}),)})
+    verdict = gate.judge(changed, settings)
+    assert verdict.verdict is Verdict.INCONCLUSIVE
+    assert verdict.reasons[0].startswith("the tests of shorter answers disagree: suite-0")
 
 
 def test_longer_answers_fail_a_better_candidate(kit: Any) -> None:
