@@ -59,7 +59,7 @@ class Deployment(dg.ConfigurableResource):
         return IterationContext(self.store(), recipe, self.lake(), log, environment().ray, iteration)
 
     def store(self) -> Store:
-        return Store(self.recipe().data_root)
+        return Store(self.recipe().data_root, environment().mark_keys)
 
     def iteration(self, id: str) -> Iteration:
         """The iteration of that id, as its `traces` stage published it."""

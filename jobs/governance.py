@@ -16,10 +16,12 @@ from typing import Any
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
+from jobs import rekeying
 from pipeline import audit, erasure
 from pipeline.erasure import derived
 from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import ErasureProof, proof_name, proofs
+from pipeline.erasure.rekey import rekey
 from pipeline.registry import versions
 from pipeline.rewards import findings, reviews
 from pipeline.rollout.blocks import blocks
@@ -66,6 +68,8 @@ def parser() -> argparse.ArgumentParser:
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
+    keys = add("rekey", rekeying.run, "take every mark of a user to the newest key")
+    rekeying.arguments(keys)
     return arg_parser
 
 
@@ -103,6 +107,7 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
     store = settings.store()
     address = Address(settings.recipe().traces.source, settings.source_uri())
     with exclusive_lock(store):
+        rekey(store, settings.tracking_uri(), datetime.now(UTC), log)
         try:
             return retain(settings.stage(log), address, datetime.now(UTC))
         finally:  # by what is gone, not by what this call did: one before it may have been killed here

@@ -158,7 +158,7 @@ def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: f
     named = [(event, *name) for before, event in steps(events) if (name := audited(before, event))]
     if not named:
         return
-    written = {(e.kind, e.subject) for e in audit.entries(store)}
+    written = audit.written(store)
     versions = {e.rollout: e.proposal.version for e in events if e.proposal is not None}
     for event, kind, action in named:
         subject = event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}"

@@ -41,7 +41,7 @@ from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reaso
 from pipeline.traces.rows import SCHEMA
 from pipeline.training.plan import plan_training
 from pipeline.training.result import Goodput, Health, TrainingResult
-from tests.contexts import context_of
+from tests.contexts import KEYS, context_of
 
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base")
@@ -94,7 +94,7 @@ class Place:
 
     @property
     def store(self) -> Store:
-        return Store(self.root)
+        return Store(self.root, KEYS)
 
     @property
     def lake(self) -> LakeConfig:
