@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from evals.libraries.environment import LibraryEnvironments, named_environments
 from pipeline.addresses import secret_faults, without_secret
+from pipeline.mark_keys import MarkKeys
 from pipeline.recipe.overrides import split
 from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 
@@ -59,6 +60,11 @@ class Environment:
     """MLFLOW_TRACES_URI: the tracking server that traces are read from, where it is not that of MLFLOW_TRACKING_URI."""
     tracking: str = field(repr=False)
     """MLFLOW_TRACKING_URI: tracking and registry."""
+    mark_keys: MarkKeys
+    """PREFERENCE_TUNING_MARK_KEYS, or the file that PREFERENCE_TUNING_MARK_KEY_FILE names; else a file of the account,
+    made at first use: $XDG_CONFIG_HOME/preference-tuning/mark-keys, ~/.config/... by default."""
+    dagster_home: str
+    """DAGSTER_HOME: where the instance's `dagster.yaml` is, if not in the working directory."""
     notify: str = field(repr=False)
     """NOTIFY_URL: a webhook that takes what people should know of a rollout."""
     kubeconfig: str
@@ -139,6 +145,8 @@ def environment() -> Environment:
         serving=serving_addresses(os.environ),
         mlflow_traces=read("MLFLOW_TRACES_URI", ""),
         tracking=read("MLFLOW_TRACKING_URI", ""),
+        mark_keys=_mark_keys(),
+        dagster_home=read("DAGSTER_HOME", ""),
         notify=read("NOTIFY_URL", ""),
         kubeconfig=read("KUBECONFIG", ""),
         ray=read("RAY_ADDRESS", ""),
@@ -150,6 +158,17 @@ def environment() -> Environment:
 def address_faults() -> list[str]:
     """One line for each address of the environment that has a secret in it."""
     return secret_faults(os.environ)
+
+
+def _mark_keys() -> MarkKeys:
+    read = os.environ.get
+    given, file = read("PREFERENCE_TUNING_MARK_KEYS", ""), read("PREFERENCE_TUNING_MARK_KEY_FILE", "")
+    if given or file:
+        return MarkKeys(given, file)
+    config = read("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    # A file of a pod ends with it, and so would the key.
+    is_made = not read("KUBERNETES_SERVICE_HOST")
+    return MarkKeys(file=Path(config, "preference-tuning", "mark-keys"), is_made=is_made)
 
 
 def chosen() -> Choice:

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.anchors import drop_anchor, refuse_restored
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
@@ -35,6 +36,15 @@ class Deployment(dg.ConfigurableResource):
     recipe_path: str
     overrides: list[str] = []  # noqa: RUF012 (a pydantic field: copied for each instance)
 
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """A step has ended, well or not: what it logged is anchored."""
+        try:
+            if context.instance is not None:
+                drop_anchor(context.instance, self.store())
+        except Exception as error:  # boundary: the instance's database; a step that went well stays well
+            assert context.log is not None, "a step has a log"
+            context.log.warning(f"The audit log's head is not anchored: {error}")
+
     def recipe(self) -> Recipe:
         """The deployment's recipe of now: it decides the next iteration. For one that was begun, `recipe_of` does."""
         return load(self.recipe_path, self.overrides)
@@ -59,7 +69,7 @@ class Deployment(dg.ConfigurableResource):
         return IterationContext(self.store(), recipe, self.lake(), log, environment().ray, iteration)
 
     def store(self) -> Store:
-        return Store(self.recipe().data_root)
+        return Store(self.recipe().data_root, environment().mark_keys)
 
     def iteration(self, id: str) -> Iteration:
         """The iteration of that id, as its `traces` stage published it."""
@@ -176,6 +186,7 @@ class Records(dg.IOManager):
         run = context.step_context.instance.get_run_by_id(context.step_context.run_id)
         tagged = run.tags.get(ITERATION_TAG) if run else None
         try:
+            refuse_restored(context.step_context.instance, deployment.store())
             iteration = tagged or deployment.latest().id
             return RECORDS[context.upstream_output.asset_key.to_user_string()].read(deployment.store(), iteration)
         except ValueError as error:  # a record that is not there is not there a second later either

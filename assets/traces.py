@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from assets.anchors import refuse_restored
 from assets.metadata import picture, table
 from assets.outcome import outcome
 from assets.resources import Deployment
@@ -44,6 +45,7 @@ WEAK_SHOWN = 10
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
     recipe, store = deployment.recipe(), deployment.store()
+    refuse_restored(context.instance, store)
     champion = deployment.champion()
     source = recipe.traces.source
     if isinstance(source, DemoSource):

@@ -35,7 +35,7 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
 from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
-from pipeline.traces.erased import erased_users
+from pipeline.traces.erased import forgotten
 from pipeline.traces.sources.protocol import Address
 
 REMEMBERED_S = 30.0
@@ -170,9 +170,7 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
     from pipeline.rollout.prometheus import PrometheusLooks
 
     address = Address(recipe.traces.source, deployment.source_uri())
-    quality = ProductionQuality(
-        address, recipe.traces, judged_by.rewards, name, lambda: erased_users(store).since_by_mark
-    )
+    quality = ProductionQuality(address, recipe.traces, judged_by.rewards, name, lambda: forgotten(store))
     return GradedLooks(PrometheusLooks(metrics, name), quality, log)
 
 

@@ -27,6 +27,7 @@ from pipeline.demo.desk.traffic import biases, thumb_up
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import users
 from pipeline.iteration import identify
+from pipeline.mark_keys import MarkKeys
 from pipeline.recipe import Recipe, Rewards, load
 from pipeline.recipe.traces import DeskUsers
 from pipeline.rewards.judge import Budget, JudgeRequest, open_judge
@@ -177,7 +178,7 @@ class World:
         self._ids = frozenset((row.trace_id, row.observation_id) for row in read_labels(self.labels))
 
     def context(self, name: str, recipe: Recipe | None = None) -> IterationContext:
-        store = Store(self.root / name)
+        store = Store(self.root / name, MarkKeys("00" * 32))
         iteration = identify(0, "desk", base(), self.labels, name)
         return IterationContext(store, recipe or self.recipe, local_lake(store), quiet, "", iteration)
 

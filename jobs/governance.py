@@ -1,4 +1,4 @@
-"""Governance at a terminal: `pt governance forget USER [--since DATE] | verify | retain | upkeep | blocks`.
+"""Governance at a terminal: `pt governance forget USER [--since DATE] | verify | retain | upkeep | blocks | ...`.
 
 Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
 With `--json` the result is one JSON object on standard output, and what happens meanwhile is on standard error.
@@ -16,17 +16,19 @@ from typing import Any
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
-from pipeline import audit, erasure
+from jobs import reapplying, rekeying, verifying
+from jobs.anchoring import anchor
+from pipeline import erasure
 from pipeline.erasure import derived
 from pipeline.erasure.affected import Person
-from pipeline.erasure.proof import ErasureProof, proof_name, proofs
+from pipeline.erasure.proof import ErasureProof, proof_name
+from pipeline.erasure.rekey import rekey
 from pipeline.registry import versions
 from pipeline.rewards import findings, reviews
 from pipeline.rollout.blocks import blocks
 from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
-from pipeline.storage import digest_json
 from pipeline.traces.dataset_users import ended, record_dataset_users
 from pipeline.traces.erased import exclusive_lock, shared_lock
 from pipeline.traces.lake import open_lake
@@ -39,13 +41,17 @@ Log = Callable[[str], None]
 
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
+    settings = deployment()
     try:
-        return asked.run(deployment(), asked)
+        return asked.run(settings, asked)
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except Exception as error:  # boundary: a person at a terminal; MLflow, PyIceberg and S3 have errors of their own
         print(f"{asked.command}: {error} ({type(error).__name__})", file=sys.stderr)
         return 2
+    finally:
+        if asked.command != "verify":  # it looks, and leaves everything as it is
+            anchor(settings)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,11 +67,17 @@ def parser() -> argparse.ArgumentParser:
     user = add("forget", _forget, "remove a user from every table and file, and block the models that saw the data")
     user.add_argument("user", help="the id under which the source has the user; - reads it from standard input")
     user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
-    log = add("verify", _verify, "check the audit log, line by line, and every proof against it")
+    log = add("verify", verifying.run, "check the audit log, line by line, and every proof against it")
     log.add_argument("--known", default="", help="a head that was noted earlier: it has to be in the log")
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
+    forgotten = add("forgotten", reapplying.show, "list who is forgotten, by their marks, for `reapply`")
+    forgotten.set_defaults(json=True)
+    again = add("reapply", reapplying.run, "after a restore: forget again whom the backup has again")
+    again.add_argument("file", nargs="?", help="what `forgotten` printed; without it, what Dagster's instance knows")
+    keys = add("rekey", rekeying.run, "take every mark of a user to the newest key")
+    rekeying.arguments(keys)
     return arg_parser
 
 
@@ -103,6 +115,7 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
     store = settings.store()
     address = Address(settings.recipe().traces.source, settings.source_uri())
     with exclusive_lock(store):
+        rekey(store, settings.tracking_uri(), datetime.now(UTC), log)
         try:
             return retain(settings.stage(log), address, datetime.now(UTC))
         finally:  # by what is gone, not by what this call did: one before it may have been killed here
@@ -158,28 +171,6 @@ def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
     path = str(settings.store().path(proof_name(proof.id)))
     _print(asked, proof.model_dump(mode="json"), report_lines(proof, path))
     return 1 if proof.remains else 0
-
-
-def _verify(settings: Deployment, asked: argparse.Namespace) -> int:
-    store = settings.store()
-    result = audit.verify(store, asked.known)
-    if result.flaw:
-        where = f"line {result.line}: " if result.line else ""
-        text = f"{store.path(audit.LOG)}: {where}{result.flaw}. Whatever it says from there on is not to be relied on."
-        _print(asked, {"intact": False, "flaw": result.flaw, "line": result.line}, [text])
-        return 1
-    written = {e.subject: e.detail.get("proof") for e in audit.entries(store) if e.kind == "erasure"}
-    forged = [proof.id for proof in proofs(store) if written.get(proof.id) != digest_json(proof)]
-    lost = sorted(written.keys() - {proof.id for proof in proofs(store)})
-    lines = [
-        f"{store.path(proof_name(id))} is not the proof that the log speaks of. Run the erasure again." for id in forged
-    ]
-    lines += [f"{store.path(proof_name(id))} is gone. Restore it from a backup." for id in lost]
-    lines.append(f"{result.entries:,} entries, every one as it was written. Note the head elsewhere: {result.head}")
-    intact = not forged and not lost
-    fields = {"intact": intact, "entries": result.entries, "head": result.head, "forged": forged, "lost": lost}
-    _print(asked, fields, lines)
-    return 0 if intact else 1
 
 
 def _retain(settings: Deployment, asked: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline import layout
 from pipeline.locations import Document, Uri, stored
+from pipeline.mark_keys import MarkKeys
 from pipeline.model_files import faults
 from pipeline.unfinished import claimed_file, claimed_folder, replacing, sync_dir, unfinished_name
 
@@ -56,15 +57,20 @@ class CheckpointRef(Record):
 
 
 R = TypeVar("R", bound=BaseModel)
+_NO_KEYS = MarkKeys()
 
 
 class Store:
-    """A root directory under which everything durable lives. Paths given to its methods are relative to the root."""
+    """A root directory under which everything durable lives. Paths given to its methods are relative to the root.
 
-    def __init__(self, root: str | Path) -> None:
+    `keys`: of the marks of users in it, which lie elsewhere; whoever recognises a user needs them.
+    """
+
+    def __init__(self, root: str | Path, keys: MarkKeys = _NO_KEYS) -> None:
         if "://" in str(root):
             raise ValueError(f"data_root is {root!r}; the store keeps to a local or mounted directory: give a path.")
         self.root = Path(root).absolute()
+        self.keys = keys
 
     def path(self, *parts: str) -> Path:
         return self.root.joinpath(*parts)

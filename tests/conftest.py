@@ -28,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Otherwise a file of the account that runs the tests.
+os.environ.setdefault("PREFERENCE_TUNING_MARK_KEYS", "5e" * 32)
 # What an MLflow server starts for background jobs is seven processes, and nobody here asks it for one.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 # As pipeline.registry sets them where it first meets MLflow, which no test is to be blamed for.

@@ -1,18 +1,35 @@
 """What a stage works with, over a recipe of which a test says only the sections that it is about."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from pipeline.demo import MODEL_DIR
 from pipeline.iteration import Iteration
+from pipeline.mark_keys import MarkKeys
 from pipeline.recipe import BaseModelSection, Compute, Recipe
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.storage import Store
 from pipeline.traces.context import IterationContext, StageContext
+from pipeline.traces.erased import ErasedUser, Forgotten, user_hash
 from pipeline.traces.lake import LakeConfig, local_lake
 
 Log = Callable[[str], None]
+KEYS = MarkKeys("5e" * 32)
+"""As conftest puts them into the environment."""
+
+
+def mark_of(user_id: str, keys: MarkKeys = KEYS) -> str:
+    """As a store with these keys has it."""
+    return keys.chain(Path("/nowhere")).mark(user_hash(user_id))
+
+
+def forgetting(users: Mapping[str, datetime | None]) -> Forgotten:
+    """These users, each from a moment on or altogether."""
+    entries = [ErasedUser(mark=mark_of(user), since=since, proof="p") for user, since in users.items()]
+    return Forgotten(entries, KEYS.chain(Path("/nowhere")))
 
 
 def quiet(line: str) -> None:

@@ -7,6 +7,7 @@ Refuses to change weights or to take a champion out of service: both are a perso
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -22,12 +23,13 @@ from pipeline.erasure.proof import (
     ErasureProof,
     Pending,
     PendingRows,
+    id_of,
     pending_name,
     pending_rows_name,
-    proof_id,
     proof_name,
     publish,
 )
+from pipeline.erasure.rekey import rekey
 from pipeline.erasure.search import SearchResult, search
 from pipeline.erasure.units import RecordTest
 from pipeline.registry import versions
@@ -68,16 +70,18 @@ def forget(
     or registry fail: run it again.
     """
     since, store, log = person.since, context.store, context.log
-    id = proof_id(person.user_hash, since)
-    log(f"forget {id}: begins as soon as no run of the traces stage is under way")
+    log("forget: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
+        rekey(store, tracking_uri, now, log)
+        person = person.marked(erased.bind(store))
+        id = id_of(store, person.marks, since)
         before = store.read(proof_name(id), ErasureProof)
         log(f"forget {id}: {derived.sweep(store)} files that killed runs left are swept")
-        notes, identifiers = _listed(context, lake, person, tracking_uri, now)
+        notes, identifiers = _listed(context, lake, person, id, tracking_uri, now)
         pending = notes.pending
         rows = f"{sum(pending.rows.values())} rows over {len(pending.rows)} days"
         log(f"forget {id}: {rows}, {_summary(pending.affected)}")
-        erased.add(store, erased.ErasedUser(mark=person.user_hash, since=since, proof=id))
+        erased.add(store, erased.ErasedUser(mark=person.marks[-1], since=since, proof=id))
         log(f"forget {id}: on the list of the forgotten")
         serving = _block(context, pending.affected, id, tracking_uri, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
@@ -102,7 +106,7 @@ def forget(
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         left = _left(store, lake, person, identifiers, (pending_name(id), pending_rows_name(id)))
-        proof = _proof(before or _empty(person, notes.pending, now), notes.pending, serving, swept, left)
+        proof = _proof(before or _empty(id, person, notes.pending, now), notes.pending, serving, swept, left)
         proof = proof.model_copy(update={"outside": _outside(store, address, proof.outside)})
         if before is None or proof.statement() != before.statement():
             checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
@@ -120,13 +124,13 @@ class _Notes:
     """The record of an erasure under way: what is about to be done stands in it before it is done."""
 
     def __init__(self, store: Store, id: str, pending: Pending) -> None:
-        self.store, self._id, self.pending = store, id, pending
+        self.store, self.id, self.pending = store, id, pending
 
     def update(self, **fields: Any) -> None:
         updated = self.pending.model_copy(update=fields)
-        if updated != self.pending or not self.store.path(pending_name(self._id)).exists():
+        if updated != self.pending or not self.store.path(pending_name(self.id)).exists():
             self.pending = updated
-            self.store.write(pending_name(self._id), updated)
+            self.store.write(pending_name(self.id), updated)
 
     def add(self, *removed: str) -> None:
         self.update(removed=tuple(sorted({*self.pending.removed, *removed})))
@@ -141,11 +145,13 @@ class _Notes:
 
 
 def _listed(
-    context: StageContext, lake: Lake, person: Person, tracking_uri: str, now: datetime
+    context: StageContext, lake: Lake, person: Person, id: str, tracking_uri: str, now: datetime
 ) -> tuple[_Notes, Identifiers]:
     """What is affected, with what an earlier attempt found, on record before anything goes; and what to search for."""
-    store, id = context.store, proof_id(person.user_hash, person.since)
-    notes = _Notes(store, id, store.read(pending_name(id), Pending) or Pending(requested=now))
+    store = context.store
+    new = Pending(mark=person.marks[-1], since=person.since, requested=now)
+    notes = _Notes(store, id, store.read(pending_name(id), Pending) or new)
+    notes.update(mark=person.marks[-1], since=person.since)
     affected = notes.pending.affected
     if not notes.pending.expiring:
         affected = affected.plus(find(store, lake, context.lake, person, tracking_uri))
@@ -180,8 +186,8 @@ def _rewrite_files(
     notes: _Notes, person: Person, identifiers: Identifiers, others: Sequence[Forgetter], names: Callable[[bytes], bool]
 ) -> None:
     """Raw files first, then what is known of other stores: each change on record before it is made."""
-    store, id = notes.store, proof_id(person.user_hash, person.since)
-    known = store.read(pending_rows_name(id), PendingRows) or PendingRows()
+    store = notes.store
+    known = store.read(pending_rows_name(notes.id), PendingRows) or PendingRows()
     heads = {head.encode("latin-1") for head in known.heads}
     test = RecordTest(identifiers, person.since)
     for path in raw.raw_files(store):
@@ -250,11 +256,12 @@ def _outside(store: Store, address: Address | None, known: tuple[str, ...]) -> t
     return tuple(sorted({*known, *([here] if here else [])}))
 
 
-def _empty(person: Person, pending: Pending, now: datetime) -> ErasureProof:
+def _empty(id: str, person: Person, pending: Pending, now: datetime) -> ErasureProof:
     """The proof of a first erasure, before anything is in it."""
     return ErasureProof(
-        id=proof_id(person.user_hash, person.since),
-        mark=person.user_hash,
+        id=id,
+        nonce=secrets.token_hex(16),
+        mark=person.marks[-1],
         since=person.since,
         requested=pending.requested,
         finished=now,

@@ -21,6 +21,7 @@ from pipeline import layout
 from pipeline.erasure.proof import Affected
 from pipeline.iteration import Iteration
 from pipeline.locations import Document
+from pipeline.mark_keys import KeyChain
 from pipeline.registry import versions
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
@@ -43,6 +44,8 @@ class Person(NamedTuple):
     ids: frozenset[str]
     user_hash: str
     since: datetime | None
+    marks: tuple[str, ...] = ()
+    """As a store's keys make them, oldest first; the last one is the one to write."""
 
     @classmethod
     def named(cls, user_id: str, since: datetime | None = None) -> Person:
@@ -54,6 +57,10 @@ class Person(NamedTuple):
             raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
         since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
         return cls(frozenset({user_id, str(pseudonym(user_id))}), user_hash(user_id), since)
+
+    def marked(self, chain: KeyChain) -> Person:
+        """The same, with the marks of a store that has these keys."""
+        return self._replace(marks=chain.marks(self.user_hash))
 
     def rows(self) -> pc.Expression:
         """Whether a row of the governed table is theirs, and to be forgotten."""
@@ -123,7 +130,7 @@ def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> d
 def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration], person: Person) -> bool | None:
     """The same of a dataset that can no longer be read; None when nothing can tell."""
     if (kept := dataset_users(store, digest)) is not None:
-        return kept.has(person.user_hash, person.since)
+        return kept.has(person.marks, person.since)
     labelled = [each for each in all_iterations if each.dataset.digest == digest and _labels(store, each)[0].exists()]
     tables = [path for each in labelled if (path := _labels(store, each)[1]).exists()]
     if labelled and not tables:

@@ -1,10 +1,13 @@
 """What an erasure says about itself: the affected, listed before anything is deleted, and the proof afterwards.
 
 Owns the two records and their names in the store. Neither holds the user: only the mark, which `traces.erased` makes.
+An id is drawn, and says nothing of anybody.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +15,7 @@ from pydantic import Field
 
 from pipeline import audit, layout
 from pipeline.storage import Record, Store, digest_json
+from pipeline.traces.erased import erased_users
 from pipeline.traces.records import DayReport
 
 
@@ -44,6 +48,8 @@ class Affected(Record):
 class Pending(Record):
     """An erasure under way: what a second attempt cannot find out any more."""
 
+    mark: str = ""
+    since: datetime | None = None
     requested: datetime
     affected: Affected = Affected()
     days: dict[str, DayReport | None] = Field(default={})
@@ -72,6 +78,8 @@ class ErasureProof(Record):
     """`erasures/<id>.json`: what was removed, for whom, and what of it lives on in models."""
 
     id: str
+    nonce: str = Field(default="", exclude_if=lambda value: not value)
+    """Drawn: with it the digest that the audit log has of this record cannot be made by who guesses the mark."""
     mark: str
     since: datetime | None
     requested: datetime
@@ -113,11 +121,35 @@ class ErasureProof(Record):
         return self.model_dump(mode="json", exclude=_OF_AN_ATTEMPT)
 
 
-_OF_AN_ATTEMPT = {"requested", "finished", "swept_files", "swept_bytes", "checked_files", "checked_bytes"}
+_OF_AN_ATTEMPT = {
+    "id",
+    "nonce",
+    "requested",
+    "finished",
+    "swept_files",
+    "swept_bytes",
+    "checked_files",
+    "checked_bytes",
+}
 
 
-def proof_id(mark: str, since: datetime | None) -> str:
-    return digest_json([mark, since.isoformat() if since else None])[:16]
+def id_of(store: Store, marks: Sequence[str], since: datetime | None) -> str:
+    """The id of the user's erasure from `since` on: that of an earlier one, finished or not, else a drawn one.
+
+    `marks`: all of the user.
+    """
+    for each in proofs(store):
+        if each.mark in marks and each.since == since:
+            return each.id
+    for path in sorted(store.path(layout.ERASURES, "pending").glob("*.json")):
+        notes = None if path.stem.endswith(".rows") else store.read(pending_name(path.stem), Pending)
+        if notes is not None and notes.mark in marks and notes.since == since:
+            return path.stem
+    for entry in erased_users(store).users:  # of a list that was put back
+        if entry.mark in marks and entry.since == since:
+            return entry.proof
+    unkeyed = digest_json([marks[0], since.isoformat() if since else None])[:16]
+    return unkeyed if store.path(pending_name(unkeyed)).exists() else secrets.token_hex(8)
 
 
 def proof_name(id: str) -> str:
@@ -142,7 +174,7 @@ def publish(store: Store, proof: ErasureProof, now: datetime) -> None:
     """Write the proof, and an entry for every state of it, so that a changed proof has none."""
     store.write(proof_name(proof.id), proof)
     digest = digest_json(proof)
-    if any(e.subject == proof.id and e.detail.get("proof") == digest for e in audit.entries(store)):
+    if audit.has_proof(store, proof.id, digest):
         return
     counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
-    audit.record(store, "erasure", proof.id, {"mark": proof.mark, **counts, "proof": digest}, now)
+    audit.record(store, "erasure", proof.id, {**counts, "proof": digest}, now)

@@ -73,6 +73,13 @@ def owned(paths: Iterable[Path], test: RecordTest) -> Owned:
     return own
 
 
+def values(paths: Iterable[Path]) -> Iterator[Any]:
+    """Every record of files that a source reads, as far as they can be read."""
+    for path in paths:
+        if kind_of(path) in (FileKind.TEXT, FileKind.CSV, FileKind.OTLP, FileKind.PARQUET):
+            yield from (value for value, _ in _values(path))
+
+
 def rewrite(store: Store, path: Path, test: RecordTest, heads: Collection[bytes]) -> Iterator[RawChange]:
     """Write a file anew without the person's records, and without their names in those of others; yields the change
     before it is made. A file that ends before its end is left as it is: the search that follows names it."""

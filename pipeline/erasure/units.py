@@ -67,6 +67,11 @@ class RecordTest:
         return self._since is None or not isinstance(record, dict) or moment_of(cast(Json, record)) >= self._since
 
 
+def owners(record: Any, around: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
+    """The ids of users that a record, and what stands around it, says it is of."""
+    yield from (value for key, value in (*leaves(record), *around) if key in OWNERS and value)
+
+
 def rows_named(record: Any) -> set[str]:
     """The ids of traces and calls that a record says it is: its own, not what stands in its texts."""
     if isinstance(record, list):

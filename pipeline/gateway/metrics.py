@@ -25,7 +25,7 @@ from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Arm, Split
 from pipeline.storage import Store
 from pipeline.traces.batch import REFERENCE_KEY
-from pipeline.traces.erased import erased_users
+from pipeline.traces.erased import forgotten
 
 WATERMARK_S = 2 * FLUSH_S
 """What was written so long ago is in the files."""
@@ -77,7 +77,7 @@ class SpanMetrics:
             if row.at > request.since:
                 arms[row.marks["rollout.arm"]].count(row, request.slow_over_s)
         answered = [row for row in rows if row.at > graded_since and _is_answered(row)]
-        may_read = readable(answered, self._traces, erased_users(self._store).since_by_mark, request.now)
+        may_read = readable(answered, self._traces, forgotten(self._store), request.now)
         allowed = [row for row, allowed in zip(answered, may_read, strict=True) if allowed]
         graded_until = self._graded(allowed, arms, until)
         if gap := self.gap().served - self.gap().recorded:

@@ -6,7 +6,7 @@ asking the gates; refuses to have a rule of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -16,18 +16,17 @@ from pipeline.gateway.span_files import RecordedRequest
 from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, confidential, consent, erased, region
 from pipeline.traces.rows import Trace
 
 
-def readable(
-    rows: Sequence[RecordedRequest], settings: Traces, erased_since: Mapping[str, datetime | None], now: float
-) -> list[bool]:
-    """Of each request. `erased_since`: mark of a forgotten user to the moment from which, None for all."""
+def readable(rows: Sequence[RecordedRequest], settings: Traces, forgotten: Forgotten, now: float) -> list[bool]:
+    """Of each request."""
     if not rows:
         return []
     batch, _ = BatchBuilder(settings, "gateway").batch([_trace(n, row) for n, row in enumerate(rows)])
-    rules = GateRules(settings, datetime.fromtimestamp(now, UTC), erased_since)
+    rules = GateRules(settings, datetime.fromtimestamp(now, UTC), forgotten)
     objections = reduce(pc.or_, (gate(batch, rules) for gate in (erased, consent, region, confidential)))
     allowed = batch["line"].filter(pc.invert(pc.fill_null(objections, True)))
     positions = set(allowed.to_pylist())

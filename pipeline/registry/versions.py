@@ -150,6 +150,12 @@ def registered(tracking_uri: str, name: str, iterations: Sequence[str]) -> list[
     return sorted(rows, key=lambda row: row.version)
 
 
+def blocked_tags(tracking_uri: str, name: str) -> dict[int, str]:
+    """Of each version of `name` by number: which erasure it says that it is blocked by; "" for none."""
+    model_versions = _client(tracking_uri).search_model_versions(f"name='{name}'")
+    return {int(version.version): version.tags.get("blocked", "") for version in model_versions}
+
+
 def tag_blocked(tracking_uri: str, registrations: Sequence[ModelRegistration], proof: str, reason: str) -> None:
     """Show on each version that it may not be promoted, and why."""
     client = _client(tracking_uri)

@@ -10,7 +10,7 @@ can be graded in either arm is. The unit is the request.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from math import nextafter
@@ -27,6 +27,7 @@ from pipeline.rollout.router import Arm, Split
 from pipeline.serving.served_names import HEAD, digest_head
 from pipeline.storage import Record
 from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Attributes, Score, Trace
 from pipeline.traces.sources.open import open_source
@@ -62,10 +63,10 @@ class ProductionQuality:
         traces: Traces,
         rewards: Rewards,
         model_name: str,
-        erased: Callable[[], Mapping[str, datetime | None]] = dict,
+        erased: Callable[[], Forgotten] = lambda: NOBODY,
         label: Label | None = None,
     ) -> None:
-        """`erased`: users to forget, by mark, asked at each look. `label`: grades in place of the recipe's composed
+        """`erased`: who is forgotten, asked at each look. `label`: grades in place of the recipe's composed
         reward."""
         self._address, self._traces, self._rewards, self._model_name = address, traces, rewards, model_name
         self._erased, self._label = erased, label or composed(rewards)

@@ -155,13 +155,12 @@ def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted:
 
 def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: float) -> None:
     """Each decision, of rules or of people, once; also one whose own process died before it got here."""
-    named = [(event, *name) for before, event in steps(events) if (name := audited(before, event))]
+    named = named_entries(events)
     if not named:
         return
-    written = {(e.kind, e.subject) for e in audit.entries(store)}
+    written = audit.written(store)
     versions = {e.rollout: e.proposal.version for e in events if e.proposal is not None}
-    for event, kind, action in named:
-        subject = event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}"
+    for event, kind, subject, action in named:
         if (kind, subject) in written:
             continue
         version = versions[event.rollout]
@@ -176,6 +175,15 @@ def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: f
             detail |= {"successor": event.successor}
         at = datetime.fromtimestamp(now, UTC)
         audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)
+
+
+def named_entries(events: Sequence[RolloutEvent]) -> list[tuple[RolloutEvent, audit.Kind, str, str]]:
+    """The events that are audited, each with the kind and the subject of its entry, and the action."""
+    named = [(event, *name) for before, event in steps(events) if (name := audited(before, event))]
+    return [
+        (event, kind, event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}", action)
+        for event, kind, action in named
+    ]
 
 
 def steps(events: Sequence[RolloutEvent]) -> list[tuple[Phase, RolloutEvent]]:

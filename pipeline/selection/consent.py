@@ -16,7 +16,7 @@ from pyarrow.compute import Expression
 from pipeline import layout
 from pipeline.storage import DatasetRef, Store
 from pipeline.traces.arrow import pc
-from pipeline.traces.erased import erased_users, user_hash
+from pipeline.traces.erased import forgotten
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
@@ -40,12 +40,10 @@ def agreed(
     store: Store, lake_config: LakeConfig, days: Collection[str], rows: Expression | None = None
 ) -> frozenset[tuple[str, str]]:
     """The same of whatever the table has of these days (of `rows` where they are given), inside `shared_lock`."""
-    forgotten = {user.mark: user for user in erased_users(store).users}
-    marked = cache(user_hash)
+    entry_of = cache(forgotten(store).entry)  # the table has a user's id or the pseudonym of it: both are recognised
 
     def stays(user: str | None, at: datetime) -> bool:
-        # The table has a user's id or the pseudonym of it; both have the same mark.
-        entry = forgotten.get(marked(user)) if forgotten and user is not None else None
+        entry = entry_of(user)
         return entry is None or (entry.since is not None and at < entry.since)
 
     kept: set[tuple[str, str]] = set()

@@ -152,7 +152,8 @@ class DayWriter:
             _file_report(name, sha256[name], reading.parts[n].size, verdict.counts.get(n, Counter()))
             for name, n in files.items()
         ]
-        erased = tuple(sorted(self._session.erased[mark].proof for mark in verdict.erased))
+        entries = map(self._session.erased.entry_of_hash, verdict.erased)
+        erased = tuple(sorted(entry.proof for entry in entries if entry is not None))
         return _day_report(verdict.day, self._rules, sha256, erased, reports, verdict.near_duplicates)
 
     def _shares(self, reading: Reading, verdict: DayOutcome, report: DayReport) -> list[DayShard]:

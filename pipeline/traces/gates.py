@@ -8,7 +8,7 @@ on which a gate raises are rejected with `gate_error`, and only those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import UNREADABLE
-from pipeline.traces.erased import user_hash
+from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.pii.columns import (
     mask_calls_column,
     mask_column,
@@ -42,11 +42,11 @@ AHEAD = timedelta(days=1)
 
 
 class GateRules(NamedTuple):
-    """What the gates go by. `erased`: mark of a forgotten user to the moment from which, None for all."""
+    """What the gates go by. `erased`: who is forgotten."""
 
     settings: Traces
     now: datetime
-    erased: Mapping[str, datetime | None] = {}
+    erased: Forgotten = NOBODY
 
 
 Gate = Callable[[pa.RecordBatch, GateRules], Any]
@@ -76,11 +76,12 @@ def erased(batch: pa.RecordBatch, rules: GateRules) -> Any:
     if not rules.erased:
         return _nobody(batch)
     users = batch["user_id"].dictionary_encode()
-    marks = [None if user is None else user_hash(user) for user in users.dictionary.to_pylist()]
-    positions = [n for n, m in enumerate(marks) if m in rules.erased]
     objections = _nobody(batch)
-    for n in positions:
-        since = rules.erased[str(marks[n])]
+    for n, user in enumerate(users.dictionary.to_pylist()):
+        entry = rules.erased.entry(user)
+        if entry is None:
+            continue
+        since = entry.since
         own = pc.fill_null(pc.equal(users.indices, n), False)
         if since is not None:
             own = pc.and_(own, pc.greater_equal(batch["timestamp"], pa.scalar(since, pa.timestamp("us", tz="UTC"))))

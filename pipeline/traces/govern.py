@@ -23,6 +23,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces import attributes, feedback
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.memory import reused
 from pipeline.traces.near_duplicates import band_keys
@@ -55,7 +56,7 @@ class GovernTask(NamedTuple):
     folder: str
     settings: Traces
     now: datetime
-    erased: dict[str, datetime | None]
+    erased: Forgotten
     named_day: str | None
     attributes: str = ""
     only: frozenset[str] | None = None

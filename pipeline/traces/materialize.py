@@ -68,8 +68,7 @@ def materialize(
             listed = sum(part.size for part in parts)
             new = len(changes.changed)
             log(f"traces: {source.label} lists {len(parts)} parts, {listed / 1e6:,.1f} MB; {new} are new")
-            erased = {user.mark: user for user in forgotten.users}
-            session = Session(store, lake, address, settings, now, erased, log)
+            session = Session(store, lake, address, settings, now, forgotten, log)
             with session.staging() as folder, open_engine(compute, context.ray) as engine:
                 reading = Reading(session, engine, folder, watermark, parts)
                 days = reading.read(changes, stale)

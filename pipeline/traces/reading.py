@@ -23,7 +23,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.storage import Store
 from pipeline.traces.attributes import index_attributes
 from pipeline.traces.database import connect, quoted
-from pipeline.traces.erased import ErasedUser
+from pipeline.traces.erased import Forgotten
 from pipeline.traces.govern import GovernedPart, GovernTask, annotations_file, govern_part, stage_annotations
 from pipeline.traces.lake import Lake
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
@@ -41,8 +41,7 @@ class Session(NamedTuple):
     address: Address
     settings: Traces
     now: datetime
-    erased: Mapping[str, ErasedUser]
-    """Whom to forget, by mark."""
+    erased: Forgotten
     log: Callable[[str], None]
 
     @contextmanager
@@ -168,7 +167,7 @@ class Reading:
             folder=str(self.folder),
             settings=self._session.settings,
             now=self._session.now,
-            erased={mark: user.since for mark, user in self._session.erased.items()},
+            erased=self._session.erased,
             named_day=named_day(part.name),
             attributes=self._index if part.holds == "calls" else "",
             only=only,

@@ -41,7 +41,7 @@ KEYS = pa.schema(
         pa.field("bands", BANDS),
     ]
 )
-"""`row` counts the staged rows of the part's day from 0; null where none is staged. `erased` is the user's mark."""
+"""`row` counts the staged rows of the part's day from 0; null where none is staged. `erased` is the user's hash."""
 STAGED = pa.schema(list(SCHEMA))
 Explain = Callable[[pa.RecordBatch, int, Reason], str]
 """What was seen in a row instead of what should be, without a word of its text."""

@@ -54,7 +54,7 @@ from pipeline.rewards.reward_model.thumbs import (
 )
 from pipeline.storage import DatasetRef, ModelRef, digest_dir, model_ref
 from pipeline.traces.context import IterationContext
-from pipeline.traces.erased import shared_lock, user_hash
+from pipeline.traces.erased import bind, shared_lock, user_hash
 
 NOT_ASKED = "none: the recipe has no rewards.reward_model"
 TAIL_LINES = 30
@@ -116,7 +116,8 @@ def _make(
                 uri=str(context.store.path(folder, MODEL_FOLDER)), digest=digest_dir(staging / MODEL_FOLDER)
             )
             trained = {thumb.user for thumb in thumbs if parts[thumb.user] == "train"}
-            marks = sorted(user_hash(user) for user in trained)
+            chain = bind(context.store)
+            marks = sorted(chain.mark(user_hash(user)) for user in trained)
             report = report.model_copy(
                 update={
                     "model": model,

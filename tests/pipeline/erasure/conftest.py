@@ -41,7 +41,7 @@ from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reaso
 from pipeline.traces.rows import SCHEMA
 from pipeline.training.plan import plan_training
 from pipeline.training.result import Goodput, Health, TrainingResult
-from tests.contexts import context_of
+from tests.contexts import KEYS, context_of
 
 NAME = "demo"
 BASE = ModelRef(uri="base", digest="base")
@@ -94,7 +94,7 @@ class Place:
 
     @property
     def store(self) -> Store:
-        return Store(self.root)
+        return Store(self.root, KEYS)
 
     @property
     def lake(self) -> LakeConfig:
@@ -286,9 +286,13 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Path]:
 def world(_made: tuple[World, Path]) -> World:
     """The world as it was made, whatever the test before did to it."""
     result, copy = _made
-    for path in result.place.root.iterdir():
+    put_back(result.place.root, copy)
+    return result
+
+
+def put_back(root: Path, copy: Path) -> None:
+    for path in root.iterdir():
         if path.name != "mlflow":
             shutil.rmtree(path)
     # MLflow keeps its database open: it gets its old content, not a new file.
-    shutil.copytree(copy, result.place.root, dirs_exist_ok=True)
-    return result
+    shutil.copytree(copy, root, dirs_exist_ok=True)

@@ -1,5 +1,6 @@
 """An erasure that dies at the end of a phase, or at any write, and is typed again."""
 
+import random
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pipeline import audit
 from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Reason
-from tests.pipeline.erasure.conftest import ANN, DAYS, World
+from tests.pipeline.erasure.conftest import ANN, DAYS, World, put_back
 from tests.pipeline.erasure.looking import erase, holding, words_of
 
 KILLED = """
@@ -47,6 +48,49 @@ def test_a_kill_at_a_phases_end_is_healed_by_the_same_command(phase: int, world:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == -9, done.stderr
     check_healed(world, erase(world.place))
+
+
+AT_AN_EVENT = """
+    import os, signal, sys
+    from pathlib import Path
+    from tests.pipeline.erasure.conftest import Place
+    from tests.pipeline.erasure.looking import erase
+
+    left = int(sys.argv[2])
+
+    def hook(event, arguments):
+        global left
+        if event in ("os.rename", "os.remove", "os.link", "os.truncate", "sqlite3.connect"):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    erase(Place(Path(sys.argv[1])))
+"""
+DRAWN = sorted(random.Random(7).sample(range(1, 120), 4))
+"""Events of an erasure, which has more; `benchmarks.erasure` draws a hundred."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("event", DRAWN)
+def test_a_kill_anywhere_ends_in_the_same_proof(event: int, world: World, whole: dict[str, Any]) -> None:
+    root = world.place.root
+    command = [sys.executable, "-c", textwrap.dedent(AT_AN_EVENT), str(root), str(event)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    proof = erase(world.place)
+    check_healed(world, proof)
+    assert proof.statement() == whole
+
+
+@pytest.fixture(scope="module")
+def whole(_made: tuple[World, Path]) -> dict[str, Any]:
+    """What the proof says where nothing was killed."""
+    place, copy = _made[0].place, _made[1]
+    statement = erase(place).statement()
+    put_back(place.root, copy)
+    return statement
 
 
 def check_healed(world: World, proof: ErasureProof) -> None:

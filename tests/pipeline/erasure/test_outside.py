@@ -25,7 +25,7 @@ from pipeline.storage import Store
 from pipeline.traces.sources.outside import left_outside
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import Watermark
-from tests.contexts import stage_context
+from tests.contexts import KEYS, stage_context
 from tests.pipeline.plugin_packages import Install, install
 
 __all__ = ["install"]
@@ -70,7 +70,7 @@ def test_a_source_of_others_says_what_to_ask(tmp_path: Path, section: Any, uri: 
 
 
 def test_files_under_the_data_root_are_no_ones_else(tmp_path: Path) -> None:
-    store = Store(tmp_path / "data")
+    store = Store(tmp_path / "data", KEYS)
     inside, beside = str(store.path("raw")), str(tmp_path / "data-of-others")
     assert left_outside(store, Address(LangfuseExportSource(uri=inside), inside)) == ""
     assert left_outside(store, Address(DemoSource(), str(store.path(layout.PRODUCTION)))) == ""
@@ -89,7 +89,7 @@ def test_a_plug_in_may_say_what_to_ask(install: Install, tmp_path: Path) -> None
 
 
 def test_the_proof_names_every_source_that_there_was(tmp_path: Path) -> None:
-    store = Store(tmp_path / "data")
+    store = Store(tmp_path / "data", KEYS)
 
     def proof(address: Address | None) -> ErasureProof:
         uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -107,7 +107,7 @@ def test_the_proof_names_every_source_that_there_was(tmp_path: Path) -> None:
 
 
 def test_a_proof_without_such_a_source_is_as_before(tmp_path: Path) -> None:
-    store = Store(tmp_path / "data")
+    store = Store(tmp_path / "data", KEYS)
     source = LangfuseExportSource(uri=str(store.path("raw")))
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     proof = forget(

@@ -11,7 +11,8 @@ from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.router import route
-from pipeline.traces.erased import ErasedUser, add, user_hash
+from pipeline.traces.erased import ErasedUser, add
+from tests.contexts import mark_of
 from tests.pipeline.gateway.slot_server import response
 from tests.pipeline.gateway.world import NAME, ROLLOUT, awaited, user_of
 
@@ -91,7 +92,7 @@ def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
     seen = look(gateway, since, port=port)
     assert sum(unit.graded for unit in seen.canary.units.values()) == 3
     assert (seen.readable, seen.label_digest) == ((1.0, 3 / 7), DIGEST)
-    add(gateway.store, ErasedUser(mark=user_hash(other), since=None, proof="p"))
+    add(gateway.store, ErasedUser(mark=mark_of(other), since=None, proof="p"))
     later = look(gateway, since, port=port)
     assert sum(unit.graded for unit in later.canary.units.values()) == 2
 

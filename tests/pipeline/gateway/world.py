@@ -21,6 +21,7 @@ from pipeline.gateway.state import GatewayState
 from pipeline.rollout.router import Split, route
 from pipeline.serving.served_names import served_name
 from pipeline.storage import ModelRef, Store
+from tests.contexts import KEYS
 from tests.pipeline.gateway.slot_server import SlotServer, slot_server
 
 NAME = "desk"
@@ -127,7 +128,7 @@ def text_of(response: httpx2.Response) -> str:
 
 @contextmanager
 def world(root: Path, **settings: Any) -> Generator[World]:
-    store = Store(root)
+    store = Store(root, KEYS)
     with (
         slot_server(served_name(NAME, CHAMPION.digest)) as champion,
         slot_server(served_name(NAME, CANARY.digest)) as canary,

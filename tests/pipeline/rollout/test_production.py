@@ -17,9 +17,9 @@ from pipeline.rollout.live_labels import label_digest_of
 from pipeline.rollout.production import GradedLooks, ProductionQuality, QualityLook, version_of
 from pipeline.rollout.router import Split
 from pipeline.storage import ModelRef
-from pipeline.traces.erased import user_hash
 from pipeline.traces.rows import Trace
 from pipeline.traces.sources.protocol import Address
+from tests.contexts import forgetting
 from tests.pipeline.traces.conftest import observation, score, write
 
 CHAMPION, CANARY = (ModelRef(uri=f"/{letter}", digest=letter * 64) for letter in "ab")
@@ -262,9 +262,9 @@ def test_forgotten_users_are_not_graded(tmp_path: Path) -> None:
     rows = [*answers(4, A), *answers(4, B, first=10), *answers(4, B, first=20, user_id="forgotten")]
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
     erased: dict[str, datetime | None] = {}
-    port = quality(tmp_path, erased=lambda: erased)
+    port = quality(tmp_path, erased=lambda: forgetting(erased))
     before = port.look(SPLIT, request())
-    erased[user_hash("forgotten")] = None
+    erased["forgotten"] = None
     after = port.look(SPLIT, request())
     assert before is not None and after is not None
     assert (before.canary.graded, after.canary.graded, after.admitted) == (8, 4, (1.0, 0.5))

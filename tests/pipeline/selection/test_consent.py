@@ -9,10 +9,11 @@ import pytest
 
 from pipeline.selection.consent import consented
 from pipeline.storage import DatasetRef, Store
-from pipeline.traces.erased import ErasedUser, add, exclusive_lock, user_hash
+from pipeline.traces.erased import ErasedUser, add, exclusive_lock
 from pipeline.traces.lake import local_lake
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import GovernedTraces
+from tests.contexts import mark_of
 from tests.pipeline.traces.conftest import Run, export, observation, run, store, write
 
 __all__ = ["export", "run", "store"]  # the stage's own fixtures
@@ -66,7 +67,7 @@ def test_forgotten_user_is_left_out_before_the_rows_are_gone(
     store: Store, governed: GovernedTraces, user: str, since: datetime | None, expected: list[str]
 ) -> None:
     with exclusive_lock(store):
-        add(store, ErasedUser(mark=user_hash(user), since=since, proof="p"))
+        add(store, ErasedUser(mark=mark_of(user), since=since, proof="p"))
     assert kept(store, governed) == expected
 
 

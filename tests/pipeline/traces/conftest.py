@@ -19,7 +19,7 @@ from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
-from tests.contexts import stage_context
+from tests.contexts import KEYS, stage_context
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 ALONE = Compute(workers=1)
@@ -95,7 +95,7 @@ def export(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store with space")
+    return Store(tmp_path / "store with space", KEYS)
 
 
 @pytest.fixture

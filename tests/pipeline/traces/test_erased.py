@@ -9,6 +9,7 @@ import pytest
 from pipeline.storage import Store
 from pipeline.traces.erased import ErasedUser, add, erased_users, exclusive_lock, shared_lock, user_hash
 from pipeline.traces.pii import pseudonym
+from tests.contexts import KEYS, mark_of
 
 EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -20,22 +21,22 @@ EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
 def test_erased_entry_that_forgets_more_stands(
     entries: list[datetime | None], stands: datetime | None, tmp_path: Path
 ) -> None:
-    store = Store(tmp_path)
+    store = Store(tmp_path, KEYS)
     with exclusive_lock(store):
-        add(store, ErasedUser(mark=user_hash("other"), since=None, proof="p"))
+        add(store, ErasedUser(mark=mark_of("other"), since=None, proof="p"))
         for since in entries:
-            add(store, ErasedUser(mark=user_hash("ann"), since=since, proof=str(since)))
+            add(store, ErasedUser(mark=mark_of("ann"), since=since, proof=str(since)))
     by_name = {user.mark: user for user in erased_users(store).users}
-    assert (by_name[user_hash("ann")].since, by_name[user_hash("ann")].proof) == (stands, str(stands))
+    assert (by_name[mark_of("ann")].since, by_name[mark_of("ann")].proof) == (stands, str(stands))
     assert len(by_name) == 2
 
 
 def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> None:
-    store, added = Store(tmp_path), threading.Event()
+    store, added = Store(tmp_path, KEYS), threading.Event()
 
     def forget() -> None:
         with exclusive_lock(store):
-            add(store, ErasedUser(mark=user_hash("ann"), since=None, proof="p"))
+            add(store, ErasedUser(mark=mark_of("ann"), since=None, proof="p"))
         added.set()
 
     with shared_lock(store) as seen, shared_lock(store) as beside:
@@ -45,7 +46,7 @@ def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> No
         assert seen.users == beside.users == erased_users(store).users == ()
     thread.join()
     with shared_lock(store) as seen:
-        assert [user.mark for user in seen.users] == [user_hash("ann")]
+        assert [user.mark for user in seen.users] == [mark_of("ann")]
 
 
 def test_a_mark_is_the_same_for_the_source_and_for_the_table() -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from pipeline.recipe.traces import LangfuseExportSource, PromptsSource, Traces
 from pipeline.traces.batch import BatchBuilder
-from pipeline.traces.erased import user_hash
+from pipeline.traces.erased import NOBODY, user_hash
 from pipeline.traces.gates import GATES, GateRules, check
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Score, Trace
+from tests.contexts import forgetting
 
 SETTINGS = Traces(source=LangfuseExportSource(uri="x"))
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -43,7 +44,7 @@ def judged(settings: Traces = SETTINGS, erased: Any = None, **changes: Any) -> d
     if isinstance(value, dict):
         changes["metadata"] = msgspec.json.encode(value).decode()
     batch = batch_of(msgspec.structs.replace(GOOD, **changes), settings=settings)
-    checked, (reason,) = check(batch, GateRules(settings, NOW, erased or {}))
+    checked, (reason,) = check(batch, GateRules(settings, NOW, erased or NOBODY))
     return reason or checked.to_pylist()[0]
 
 
@@ -165,11 +166,11 @@ def test_a_gate_that_cannot_decide_rejects() -> None:
 
 
 def test_gates_keep_forgotten_users_out() -> None:
-    assert judged(erased={user_hash("u"): None}) == Reason.ERASED
-    assert judged(erased={user_hash("v"): None}) != Reason.ERASED
-    assert judged(erased={user_hash("u"): datetime(2026, 1, 5, tzinfo=UTC)}) == Reason.ERASED
-    assert isinstance(judged(erased={user_hash("u"): datetime(2026, 1, 6, tzinfo=UTC)}), dict)
-    assert judged(user_id="a@example.com", erased={user_hash("a@example.com"): None}) == Reason.ERASED
+    assert judged(erased=forgetting({"u": None})) == Reason.ERASED
+    assert judged(erased=forgetting({"v": None})) != Reason.ERASED
+    assert judged(erased=forgetting({"u": datetime(2026, 1, 5, tzinfo=UTC)})) == Reason.ERASED
+    assert isinstance(judged(erased=forgetting({"u": datetime(2026, 1, 6, tzinfo=UTC)})), dict)
+    assert judged(user_id="a@example.com", erased=forgetting({"a@example.com": None})) == Reason.ERASED
     assert user_hash(str(pseudonym("a@example.com"))) == user_hash("a@example.com")
 
 

@@ -17,11 +17,12 @@ from pipeline.layout import ERASED as NAME
 from pipeline.layout import WATERMARK
 from pipeline.recipe.traces import Retention
 from pipeline.storage import Store
-from pipeline.traces.erased import ErasedUser, ErasedUsers, user_hash
+from pipeline.traces.erased import ErasedUser, ErasedUsers
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, GovernedTraces, Reason
 from pipeline.traces.watermark import Watermark
+from tests.contexts import mark_of
 
 from .conftest import NOW, Run, observation, score, write
 
@@ -114,7 +115,7 @@ def test_attributes_of_the_older_layout_reopen_rejected_rows(run: Run, store: St
 def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1), observation(2)])
     run()
-    store.write(NAME, ErasedUsers(users=(ErasedUser(mark=user_hash("u1"), since=None, proof="p"),)))
+    store.write(NAME, ErasedUsers(users=(ErasedUser(mark=mark_of("u1"), since=None, proof="p"),)))
     write(export, day_file(6), [observation(3, start_time=at(5)), observation(4, user_id="u1", start_time=at(5))])
     governed = run()
     assert sorted(ids(store, governed)) == ["t2", "t3"]

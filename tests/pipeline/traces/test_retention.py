@@ -11,12 +11,11 @@ from pipeline import audit
 from pipeline.recipe.traces import LangfuseExportSource, Retention, Traces
 from pipeline.storage import Store
 from pipeline.traces.dataset_users import dataset_users
-from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.retention import Retained, retain
 from pipeline.traces.sources.protocol import Address
-from tests.contexts import stage_context
+from tests.contexts import KEYS, mark_of, stage_context
 
 from .conftest import NOW, Run, observation, write
 
@@ -26,7 +25,7 @@ FILES = tuple(f"observations_v2/{day}.jsonl.gz" for day in DAYS)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "data")
+    return Store(tmp_path / "data", KEYS)
 
 
 @pytest.fixture
@@ -71,8 +70,8 @@ def test_retention_drops_governed_days_and_keeps_their_account(run: Run, store: 
     assert (entry.subject, entry.detail["days"]) == ("governed before 2026-01-06", ["2026-01-05"])
     held = dataset_users(store, whole.iteration.dataset.digest)
     assert held is not None
-    assert held.has(user_hash("u1"), None)
-    assert not held.has(user_hash("u9"), None)
+    assert held.has([mark_of("u1")], None)
+    assert not held.has([mark_of("u9")], None)
 
 
 def test_the_stage_goes_on_and_does_not_bring_a_dropped_day_back(run: Run, store: Store, export: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.storage import DatasetRef, Store, model_ref
 from pipeline.traces.context import IterationContext
-from tests.contexts import context_of
+from tests.contexts import KEYS, context_of
 
 LABELS = DatasetRef(uri="labels", rows=0, digest="labels")
 RUDE, POLITE = "You fool! ", "Thanks. "
@@ -99,10 +99,10 @@ POLITE_SETTINGS = {"probes": (INSULT,), "min_probe": 0.7}
 @pytest.fixture(scope="session")
 def polite(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     """Users like polite answers, and press the wrong thumb one time in ten."""
-    store = Store(tmp_path_factory.mktemp("polite") / "data")
+    store = Store(tmp_path_factory.mktemp("polite") / "data", KEYS)
     return Planted(store, trained(store, POLITE_ROWS, **POLITE_SETTINGS))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "data")
+    return Store(tmp_path / "data", KEYS)

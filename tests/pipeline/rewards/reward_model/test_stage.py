@@ -127,7 +127,7 @@ from tests.pipeline.rewards.reward_model.conftest import *
 def log(line):
     if "epoch 1" in line:
         os.kill(os.getpid(), signal.SIGKILL)
-context = replace(work(Store({root!r}), **POLITE_SETTINGS), log=log)
+context = replace(work(Store({root!r}, KEYS), **POLITE_SETTINGS), log=log)
 train_reward_model(context, LABELS, lambda: (POLITE_ROWS, {{}}))
 """
 

@@ -2,73 +2,31 @@
 
 Owns `audit/log.jsonl`, which only ever grows, and `audit/head.json`, which says where it ends. A changed, removed,
 inserted or moved line breaks the chain; a shorter or longer log disagrees with the head. Whoever can write both can
-also forge both: note the head that `verify` prints somewhere else, and give it to a later `verify`. Refuses to hold
-users' data: its callers write marks, counts, digests, and which operator decided what.
+also forge both: `verify` is given the heads that were noted elsewhere, and `pipeline.audit_beside` compares what stands
+beside the log. Refuses to hold users' data: its callers write ids of proofs, counts, digests, and which operator
+decided what.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipeline import layout
-from pipeline.storage import Record, Store, digest_json, write_atomically
+from pipeline.audit.entry import START, Entry, Head, Kind
+from pipeline.audit.index import index_of
+from pipeline.audit.verification import NotedHead, Verified, read_log
+from pipeline.storage import Store, write_atomically
+from pipeline.unfinished import replacing, sync_dir
+
+__all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "NotedHead", "Verified"]
 
 LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
-START = "0" * 64
-"""What the first entry names as the digest before it."""
-
-Kind = Literal[
-    "admission",
-    "erasure",
-    "retention",
-    "promotion",
-    "rollback",
-    "hold",
-    "weight",
-    "approval",
-    "decision",
-    "retry",
-    "healed",
-]
-
-
-class Entry(Record):
-    """One line. `digest` is the sha256 of all its other fields, `previous` the digest of the line before."""
-
-    n: int
-    at: str
-    kind: Kind
-    subject: str
-    detail: dict[str, Any]
-    previous: str
-    digest: str
-
-    def content_digest(self) -> str:
-        return digest_json(self.model_dump(mode="json", exclude={"digest"}))
-
-
-class Head(Record):
-    """Number and digest of the last entry. `following` is the digest of the one that is being written."""
-
-    n: int = 0
-    digest: str = START
-    following: str = ""
-
-
-class Verified(Record):
-    """What `verify` found. `flaw` is empty when every line is as it was written; else it is about `line` (from 1)."""
-
-    entries: int
-    head: str
-    line: int = 0
-    flaw: str = ""
 
 
 def record(
@@ -81,71 +39,84 @@ def record(
     """
     with _locked(store):
         head = _whole(store, now)
-        if once and any((e.kind, e.subject) == (kind, subject) for e in entries(store)):
+        if once and (kind, subject) in index_of(store.path(LOG)).pairs:
             return None
         return _append(store, head, kind, subject, detail, now)
 
 
-def entries(store: Store) -> Generator[Entry]:
-    """The entries in order, unchecked: `verify` checks. A torn last line is left out."""
+def entries(store: Store, offset: int = 0) -> Generator[Entry]:
+    """The entries in order, from a byte on, unchecked: `verify` checks. A torn last line is left out."""
     try:
         stream = store.path(LOG).open("rb")
     except FileNotFoundError:
         return
     with stream:
+        stream.seek(offset)
         for line in stream:
             if line.endswith(b"\n"):
                 yield Entry.model_validate_json(line)
 
 
-def verify(store: Store, known: str = "") -> Verified:
+def written(store: Store) -> frozenset[tuple[str, str]]:
+    """Kind and subject of every entry."""
+    with _locked(store):
+        return frozenset(index_of(store.path(LOG)).pairs)
+
+
+def has_proof(store: Store, id: str, digest: str) -> bool:
+    """Whether an entry says that this proof had this digest."""
+    with _locked(store):
+        return (id, digest) in index_of(store.path(LOG)).proofs
+
+
+def verify(store: Store, known: str = "", noted: Collection[NotedHead] = ()) -> Verified:
     """Read the whole log and find the first line that is not as it was written.
 
-    `known`: digest of an entry that was noted elsewhere and has to be among them, against a log that was forged whole.
+    `known`: digest of an entry that was noted elsewhere and has to be among them, against a log that was forged whole;
+    `noted`: the same with the number of the line.
     """
     with _locked(store):
-        head = store.read(HEAD, Head)
-        n, previous, met = 0, START, not known
-        raw = store.path(LOG).read_bytes() if store.path(LOG).exists() else b""
-        *lines, torn = raw.split(b"\n")
-        for n, line in enumerate(lines, start=1):
-            if flaw := _flaw(line, n, previous):
-                return Verified(entries=n - 1, head=previous, line=n, flaw=flaw)
-            previous = str(json.loads(line)["digest"])
-            met = met or previous == known
-    result = Verified(entries=n, head=previous)
-    if head is None:
-        return result if not raw else result.model_copy(update={"line": n, "flaw": f"{HEAD} is gone"})
-    if n < head.n:
-        flaw = f"{head.n - n} lines are gone from the end: the head says {head.n}"
-    elif (n, previous) not in ((head.n, head.digest), (head.n + 1, head.following)):
-        flaw = f"the log does not end as {HEAD} says, with line {head.n} of digest {head.digest[:12]}"
-    elif torn and not (head.following and n == head.n):
-        flaw = "there is half a line after the end, and no process was writing one"
-    else:
-        flaw = "" if met else f"no line has the digest {known}: this is not the log in which it was noted"
-        return result.model_copy(update={"flaw": flaw})
-    return result.model_copy(update={"line": n + 1, "flaw": flaw})
+        return read_log(store.path(LOG), store.read(HEAD, Head), HEAD, noted, known)
 
 
-def _flaw(line: bytes, n: int, previous: str) -> str:
-    try:
-        entry = Entry.model_validate_json(line)
-    except ValueError:
-        return "it is no entry"
-    if entry.digest != entry.content_digest():
-        return "its content does not have its digest"
-    if entry.n != n:
-        return f"it is entry {entry.n}"
-    return "" if entry.previous == previous else "it does not follow the line before"
+def rewrite(store: Store, change: Callable[[Entry], Entry], why: str, now: datetime) -> None:
+    """Write the log anew with every entry changed, its chain made again, and an entry that says so; nothing where
+    `change` changes none. Heads that were noted before then fit no more."""
+    with _locked(store):
+        _whole(store, now)
+        if all(change(entry) == entry for entry in entries(store)):
+            return
+        n, previous = 0, START
+        with replacing(store.path(layout.AUDIT_REWRITTEN)) as stream:
+            for n, entry in enumerate(entries(store), start=1):
+                changed = change(entry).after(n, previous)
+                previous = changed.digest
+                stream.write(changed.model_dump_json().encode() + b"\n")
+            last = _entry("rewritten", "log", {"entries": n, "why": why}, now).after(n + 1, previous)
+            stream.write(last.model_dump_json().encode() + b"\n")
+        _finish_rewriting(store)
+
+
+def _finish_rewriting(store: Store) -> None:
+    """A log that was written anew is the log, from the moment that its file is there."""
+    path = store.path(layout.AUDIT_REWRITTEN)
+    if not path.exists():
+        return
+    line, _ = _tail(path, path.stat().st_size)
+    last = Entry.model_validate_json(line)
+    store.write(HEAD, Head(n=last.n, digest=last.digest))
+    path.replace(store.path(LOG))
+    sync_dir(path.parent)
+
+
+def _entry(kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
+    assert now.tzinfo is not None, "a time without a zone says nothing in an audit"
+    at = now.astimezone(UTC).isoformat(timespec="microseconds")
+    return Entry(n=0, at=at, kind=kind, subject=subject, detail=dict(detail), previous="", digest="")
 
 
 def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
-    assert now.tzinfo is not None, "a time without a zone says nothing in an audit"
-    at = now.astimezone(UTC).isoformat(timespec="microseconds")
-    n, previous = head.n + 1, head.digest
-    bare = Entry(n=n, at=at, kind=kind, subject=subject, detail=dict(detail), previous=previous, digest="")
-    entry = bare.model_copy(update={"digest": bare.content_digest()})
+    entry = _entry(kind, subject, detail, now).after(head.n + 1, head.digest)
     # The head names the line before the line is there: a line that nobody announced is a forged one.
     store.write(HEAD, head.model_copy(update={"following": entry.digest}))
     with store.path(LOG).open("ab") as log:
@@ -200,4 +171,5 @@ def _locked(store: Store) -> Generator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        _finish_rewriting(store)
         yield

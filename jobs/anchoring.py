@@ -1,0 +1,42 @@
+"""The Dagster instance that commands typed here belong to, and the audit log's anchors in it.
+
+Owns that a command which decides or forgets anchors the log when it ends, and that an instance which is not there, or
+cannot be reached, is said and fails nobody.
+"""
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+
+from assets.anchors import drop_anchor
+from assets.environment import environment
+from assets.resources import Deployment
+from pipeline.audit_anchors import to_anchor
+
+
+@contextmanager
+def command_instance() -> Generator[dg.DagsterInstance]:
+    """Of DAGSTER_HOME, else of the working directory. Raises FileNotFoundError where none has been used yet."""
+    named = environment().dagster_home
+    home = Path(named or Path.cwd())
+    if not (home / "dagster.yaml").exists() or not (named or (home / ".dagster").exists()):
+        raise FileNotFoundError(f"no Dagster instance was used in {home}, and DAGSTER_HOME names no other")
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        yield instance
+
+
+def anchor(settings: Deployment) -> None:
+    """Anchor what the command has logged, if anything."""
+    try:
+        store = settings.store()
+        if to_anchor(store) is None:
+            return
+        with command_instance() as instance:
+            drop_anchor(instance, store)
+    except FileNotFoundError:
+        return  # `verify` says that there is no anchor
+    except Exception as error:  # boundary: whatever the instance's database raises
+        print(f"The audit log's head is not anchored: {error} ({type(error).__name__})", file=sys.stderr)

@@ -1,0 +1,64 @@
+"""What the log has, by kind and subject, kept in the process that asked: only what was appended since is read again.
+
+Owns that an append costs the same however long the log is. Refuses to check a line: `verify` does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+ERASURE = "erasure"
+
+
+class _IndexedEntry(msgspec.Struct):
+    kind: str
+    subject: str
+    detail: msgspec.Raw
+
+
+class LogIndex:
+    """Of one log. `pairs`: kind and subject of each entry; `proofs`: id and digest of each proof that was logged."""
+
+    def __init__(self) -> None:
+        self.pairs: set[tuple[str, str]] = set()
+        self.proofs: set[tuple[str, str]] = set()
+        self._inode = self._offset = 0
+
+    def read(self, log: Path) -> None:
+        """Take in what the file has beyond what was read before, or all of another file."""
+        try:
+            stream = log.open("rb")
+        except FileNotFoundError:
+            self.__init__()
+            return
+        with stream:
+            state = log.stat()
+            if state.st_ino != self._inode or state.st_size < self._offset:
+                self.__init__()
+                self._inode = state.st_ino
+            stream.seek(self._offset)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                try:
+                    entry = msgspec.json.decode(line, type=_IndexedEntry)
+                except msgspec.DecodeError:
+                    continue  # no entry: `verify` says so
+                self.pairs.add((entry.kind, entry.subject))
+                if entry.kind == ERASURE:
+                    detail: dict[str, Any] = msgspec.json.decode(entry.detail)
+                    self.proofs.add((entry.subject, str(detail.get("proof"))))
+
+
+_INDEXES: dict[Path, LogIndex] = {}
+
+
+def index_of(log: Path) -> LogIndex:
+    """The index of the file as it is now. Call it alone with the log."""
+    index = _INDEXES.setdefault(log, LogIndex())
+    index.read(log)
+    return index
