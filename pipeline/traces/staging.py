@@ -65,7 +65,8 @@ class _Day:
 
     def __init__(self, rows: Path, keys: Path) -> None:
         self._rows = pa.ipc.new_file(str(rows), STAGED)  # compressing what is read once costs more than the disk
-        self._keys = pq.ParquetWriter(keys, KEYS, compression="zstd", compression_level=1)
+        # Nearly every value is another one and is read once or twice: encoding and compressing them costs more.
+        self._keys = pq.ParquetWriter(keys, KEYS, compression="none", use_dictionary=False, write_statistics=False)
         self._held: list[pa.RecordBatch] = []
         self._count = 0
 
