@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib import import_module
 from multiprocessing import get_context
 from typing import Any, Protocol, TypeVar
 
@@ -47,8 +48,10 @@ class WorkerLost(Exception):
 
 
 @contextmanager
-def open_engine(compute: Compute, ray: str = "") -> Generator[Engine]:
+def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) -> Generator[Engine]:
     """The engine that the recipe names, and its workers until the block ends. `ray`: the cluster's address.
+
+    `modules`: those of the tasks. Processes of this machine start at once and import them, while the caller goes on.
 
     Raises ValueError when Ray is asked for and is not installed or no cluster answers, or a plug-in is not as it
     should be.
@@ -62,7 +65,7 @@ def open_engine(compute: Compute, ray: str = "") -> Generator[Engine]:
     elif compute.workers == 1:
         yield _Here()
     else:
-        processes = _Processes(compute.workers)
+        processes = _Processes(compute.workers, modules)
         try:
             yield _InOrder(processes, 2 * compute.workers)  # the next ones wait while this process commits
         finally:
@@ -160,12 +163,14 @@ class _InOrder:
 class _Processes:
     """Spawned processes that stay up between tasks and end with this one."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, modules: Sequence[str]) -> None:
         self._pool = ProcessPool(
             max_workers=workers,
-            initializer=partial(die_with_parent, parent=os.getpid()),
+            initializer=partial(_begin, parent=os.getpid(), modules=tuple(modules)),
             context=get_context("spawn"),
         )
+        if modules:
+            self._pool.schedule(bool)  # without a task the pool starts no process
 
     def submit(self, function: Callable[[Any], Any], task: Any) -> ProcessFuture[Any]:
         return self._pool.schedule(function, args=[task])
@@ -185,6 +190,12 @@ class _Processes:
     def close(self) -> None:
         self._pool.stop()
         self._pool.join()
+
+
+def _begin(parent: int, modules: Sequence[str]) -> None:
+    die_with_parent(parent=parent)
+    for module in modules:
+        import_module(module)
 
 
 class _RayTasks:

@@ -8,6 +8,7 @@ the blocks of rows in flight in each worker, not by the input.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 
@@ -33,6 +34,9 @@ from pipeline.traces.watermark import Watermark, compare, days_of, sealed
 from pipeline.traces.wrong_source import explain
 
 Log = Callable[[str], None]
+
+WORK = ("pipeline.traces.govern", "pipeline.traces.days")
+"""Modules of what runs in the engine's processes."""
 
 
 def materialize(
@@ -62,14 +66,18 @@ def materialize(
         if row_counts.below(settings.min_admitted_share):
             raise ValueError(explain(row_counts, address, parts, settings))
 
-    with shared_lock(store) as forgotten, open_lake(context.lake) as lake:
+    engines, start = ExitStack(), partial(open_engine, compute, context.ray, WORK)
+    # Its processes start while this one opens the lake; where nothing is new they are not needed.
+    started = engines.enter_context(start()) if changes.changed else None
+    with engines, shared_lock(store) as forgotten, open_lake(context.lake) as lake:
         stale = {day for day in _stale(store, lake, watermark, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or changes.retired or stale:
             listed = sum(part.size for part in parts)
             new = len(changes.changed)
             log(f"traces: {source.label} lists {len(parts)} parts, {listed / 1e6:,.1f} MB; {new} are new")
             session = Session(store, lake, address, settings, now, forgotten, log)
-            with session.staging() as folder, open_engine(compute, context.ray) as engine:
+            with session.staging() as folder, engines:
+                engine = started or engines.enter_context(start())
                 reading = Reading(session, engine, folder, watermark, parts)
                 days = reading.read(changes, stale)
                 after = reading.watermark(changes, source.label, {})

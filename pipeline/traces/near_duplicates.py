@@ -7,8 +7,8 @@ or dropped. A row's keys depend on its text alone and its cluster on the rows al
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,14 @@ at 0.8, 0.06 at 0.5."""
 KEYS = BANDS + SLOTS // 8
 """Values of a row: a key for each band, then the signature itself, eight bits of a slot, eight slots to a value."""
 SEED = 7
+AT_ONCE = 64
+"""Texts whose values rensa gives at once: they come as Python integers, and so many stay in the processor's cache."""
 _CJK = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
 
 
 def band_keys(texts: Sequence[str] | pa.Array) -> pa.FixedSizeListArray:
     """`KEYS` unsigned 64-bit integers a text, the same in every process and on every machine. Null counts as empty."""
-    import rensa
-
-    flat, offsets = _shingles(pa.array(texts, pa.string()))
-    sketch: Any = rensa
-    matrix = sketch.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, SLOTS, SEED)
-    values = chain.from_iterable(matrix.to_rows())
-    slots = np.fromiter(values, np.uint32, len(texts) * SLOTS).reshape(-1, SLOTS)
+    slots = _slots(*_shingles(pa.array(texts, pa.string())))
     bands = _mixed(list(np.moveaxis(slots.astype(np.uint64).reshape(-1, BANDS, SLOTS // BANDS), 2, 0)))
     bands ^= np.arange(BANDS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # a band meets only its own kind
     signature = np.ascontiguousarray(slots.astype(np.uint8)).view("<u8")
@@ -44,12 +40,27 @@ def band_keys(texts: Sequence[str] | pa.Array) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(keys.reshape(-1)), KEYS)
 
 
+def _slots(flat: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """MinHash of each text's shingles: a row of SLOTS values."""
+    import rensa
+
+    sketch: Any = rensa
+    slots = array("I")
+    for first in range(0, len(offsets) - 1, AT_ONCE):
+        own = offsets[first : first + AT_ONCE + 1]
+        matrix = sketch.RMinHash.digest_matrix_from_flat_token_hashes(flat[own[0] : own[-1]], own - own[0], SLOTS, SEED)
+        for row in matrix.to_rows():
+            slots.fromlist(row)
+    return np.frombuffer(slots, np.uint32).reshape(-1, SLOTS)
+
+
 def _shingles(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """64-bit hashes of all texts' shingles, and where each text's begin."""
     spaced = pc.replace_substring_regex(pc.fill_null(texts, ""), _CJK, r" \1 ")
-    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pc.utf8_lower(spaced)))
+    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(spaced))
     coded = words.flatten().dictionary_encode()
-    known = np.fromiter((_hash(word) for word in coded.dictionary.to_pylist()), np.uint64, len(coded.dictionary))
+    different: list[str] = pc.utf8_lower(coded.dictionary).to_pylist()  # each word once, not wherever it stands
+    known = np.fromiter(map(_hash, different), np.uint64, len(different))
     hashes = known[coded.indices.to_numpy()]
     counts = pc.list_value_length(words).to_numpy().astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(counts)])

@@ -14,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.traces.arrow import pc
 from pipeline.traces.erased import user_hash
+from pipeline.traces.lake.files import by_partition
 from pipeline.traces.near_duplicates import KEYS as KEYS_OF_A_ROW
 from pipeline.traces.records import UNKNOWN_DAY, Reason
 from pipeline.traces.rows import SCHEMA, Rejection
@@ -41,8 +43,10 @@ KEYS = pa.schema(
         pa.field("bands", BANDS),
     ]
 )
-"""`row` counts the staged rows of the part's day from 0; null where none is staged. `erased` is the user's hash."""
+"""`row` counts the staged rows of the part's day from 0, in the order of their file; null where none is staged.
+`erased` is the user's hash."""
 STAGED = pa.schema(list(SCHEMA))
+PARTITION = ["model", "consent"]
 Explain = Callable[[pa.RecordBatch, int, Reason], str]
 """What was seen in a row instead of what should be, without a word of its text."""
 MAX_OPEN = 16
@@ -65,13 +69,14 @@ class _Day:
 
     def __init__(self, rows: Path, keys: Path) -> None:
         self._rows = pa.ipc.new_file(str(rows), STAGED)  # compressing what is read once costs more than the disk
-        self._keys = pq.ParquetWriter(keys, KEYS, compression="zstd", compression_level=1)
+        # Nearly every value is another one and is read once or twice: encoding and compressing them costs more.
+        self._keys = pq.ParquetWriter(keys, KEYS, compression="none", use_dictionary=False, write_statistics=False)
         self._held: list[pa.RecordBatch] = []
         self._count = 0
 
-    def write(self, rows: pa.RecordBatch | None, keys: pa.RecordBatch) -> None:
-        if rows is not None and rows.num_rows:
-            self._rows.write_batch(rows)
+    def write(self, rows: Iterable[pa.RecordBatch], keys: pa.RecordBatch) -> None:
+        for batch in rows:
+            self._rows.write_batch(batch)
         self._held.append(keys)
         self._count += keys.num_rows
         if self._count >= ROW_GROUP_ROWS:
@@ -122,7 +127,8 @@ class StagedDays:
             if reason is not None and self._tell(reason):
                 details[row] = explain(batch, row, reason)
         keys = _keys(self._part, batch, reasons, details, bands)
-        passed = pa.array([reason is None for reason in reasons])
+        passed = np.array([reason is None for reason in reasons], bool)
+        batch = batch.select(STAGED.names)
         days = batch["day"].dictionary_encode()
         for code, date in enumerate(days.dictionary.to_pylist()):
             day = date.isoformat()
@@ -130,9 +136,9 @@ class StagedDays:
                 continue
             whole = len(days.dictionary) == 1
             own = None if whole else pc.equal(days.indices, code)
-            rows = batch.filter(passed if own is None else pc.and_(passed, own)).select(STAGED.names)
             lines = keys if own is None else keys.filter(own)
-            self._stage(day, rows, lines)
+            places = np.flatnonzero(passed if own is None else passed & own.to_numpy(zero_copy_only=False))
+            self._stage(day, batch, places, lines)
 
     def reject(self, rejected: Iterable[Rejection]) -> None:
         """Keys for the rows that are no trace."""
@@ -150,20 +156,25 @@ class StagedDays:
                 "reason": [str(r.reason) for r in rows],
                 "detail": [r.detail if self._tell(r.reason) else None for r in rows],
             }
-            self._day(day).write(None, _record_batch(columns, len(rows)))
+            self._day(day).write((), _record_batch(columns, len(rows)))
 
     def prove_empty(self) -> None:
         """Account for a part that names no day and held not a single row."""
         if self._empty and not self.files and self._wanted(UNKNOWN_DAY):
             self._day(UNKNOWN_DAY)
 
-    def _stage(self, day: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
+    def _stage(self, day: str, batch: pa.RecordBatch, places: np.ndarray, keys: pa.RecordBatch) -> None:
+        """Stage the rows at `places` of a batch, as batches of one partition each: the publisher need not part them."""
         writer = self._day(day)
-        passed = keys["reason"].is_null()
-        at = pc.cumulative_sum(passed.cast(pa.int64()))
-        numbers = pc.add(at, self._staged[day] - 1)
-        row = pc.if_else(passed, numbers, None)
-        writer.write(rows, keys.set_column(1, KEYS.field("row"), row))
+        parted = by_partition(batch.select(PARTITION).take(pa.array(places)))
+        order = np.concatenate([np.empty(0, np.int64), *parted])
+        rows = batch.take(pa.array(places[order]))
+        ends = np.cumsum([len(own) for own in parted])
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(self._staged[day], self._staged[day] + len(order))
+        row = pc.replace_with_mask(pa.nulls(len(keys), pa.int64()), keys["reason"].is_null(), pa.array(numbers))
+        batches = [rows.slice(end - len(own), len(own)) for own, end in zip(parted, ends, strict=True)]
+        writer.write(batches, keys.set_column(1, KEYS.field("row"), row))
         self._staged[day] += rows.num_rows
 
     def _day(self, day: str) -> _Day:

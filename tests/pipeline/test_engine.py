@@ -47,6 +47,17 @@ def note_and_wait(folder: str) -> None:
     time.sleep(120)
 
 
+def has_imported(module: str) -> bool:
+    return module in sys.modules
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", [(), ("this",)])
+def test_workers_import_what_their_tasks_need(modules: tuple[str, ...]) -> None:
+    with open_engine(Compute(workers=2), modules=modules) as engine:
+        assert list(engine.map(has_imported, ["this"] * 4, print)) == [bool(modules)] * 4
+
+
 @pytest.mark.slow
 def test_results_come_in_the_order_of_the_tasks(compute: Compute) -> None:
     with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:

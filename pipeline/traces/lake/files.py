@@ -42,7 +42,7 @@ def write_files(config: LakeConfig, day: str, name: str, batches: Iterable[pa.Re
     with _DataFiles(config, day, name) as files:
         for batch in batches:
             assert batch.schema.equals(SCHEMA), f"not the governed table's columns: {batch.schema}"
-            for partition, rows in _by_partition(batch):
+            for partition, rows in _partitions(batch):
                 files.add(partition, rows)
     return files.uris
 
@@ -117,21 +117,22 @@ def _dataset(config: LakeConfig, uris: Sequence[str]) -> Any:
     return ds.dataset(paths, schema=SCHEMA, format="parquet", filesystem=filesystem(config))
 
 
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
-    """The rows of each model and consent in their order, as copies: a slice would keep the whole batch alive."""
+def by_partition(batch: pa.RecordBatch) -> list[np.ndarray]:
+    """Numbers of the rows of each model and consent, in their order."""
     if not batch.num_rows:
-        return
+        return []
     model = batch["model"].dictionary_encode()
-    names = model.dictionary.to_pylist()
     codes = model.indices.to_numpy(zero_copy_only=False) * 2 + batch["consent"].to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    if len(starts) == 1:
-        yield (names[0], bool(codes[0] % 2)), batch
-        return
-    for rows in np.split(order, starts[1:]):
-        code = int(codes[rows[0]])
-        yield (names[code // 2], bool(code % 2)), batch.take(pa.array(rows))
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def _partitions(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
+    """The rows of each model and consent, as copies: a slice would keep the whole batch alive."""
+    parted = by_partition(batch)
+    for rows in parted:
+        partition = batch["model"][int(rows[0])].as_py(), batch["consent"][int(rows[0])].as_py()
+        yield partition, batch if len(parted) == 1 else batch.take(pa.array(rows))
 
 
 class _DataFile:

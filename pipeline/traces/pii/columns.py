@@ -23,6 +23,7 @@ from pipeline.traces.pii import (
     MAX_CHARS,
     ODD,
     Unmaskable,
+    has_kind,
     mask,
     mask_calls,
     mask_json,
@@ -146,7 +147,13 @@ def _suspects(values: pa.Array, passes: Passes) -> np.ndarray:
     if not len(rows):
         return rows
     left = seen.take(pa.array(rows))
-    return rows[_rows(pc.or_(too_long.take(pa.array(rows)), _any(left, (hides, *exact))))]
+    # One pass for all kinds: a row that it knows to be a suspect is spared the exact ones, which take eight times it.
+    certain = np.fromiter((text is not None and has_kind(text) for text in left.to_pylist()), bool, len(rows))
+    certain |= too_long.take(pa.array(rows)).to_numpy(zero_copy_only=False)
+    unsure = np.flatnonzero(~certain)
+    if len(unsure):
+        certain[unsure] = _flags(_any(left.take(pa.array(unsure)), (hides, *exact)))
+    return rows[certain]
 
 
 def _any(values: pa.Array, patterns: Sequence[str]) -> pa.Array:
@@ -156,7 +163,10 @@ def _any(values: pa.Array, patterns: Sequence[str]) -> pa.Array:
 def _normalised(values: pa.Array) -> pa.Array:
     """NFKC by Python: Arrow's own leaves the letters that it has taken apart in pieces."""
     where = pc.fill_null(pc.invert(pc.string_is_ascii(values)), False)
-    texts = [unicodedata.normalize("NFKC", text) for text in values.filter(where).to_pylist()]
+    before: list[str] = values.filter(where).to_pylist()
+    texts = [unicodedata.normalize("NFKC", text) for text in before]
+    if texts == before:  # the usual case, for which no column has to be made
+        return values
     return pc.replace_with_mask(values, where, pa.array(texts, values.type))
 
 
@@ -170,7 +180,11 @@ def _is_ascii(values: pa.Array) -> bool:
 
 
 def _rows(flags: pa.Array) -> np.ndarray:
-    return np.flatnonzero(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
+    return np.flatnonzero(_flags(flags))
+
+
+def _flags(values: pa.Array) -> np.ndarray:
+    return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
 def _at(rows: list[int], length: int) -> pa.Array:

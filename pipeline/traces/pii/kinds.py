@@ -264,6 +264,7 @@ KINDS = (
 
 UUID = r"(?i)\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
 """Identifiers in whose random digits nothing is looked for."""
+UUID_HYPHENS = 4
 LABEL = rf"{_PHONE_WORD}|{_SSN_WORD}|(?i:aws|secret)"
 """Words that tell what the digits or letters after them are."""
 

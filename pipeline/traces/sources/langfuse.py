@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -246,7 +246,6 @@ def _unit(row: ScoreRow) -> float | None:
     return number if 0.0 <= number <= 1.0 else None
 
 
-ROLES = frozenset({"system", "user", "assistant", "tool"})
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)] | None
 
 
@@ -278,9 +277,21 @@ class UsualRow(msgspec.Struct, gc=False):
     latency: float | None = None
 
 
+class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A message without anything else; decoded in half the time that a dictionary takes."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class PlainAnswer(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    role: Literal["assistant"]
+    content: str
+
+
 _row = msgspec.json.Decoder(UsualRow).decode
-_messages = msgspec.json.Decoder(list[Message]).decode
-_message = msgspec.json.Decoder(Message).decode
+_messages = msgspec.json.Decoder(list[PlainMessage]).decode
+_answer = msgspec.json.Decoder(PlainAnswer).decode
 _NO_USAGE = UsageDetails()
 
 
@@ -301,24 +312,19 @@ def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
     if not asked or not answered or metadata[0] != "{":
         return None
     if asked[0] == "[":
-        messages = _messages(asked)
-        for message in messages:
-            if len(message) != 2 or message.get("role") not in ROLES or ODD(message.get("content", "[")):
+        messages: list[Message] = []
+        for message in _messages(asked):
+            content = message.content
+            if ODD(content):
                 return None
+            messages.append({"role": message.role, "content": content})
     elif ODD(asked):
         return None
     else:
         messages = [{"role": "user", "content": asked}]
     if answered[0] == "{":
-        output_message = _message(answered)
-        if (
-            len(output_message) != 2
-            or output_message.get("role") != "assistant"
-            or ODD(output_message.get("content", "["))
-        ):
-            return None
-        answered = output_message["content"]
-    elif ODD(answered):
+        answered = _answer(answered).content
+    if ODD(answered):
         return None
     usage = row.usage_details or _NO_USAGE
     return Trace(
