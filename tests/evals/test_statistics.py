@@ -93,6 +93,30 @@ def test_an_arm_without_variation_still_has_an_interval() -> None:
     assert low == pytest.approx(stats.binomtest(50, 50).proportion_ci(method="wilson").low, rel=1e-9)
 
 
+def test_an_arm_that_varies_has_a_t_interval() -> None:
+    sums = RNG.integers(0, 5, size=40).astype(float)
+    mean, low, high = statistics.accuracy_interval(sums, np.full(40, 4.0))
+    reference = stats.ttest_1samp(sums / 4, 0).confidence_interval(0.95)
+    assert (low, high) == pytest.approx(tuple(reference), rel=1e-9) and low < mean < high
+
+
+def test_no_difference_at_all_has_a_p_value_of_one() -> None:
+    assert statistics.t_p_value(0.0, 0.0, 30) == 1.0
+
+
+def test_a_log_ratio_is_bounded_by_the_delta_method() -> None:
+    before, after = RNG.poisson(40, size=60).astype(float), RNG.poisson(30, size=60).astype(float)
+    result = statistics.log_ratio(before, after, alpha=0.05, seed=1)
+    apart = after / after.mean() - before / before.mean()  # the derivative of the logarithm, cluster by cluster
+    value, error = np.log(after.sum() / before.sum()), stats.sem(apart)
+    assert (result.value[0], result.standard_error[0]) == pytest.approx((value, error), rel=1e-9)
+    for (low, high), level in (((result.lower, result.upper), 0.9), ((result.low, result.high), 0.95)):
+        assert (low[0], high[0]) == pytest.approx(stats.t.interval(level, 59, value, error), rel=1e-9)
+    assert (result.bootstrap_lower[0], result.bootstrap_upper[0]) == pytest.approx(
+        (result.lower[0], result.upper[0]), abs=0.1 * error
+    )
+
+
 alike = st.tuples(st.integers(2, 100), st.integers(1, 1000).flatmap(lambda k: st.tuples(st.integers(0, k), st.just(k))))
 
 
