@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 
 from pipeline.demo import MODEL_DIR
 from pipeline.erasure import forget
+from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import proofs
 from pipeline.mark_keys import MarkKeys
 from pipeline.recipe import BaseModelSection, Compute, Recipe
@@ -158,7 +159,7 @@ def erase(root: str, kill_at: int, events: str) -> None:
 
     sys.addaudithook(hook)
     started = time.perf_counter()
-    forget(context_of(Path(root)), USER, tracking_uri=f"sqlite:///{root}/mlflow.db", now=NOW)
+    forget(context_of(Path(root)), Person.named(USER), tracking_uri=f"sqlite:///{root}/mlflow.db", now=NOW)
     Path(events).write_text(json.dumps([count, time.perf_counter() - started]))
 
 

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import jobs.rollout
 from assets.resources import deployment
+from jobs.anchoring import anchor
 from jobs.rollout import COMMAND, FAILED, approve, decide, history, plan, rollback, status, watch
 
 
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
+    settings = deployment()
     try:
-        return asked.run(deployment(), asked)
+        return asked.run(settings, asked)
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except KeyboardInterrupt:  # nothing is half done: each step of a decision is taken up by the next tick
@@ -20,6 +22,8 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # boundary: a person at a terminal; routers and stores have errors of their own
         print(f"{asked.command}: {error} ({type(error).__name__})", file=sys.stderr)
         return FAILED
+    finally:
+        anchor(settings)
 
 
 def parser() -> argparse.ArgumentParser:

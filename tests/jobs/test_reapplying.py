@@ -27,7 +27,7 @@ def restored(watched: Watched) -> Watched:
 def refused(store: Store) -> None:
     with (
         command_instance() as instance,
-        pytest.raises(ValueError, match=r"older than 1 erasures .*Run: pt governance re"),
+        pytest.raises(ValueError, match="is older than 1 erasures"),
     ):
         refuse_restored(instance, store)
 
