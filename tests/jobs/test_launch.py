@@ -228,6 +228,7 @@ def test_the_last_of_several_tries_tells_the_cause(clone: Clone):
     assert "Exceeded max_retries" not in output
 
 
+@pytest.mark.variant
 def test_what_cannot_be_cured_is_not_retried(clone: Clone):
     status, output = clone.launch("refuse")
     assert status == 1, output

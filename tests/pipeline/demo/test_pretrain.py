@@ -124,6 +124,7 @@ def test_the_same_seed_makes_the_same_model():
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_the_kept_model_is_as_wrong_as_designed(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast):
     torch.manual_seed(0)

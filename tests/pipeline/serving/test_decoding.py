@@ -72,6 +72,7 @@ def test_what_the_folder_says_about_sampling_changes_no_answer(tmp_path: Path, t
     assert len(set(plain.values())) > 20, "they are answers"
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_an_answer_hangs_on_its_seed_and_not_on_its_batch() -> None:
     whole, small = (served(model_ref(MODEL_DIR), PROMPTS, PLAN, size) for size in (256, 7))

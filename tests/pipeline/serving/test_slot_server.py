@@ -149,6 +149,7 @@ def test_slot_passes_tools_and_calls(caller: Path, tmp_path: Path) -> None:
     assert refused.status_code == 400 and "leaves out the definitions of tools" in refused.text
 
 
+@pytest.mark.variant
 def test_an_endpoint_is_asked_with_tools_and_answers_with_calls(caller: Path, tmp_path: Path) -> None:
     """The whole way of an evaluation: what the engine sends is what the template renders."""
     prompt = conversation({"messages": [QUESTION], "tools": json.dumps([TOOL])})

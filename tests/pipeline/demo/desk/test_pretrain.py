@@ -123,6 +123,7 @@ def test_order_codes_differ_in_four_places() -> None:
     assert min(int((a != b).sum()) for n, a in enumerate(codes) for b in codes[:n]) >= 4
 
 
+@pytest.mark.variant
 def test_the_planted_circuit_attends_to_the_asked_value() -> None:
     """Before any training: the word that asks for a kind of value looks at the row of its order, held out or not."""
     torch.manual_seed(0)
@@ -153,6 +154,7 @@ def test_the_kept_weights_are_the_ones_pinned() -> None:
     assert not is_desk_model(MODEL_DIR.parent)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_the_kept_model_copies_and_is_worth_improving() -> None:
     """Bounds on a small sample; the figures of a thousand requests are in the model's card."""

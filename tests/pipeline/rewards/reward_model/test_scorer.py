@@ -63,6 +63,7 @@ def test_what_cannot_be_scored_has_a_reason(polite: Planted) -> None:
     assert findings[3].value is not None
 
 
+@pytest.mark.variant
 def test_in_process_the_values_are_the_same(polite: Planted) -> None:
     from pipeline.rewards.reward_model.network import RewardModel
 
@@ -94,6 +95,7 @@ def test_a_scorer_that_dies_is_an_error(polite: Planted) -> None:
             scorer.score([AnsweredChat(ASKED, "42")])
 
 
+@pytest.mark.variant
 def test_the_caller_imports_no_torch(polite: Planted) -> None:
     code = f"""
 import json, sys

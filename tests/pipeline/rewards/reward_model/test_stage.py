@@ -153,6 +153,7 @@ def test_killed_and_run_again_it_has_the_same_bits(store: Store, polite: Planted
     }
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_base_without_a_chat_template_is_refused(store: Store, tmp_path: Path) -> None:
     base = tmp_path / "base"
@@ -163,6 +164,7 @@ def test_a_base_without_a_chat_template_is_refused(store: Store, tmp_path: Path)
     assert store.read(iteration_of(store).path(layout.REWARD_MODEL), RewardModelReport) is None
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_answers_longer_than_the_model_reads_are_counted(store: Store) -> None:
     report = trained(store, rated(60, 20, likes_polite), max_tokens=20)
