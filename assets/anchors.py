@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import dagster as dg
 
 from pipeline.audit_anchors import log_identity, note_anchored, to_anchor
-from pipeline.erasure.reapply import unbegun
 from pipeline.storage import Store
 from pipeline.traces.erased import ErasedUser, ErasedUsers, erased_users, reach, recognising_keys
 
@@ -57,6 +56,8 @@ def anchors(instance: dg.DagsterInstance) -> Iterator[Anchor]:
 def forgotten_elsewhere(instance: dg.DagsterInstance, store: Store) -> list[ErasedUser]:
     """Who was forgotten here, as the anchors have it, and is not on the list, which was put back from a backup; and
     who is on the list, and whose erasure was never begun again."""
+    from pipeline.erasure.reapply import unbegun  # arrow and pandas, which a look before a launch does without
+
     root, log = str(store.root), log_identity(store)
     anchored: dict[str, ErasedUser] = {}
     for _, values in _observed(instance, USERS):
