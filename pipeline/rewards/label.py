@@ -45,7 +45,7 @@ from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, Verifier
 from pipeline.rewards.verifiers.time_budget import TimeBudget
 from pipeline.storage import DatasetRef, Store, digest_dir
 from pipeline.traces.context import IterationContext
-from pipeline.traces.erased import shared_lock
+from pipeline.traces.erased import held_lock
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
@@ -150,7 +150,7 @@ def _label_all(parts: Sequence[LabelTask], context: IterationContext) -> list[La
 def label_part(part: LabelTask) -> LabelCounts:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
     store = Store(part.root)
-    with shared_lock(store):  # nobody is forgotten while another machine still writes
+    with held_lock(store):  # nobody is forgotten while another machine still writes
         rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
         day_opinions = scores_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
         labels, counts = label_samples(store, samples(rows.to_pylist(), day_opinions, part.settings), part)

@@ -130,8 +130,15 @@ def bind(store: Store) -> KeyChain:
 def shared_lock(store: Store) -> Generator[Forgotten]:
     """Who is forgotten, which stays as it is until the block ends: write and commit rows inside, and only if it is
     still the list that they were judged by. Any number of processes may; nobody is forgotten meanwhile."""
-    with _lock(store, fcntl.LOCK_SH):
+    with held_lock(store):
         yield forgotten(store)
+
+
+@contextmanager
+def held_lock(store: Store) -> Generator[None]:
+    """The same lock for who recognises nobody and has no keys: a task of a stage that asked, the pod of a gate."""
+    with _lock(store, fcntl.LOCK_SH):
+        yield
 
 
 @contextmanager
