@@ -87,15 +87,14 @@ def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
         )
         instance.report_run_canceled(run)
         (entry,) = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_CANCELED)
-        asked = gang_orphaned(
-            dg.build_run_status_sensor_context(
-                sensor_name="gang_orphaned",
-                dagster_event=entry.get_dagster_event(),
-                dagster_instance=instance,
-                dagster_run=run,
-                resources={"deployment": deployment(tmp_path, overrides)},
-            )
-        )
+        with dg.build_run_status_sensor_context(
+            sensor_name="gang_orphaned",
+            dagster_event=entry.get_dagster_event(),
+            dagster_instance=instance,
+            dagster_run=run,
+            resources={"deployment": deployment(tmp_path, overrides)},
+        ) as context:
+            asked = gang_orphaned(context)
     if not asks:
         assert isinstance(asked, dg.SkipReason)
         return
