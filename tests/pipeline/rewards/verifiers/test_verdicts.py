@@ -197,7 +197,7 @@ def test_answers_can_be_stored(check: Grader) -> None:
 
 def test_failed_checks_have_no_score() -> None:
     scores = {"correct": 1.0, "wrong": 0.0, "no_answer": 0.0}
-    failed = ("unparsable_gold", "timeout", "error", "unchecked")
+    failed = ("unparsable_gold", "timeout", "error", "unchecked", "verifier_budget")
     assert {o.value: o.score for o in Outcome} == {**scores, **dict.fromkeys(failed)}
 
 

@@ -16,6 +16,7 @@ from pipeline.recipe.traces import (
     OtelSource,
     PostgresTableSource,
 )
+from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
@@ -71,7 +72,8 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
         for line in bad:
             file.write(good + line)
         file.write(good)
-    source = open_source(Address(section(uri=str(tmp_path)), str(tmp_path)))
+    any_ratio = PartLimits(max_ratio=1 << 20)
+    source = open_source(Address(section(uri=str(tmp_path)), str(tmp_path), any_ratio))
     tracemalloc.start()
     rows = read(source)
     _, peak = tracemalloc.get_traced_memory()
