@@ -25,7 +25,7 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import TracesSuite
 from pipeline.storage import Store
 from pipeline.traces.context import IterationContext
-from pipeline.traces.erased import shared_lock
+from pipeline.traces.erased import unchanged
 
 Log = Callable[[str], None]
 
@@ -67,7 +67,7 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
             from_traces = any(isinstance(each, TracesSuite) for each in section.suites)
-            with shared_lock(store) if from_traces else nullcontext():  # nobody is forgotten while they are quoted
+            with unchanged(store) if from_traces else nullcontext():  # nobody is forgotten while they are quoted
                 gather()
         report = bundle.recompute(store.path(name))
         for line in summary(report):

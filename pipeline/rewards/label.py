@@ -44,7 +44,7 @@ from pipeline.rewards.summary import summarise
 from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, VerifierTask, grader_of
 from pipeline.storage import DatasetRef, Store, digest_dir
 from pipeline.traces.context import IterationContext
-from pipeline.traces.erased import shared_lock
+from pipeline.traces.erased import forgotten, unchanged
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
@@ -93,6 +93,7 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
 
     def make() -> RewardLabels:
         check_function(settings)
+        forgotten(store)  # raises where somebody would not be recognised
         folder = iteration.path(layout.LABEL_TABLE)
         # Of an attempt that was killed before its record.
         for name in (layout.LABEL_TABLE, layout.OPINIONS, layout.LABEL_EXAMPLES):
@@ -149,7 +150,7 @@ def _label_all(parts: Sequence[LabelTask], context: IterationContext) -> list[La
 def label_part(part: LabelTask) -> LabelCounts:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
     store = Store(part.root)
-    with shared_lock(store):  # nobody is forgotten while another machine still writes
+    with unchanged(store):  # nobody is forgotten while another machine still writes
         rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
         day_opinions = scores_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
         labels, counts = label_samples(store, samples(rows.to_pylist(), day_opinions, part.settings), part)

@@ -135,6 +135,13 @@ def shared_lock(store: Store) -> Generator[Forgotten]:
 
 
 @contextmanager
+def unchanged(store: Store) -> Generator[None]:
+    """The same lock for a worker that asks about nobody, and has no keys."""
+    with _lock(store, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
 def exclusive_lock(store: Store) -> Generator[None]:
     """Alone with the table: waits for those who publish, and keeps others out."""
     with _lock(store, fcntl.LOCK_EX):
