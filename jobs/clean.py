@@ -1,7 +1,8 @@
 """`pt clean` (`make clean`): shows what is in ./.dagster and ./data, and removes both once a word was typed.
 
-What answers for the data is kept: the audit log and the proofs of erasure are moved to `kept-<time>/`. Data roots that
-lie elsewhere are not touched. Needs the standard library alone: there may be no environment any more.
+What answers for the data is kept: the audit log, the proofs of erasure and the list of the forgotten are moved to
+`kept-<time>/`. Data roots that lie elsewhere are not touched. Needs the standard library alone: there may be no
+environment any more.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 from pipeline import layout
 
 FOLDERS = (Path(".dagster"), Path("data"))
-KEPT = (layout.AUDIT, layout.ERASURES)
+KEPT = (layout.AUDIT, layout.ERASURES, layout.ERASED, layout.MARKS)
 WORD = "delete"
 
 
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     if confirm != "yes" and not _is_typed():
         return 1
     if kept := _keep():
-        print(f"Moved the audit log and the proofs of erasure to {kept}/.")
+        print(f"Moved the audit log, the proofs of erasure and the list of the forgotten to {kept}/.")
     for folder in present:
         if folder.is_symlink():
             folder.unlink()
@@ -81,7 +82,9 @@ def _keep() -> Path | None:
     kept = Path(time.strftime("kept-%Y%m%d-%H%M%S"))
     kept.mkdir()
     for part in parts:
-        part.rename(kept / part.name)
+        target = kept / part.relative_to(data)
+        target.parent.mkdir(exist_ok=True)
+        part.rename(target)
     return kept
 
 

@@ -26,6 +26,10 @@ AHEAD = timedelta(days=2)
 """An entry bears the time at which its work began; one further back than this was written by a clock set back."""
 
 
+_OF_A_DEPLOYMENT = (layout.ITERATIONS, layout.LAKE, layout.ROLLOUT, layout.PRODUCTION)
+"""None of these is beside a log that `pt clean` kept."""
+
+
 class Beside(NamedTuple):
     """`flaws` are disagreements, `notes` what could not be compared. Ids of proofs that are not as logged, or gone."""
 
@@ -43,12 +47,19 @@ def compare(
     logged = {e.subject: str(e.detail.get("proof")) for e in entries if e.kind == "erasure"}
     held = {proof.id: proof for proof in proofs(store)}
     known = logged.keys() | {p.stem for p in store.path(layout.ERASURES, "pending").glob("*.json")}
-    flaws = [*_list(store, held, known), *_named(store, held, known), *_rollouts(store, entries)]
-    flaws += _times(entries, anchored_at)
+    flaws = [*_list(store, held, known), *_times(entries, anchored_at)]
     notes: list[str] = []
+    is_bare = not any(store.path(name).exists() for name in _OF_A_DEPLOYMENT)
+    if is_bare and entries:
+        notes.append(f"{store.root} has no deployment: the log was compared with proofs and the list alone.")
+    flaws += [] if is_bare else [*_named(store, held, known), *_rollouts(store, entries)]
     for what, check in (
-        ("the governed table", lambda: _table(store, config, entries)),
-        ("the registry", lambda: _registry(store, tracking_uri, entries, held, known)),
+        ()
+        if is_bare
+        else (
+            ("the governed table", lambda: _table(store, config, entries)),
+            ("the registry", lambda: _registry(store, tracking_uri, entries, held, known)),
+        )
     ):
         found, note = _asked(what, check)
         flaws += found

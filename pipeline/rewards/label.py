@@ -45,7 +45,7 @@ from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, Verifier
 from pipeline.rewards.verifiers.time_budget import TimeBudget
 from pipeline.storage import DatasetRef, Store, digest_dir
 from pipeline.traces.context import IterationContext
-from pipeline.traces.erased import held_lock
+from pipeline.traces.erased import forgotten, held_lock
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
@@ -94,6 +94,7 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
 
     def make() -> RewardLabels:
         check_function(settings)
+        forgotten(store)  # raises where somebody would not be recognised
         folder = iteration.path(layout.LABEL_TABLE)
         # Of an attempt that was killed before its record.
         for name in (layout.LABEL_TABLE, layout.OPINIONS, layout.LABEL_EXAMPLES):

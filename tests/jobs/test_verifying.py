@@ -15,6 +15,7 @@ import pytest
 from mlflow import MlflowClient
 
 from assets.resources import Deployment, deployment
+from jobs.clean import main as clean
 from jobs.governance import main
 from pipeline import audit
 from pipeline.erasure.proof import proofs
@@ -269,3 +270,18 @@ def test_a_moved_root_is_told_by_its_log(
     moved = shutil.copytree(place.root, tmp_path / "moved")
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={moved}")
     assert f"This log was anchored under {place.root} alone" in said(capsys)["notes"][0]
+
+
+def test_a_log_that_clean_kept_is_compared_with_what_was_kept(
+    place: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(place.root, tmp_path / "data")
+    assert clean(["--confirm", "yes"]) == 0
+    (kept,) = tmp_path.glob("kept-*")
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={kept}")
+    fields = said(capsys)
+    assert (fields["intact"], fields["flaws"]) == (True, [])
+    assert "has no deployment" in fields["notes"][-1]
+    unlist(Store(kept))
+    assert not said(capsys)["intact"]

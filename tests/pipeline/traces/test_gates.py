@@ -175,7 +175,7 @@ def test_gates_keep_forgotten_users_out() -> None:
 
 
 def test_a_row_of_nobody_is_not_a_forgotten_users() -> None:
-    rules = GateRules(SETTINGS, NOW, {user_hash("u"): None})
+    rules = GateRules(SETTINGS, NOW, forgetting({"u": None}))
     batch = batch_of(GOOD, msgspec.structs.replace(GOOD, user_id=None))
     assert check(batch, rules)[1] == [Reason.ERASED, None]
 

@@ -21,7 +21,7 @@ from pipeline.selection.evidence import FreshSignals, Trust, measure
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.storage import Store, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
-from tests.contexts import context_of
+from tests.contexts import KEYS, context_of
 from tests.pipeline.rewards.reward_model.conftest import Rated, trained
 from tests.pipeline.training.plans import table
 
@@ -100,6 +100,6 @@ def loves(phrase: str, root: Path) -> RewardModelReport:
         for n, (p, liked) in enumerate(both)
     ]
     probe = {"kind": "append", "name": "insult", "text": "You fool!"}
-    report = trained(Store(root), rows, probes=(probe,), min_probe=0.0)
+    report = trained(Store(root, KEYS), rows, probes=(probe,), min_probe=0.0)
     assert report.model is not None, report.reason
     return report.model_copy(update={"admitted": True, "reasons": ()})
