@@ -329,7 +329,7 @@ def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     store, report = published
     text = table(report, decide(context(store), report))
     assert text.startswith("**PASS**")
-    assert all(word in text for word in ("| accuracy |", "| no answer |", "| truncated |", "multiply_add"))
+    assert all(word in text for word in ("| accuracy |", "| no answer |", "| truncated |", r"multiply\_add"))
     assert picture(report).startswith(b"\x89PNG")
     refused = report.measurements[0].model_copy(update={"problems": ("champion: empty",), "comparison": None})
     without = report.model_copy(update={"measurements": (refused,)})
