@@ -152,7 +152,7 @@ def chat(prompt: str | None) -> str:
     try:
         messages = json.loads(prompt or "[]")
         return "\n\n".join(f"{message['role']}: {message['content']}" for message in shown(messages))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return prompt or ""
 
 

@@ -188,7 +188,7 @@ def test_the_trainers_image_has_what_an_evaluation_loads() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     names = {name for name in done.stdout.split() if not name.startswith("_")} - set(sys.stdlib_module_names)
     brought = {"annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}  # by pydantic
-    brought |= {"cloudpickle", "idna", "cython_runtime"}  # by pyarrow and httpx2
+    brought |= {"cloudpickle", "idna", "cython_runtime", "markupsafe"}  # by pyarrow, httpx2 and jinja2
     brought |= {*BROUGHT, "attr", "attrs", "rpds"}
     brought |= {"jsonpointer", "rfc3339_validator", "six"}  # formats that jsonschema checks where these are installed
     external = names - brought - set(PACKAGES)
