@@ -98,6 +98,7 @@ def test_an_approval_for_another_digest_moves_nothing(waiting: Waiting, capsys: 
     assert waiting.canary_answers() == 0
 
 
+@pytest.mark.variant
 def test_files_that_change_after_the_approval_are_not_served(waiting: Waiting) -> None:
     """What was signed is the digest; what lies in the folder is another model by now."""
     assert main(["approve", "--key", str(waiting.key)]) == 0

@@ -25,6 +25,7 @@ def warned(home: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> str:
     return "\n".join(e.user_message for e in home.all_logs(run.run_id) if e.level == 30)
 
 
+@pytest.mark.variant
 def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
     iterations: Iterations,
     fork_server: ForkServer,

@@ -19,6 +19,7 @@ STAGES = (
 )
 
 
+@pytest.mark.variant
 def test_copies_come_before_the_first_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     settings = deployment(tmp_path / "data", STAGES)

@@ -70,7 +70,9 @@ def test_an_adapter_of_another_base_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_adapter_beyond_the_ranks_of_vllm_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8, "rank_pattern": {"q_proj": 513}}))
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": 8, "rank_pattern": {"q_proj": 513}})
+    )
     with pytest.raises(ValueError, match="has rank 513; vLLM serves up to 512"):
         lora_arguments(ADAPTER.model_copy(update={"uri": str(tmp_path)}))
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 9}))

@@ -44,6 +44,7 @@ def rank_of(gang: int, rank: int) -> int:
     raise AssertionError(f"no rank {rank} below {gang}")
 
 
+@pytest.mark.variant
 def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path, undisturbed_ranks: Path) -> None:
     undisturbed, broken = undisturbed_ranks, plan(tmp_path / "broken")
     whole = result_of(undisturbed)
