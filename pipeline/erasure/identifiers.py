@@ -21,8 +21,10 @@ SHORT_ROW = 12
 ERASED = "[erased]"
 """What stands for an identifier in somebody else's text."""
 _MEMORY = 256 << 20
-_BEFORE, _AFTER = r"(\A|[^A-Za-z0-9]|\\[nrtbf])", r"(\z|[^A-Za-z0-9])"
-_ESCAPED = re.compile(rb"\\+(?:u([0-9a-fA-F]{4})|/|\")")
+_BEFORE, _AFTER = r"(\A|[^A-Za-z0-9]|\\[nrtbf]|\\u[0-9A-Fa-f]{4})", r"(\z|[^A-Za-z0-9])"
+_PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\+u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPED = re.compile(rb"\\+(?:(" + _PAIR + rb"|u[0-9a-fA-F]{4})|/|\")")
+_DIGITS = re.compile(rb"u([0-9a-fA-F]{4})")
 _HIDES = re.compile(rb"\\u00[2-7]|\\/")
 """Escapes of what nobody has to escape: a text with one is looked at unescaped too."""
 
@@ -143,7 +145,8 @@ def _unescaped(content: bytes) -> bytes:
     def plain(match: re.Match[bytes]) -> bytes:
         if match.group(1) is None:
             return match.group(0)[-1:]
-        return chr(int(match.group(1), 16)).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        units = b"".join(int(digits, 16).to_bytes(2, "big") for digits in _DIGITS.findall(match.group(1)))
+        return units.decode("utf-16-be", "replace").encode()
 
     return _ESCAPED.sub(plain, content)
 

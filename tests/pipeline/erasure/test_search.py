@@ -144,6 +144,20 @@ def test_what_escapes_hide_is_seen(tmp_path: Path) -> None:
     assert search(Store(tmp_path), Identifiers(["user-1234567"])).remains == ("a.json", "b.json")
 
 
+@pytest.mark.parametrize("text", ["\u201c%s\u201d", "\u7528\u6237%s\u3002", "caf\u00e9%s", "\U0001f600%s"])
+def test_an_escaped_letter_before_an_id_hides_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"a": text % "user-1234567"}))
+    (tmp_path / "b.json").write_text(json.dumps({"a": json.dumps({"b": text % "user-1234567"})}))
+    assert search(Store(tmp_path), Identifiers(["user-1234567"])).remains == ("a.json", "b.json")
+
+
+def test_an_id_of_surrogate_pairs_is_seen_escaped(tmp_path: Path) -> None:
+    user = "\U0001f98a-fox-1"
+    (tmp_path / "a.json").write_text(json.dumps({"a": user}))
+    (tmp_path / "b.json").write_text(json.dumps({"a": json.dumps({"b": user})}))
+    assert search(Store(tmp_path), Identifiers([user])).remains == ("a.json", "b.json")
+
+
 def test_what_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.bz2").write_bytes(bz2.compress(b"user-1234567"))
     (tmp_path / "b.gz").write_bytes(gzip.compress(gzip.compress(b"user-1234567")))
