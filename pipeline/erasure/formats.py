@@ -6,10 +6,12 @@ the sources read by, so that what a source would read is what is searched.
 
 from __future__ import annotations
 
+import lzma
 import sqlite3
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -19,9 +21,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.traces.records import Reason
 from pipeline.traces.sources import csv_rows, otlp_binary
 from pipeline.traces.sources.compression import Broken, decompressed
 from pipeline.traces.sources.files import CSV, bare_name
+from pipeline.traces.sources.protocol import MAX_LINE
 
 BLOCK = 1 << 20
 WINDOW = 1 << 18
@@ -44,6 +48,7 @@ class FileKind(StrEnum):
 _HEADS = {
     b"PAR1": FileKind.PARQUET,
     b"ARROW1": FileKind.ARROW,
+    b"\xff\xff\xff\xff": FileKind.ARROW,  # its form for streams
     b"SQLite format 3\0": FileKind.SQLITE,
     b"Obj\x01": FileKind.AVRO,
     b"PK\x03\x04": FileKind.ZIP,
@@ -92,7 +97,7 @@ def _is_otlp(path: Path) -> bool:
 
 def decoded(path: Path, kind: FileKind) -> Iterator[bytes]:
     """Pieces of what is in a file, texts in them as JSON writes them. Raises Unsearchable after what could be read."""
-    try:
+    with readable(kind):
         if kind in (FileKind.TEXT, FileKind.CSV, FileKind.OTLP):
             yield from _texts(path, kind)
         elif kind is FileKind.ZIP:
@@ -107,10 +112,26 @@ def decoded(path: Path, kind: FileKind) -> Iterator[bytes]:
             if kind not in reader:
                 raise Unsearchable(f"{kind} that no source reads")
             yield from reader[kind](path)
+
+
+@contextmanager
+def readable(kind: FileKind) -> Generator[None]:
+    """Whatever a reader of this kind says of a damaged file, said as Unsearchable. A disk's own errors pass."""
+    try:
+        yield
     except Broken as error:
         raise Unsearchable(str(error)) from error
-    except (pa.ArrowException, sqlite3.Error, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGED as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise Unsearchable(f"{kind} that cannot be read ({type(error).__name__})") from error
+
+
+_DAMAGED = (
+    *(pa.ArrowException, OSError),  # Arrow's errors of a page are OSErrors without a number
+    *(sqlite3.Error, zlib.error, zipfile.BadZipFile, EOFError, lzma.LZMAError),
+    NotImplementedError,  # a zip in a compression that Python does not know
+)
 
 
 def windows(pieces: Iterable[bytes], overlap: int) -> Iterator[bytes]:
@@ -176,19 +197,26 @@ def _texts(path: Path, kind: FileKind) -> Iterator[bytes]:
     yield from content(path)
     yield b"\n"
     if kind is FileKind.CSV:
+        first = next(csv_rows.raw_rows(content(path), MAX_LINE), None)
+        csv_rows.header_of(first or b"")
         for batch in csv_rows.records(content(path)):
             yield msgspec.json.encode([row for _, row in batch.records]) + b"\n"
     elif kind is FileKind.OTLP:
         for batch in otlp_binary.requests(content(path)):
             yield from _requests(batch.texts)
+            for each in batch.rejected:
+                if each.reason is Reason.TOO_LONG:  # it may be compressed by itself
+                    raise Unsearchable(each.detail)
 
 
 def _requests(texts: Collection[bytes]) -> Iterator[bytes]:
     for text in texts:
         try:
             yield msgspec.json.encode(otlp_binary.decode(text)) + b"\n"
-        except ValueError:  # no request of OTLP: its bytes were searched
-            continue
+        except ValueError as error:
+            if text.startswith(_COMPRESSED):
+                raise Unsearchable(f"a compressed request that cannot be read ({error})") from error
+            continue  # no request of OTLP: its bytes were searched
 
 
 def _parquet(path: Path) -> Iterator[bytes]:
@@ -203,9 +231,15 @@ def _parquet(path: Path) -> Iterator[bytes]:
 
 def _arrow(path: Path) -> Iterator[bytes]:
     with pa.OSFile(str(path)) as source:
-        reader = pa.ipc.open_file(source)
-        for number in range(reader.num_record_batches):
-            for column in reader.get_batch(number).columns:
+        if source.read(6) == b"ARROW1":
+            reader = pa.ipc.open_file(source)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            source.seek(0)
+            batches = reader = pa.ipc.open_stream(source)
+        yield from (value + b"\n" for pair in (reader.schema.metadata or {}).items() for value in pair)
+        for batch in batches:
+            for column in batch.columns:
                 yield from quoted(column)
 
 
@@ -228,22 +262,49 @@ def _database(path: Path) -> Iterator[bytes]:
 def _blocks_of_avro(path: Path) -> Iterator[bytes]:
     """The blocks of records, unpacked; between texts stand their lengths."""
     raw = path.read_bytes()
-    deflated = b"deflate" in raw[:4096]
     yield raw
-    if not deflated:
+    codec, at = _codec_of_avro(raw)
+    if codec == b"null":
         return
-    end_of_header = raw.find(raw[-16:])  # each block ends in the mark that ends the header
-    at = end_of_header + 16
+    if codec != b"deflate":
+        raise Unsearchable(f"Avro compressed as {codec.decode(errors='replace')}")
+    mark = raw[at - 16 : at]  # ends the header, and each block
     while at < len(raw):
         _, at = _number(raw, at)
         size, at = _number(raw, at)
+        if size < 0 or raw[at + size : at + size + 16] != mark:
+            raise Unsearchable("Avro that breaks off")
         yield zlib.decompress(raw[at : at + size], -15)
         at += size + 16
+
+
+def _codec_of_avro(raw: bytes) -> tuple[bytes, int]:
+    """How the blocks are compressed, and where they begin: after a map of bytes and a mark of 16."""
+    codec, at = b"null", 4
+    while True:
+        count, at = _number(raw, at)
+        if count == 0:
+            return codec, at + 16
+        if count < 0:  # the size of this part of the map follows
+            _, at = _number(raw, at)
+        for _ in range(abs(count)):
+            key, at = _bytes(raw, at)
+            value, at = _bytes(raw, at)
+            codec = value if key == b"avro.codec" else codec
+
+
+def _bytes(raw: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _number(raw, at)
+    if not 0 <= size <= len(raw) - at:
+        raise Unsearchable("Avro that breaks off")
+    return raw[at : at + size], at + size
 
 
 def _number(raw: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
+        if at >= len(raw):
+            raise Unsearchable("Avro that breaks off")
         byte = raw[at]
         at += 1
         value |= (byte & 0x7F) << shift

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.erasure.columns import redacted_batch, rows_of
-from pipeline.erasure.formats import FileKind, Unsearchable, content, decoded, kind_of, windows
+from pipeline.erasure.formats import FileKind, Unsearchable, content, decoded, kind_of, readable, windows
 from pipeline.erasure.units import RecordTest, Whose, parsed, pruned, records_of, rows_named
 from pipeline.storage import Store
 from pipeline.traces.sources import csv_rows, otlp_binary
@@ -88,9 +89,10 @@ def rewrite(store: Store, path: Path, test: RecordTest, heads: Collection[bytes]
         return
     writer = _ParquetRewriter(path, test) if kind is FileKind.PARQUET else _Rewriter(path, kind, test, heads)
     try:
-        if not writer.changes():
-            return
-    except (Broken, pa.ArrowException):
+        with readable(kind):
+            if not writer.changes():
+                return
+    except Unsearchable:
         return
     name = str(path.relative_to(store.root))
     yield RawChange(name, writer.records, writer.names)
@@ -121,7 +123,7 @@ def _has(path: Path, kind: FileKind, test: RecordTest) -> bool:
 def _values(path: Path) -> Iterator[tuple[Any, bytes]]:
     """The value of each record as it stands in a file, with its text; as far as it can be read."""
     kind = kind_of(path)
-    try:
+    with suppress(Unsearchable), readable(kind):
         if kind is FileKind.PARQUET:
             yield from ((row, b"") for batch in pq.ParquetFile(path).iter_batches() for row in rows_of(batch))
         elif kind is FileKind.CSV:
@@ -131,8 +133,6 @@ def _values(path: Path) -> Iterator[tuple[Any, bytes]]:
                 yield from ((otlp_binary.as_json(text), b"") for text in batch.texts)
         else:
             yield from ((value, text) for text in _texts(path)[1] if (value := parsed(text)) is not None)
-    except (Broken, pa.ArrowException):
-        return
 
 
 def _texts(path: Path) -> tuple[bool, Iterator[bytes]]:
@@ -221,7 +221,7 @@ class _Rewriter:
         for raw in csv_rows.raw_rows(content(self._path), _ANY):
             assert raw is not None, "no row is too long here"
             if header is None:
-                header = csv_rows.fields(raw)
+                header = csv_rows.header_of(raw)
                 yield raw + b"\n"
                 continue
             record = csv_rows.record(header, raw) if raw.strip() else {}

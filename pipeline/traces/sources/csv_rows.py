@@ -20,10 +20,17 @@ from pipeline.traces.sources.protocol import BLOCK, MAX_LINE
 _QUOTE, _END = b'"', b"\n"
 
 
+class BadHeader(Broken):
+    """A file of which no row can be told, for the first one gives no names."""
+
+    reason = Reason.MALFORMED
+
+
 def records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[RecordBatch]:
     """The file's rows in batches of about BLOCK bytes, by the names of its header; a row's line is its place, from 1.
 
-    A row of more or fewer fields than the header has is rejected, and a file that breaks off gives one last rejection.
+    A row of more or fewer fields than the header has is rejected; a file that breaks off gives one last rejection, and
+    so does one without a readable header.
     """
     header: list[str] | None = None
     rows: list[tuple[int, dict[str, Any]]] = []
@@ -33,7 +40,7 @@ def records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[Record
     try:
         for text in raw_rows(chunks, max_row):
             if header is None:
-                header = fields(text) if text is not None else []
+                header = header_of(text) if text is not None else []
                 continue
             if text is not None and not text.strip():
                 continue
@@ -66,6 +73,14 @@ def record(header: list[str], text: bytes | None) -> dict[str, Any] | Reason:
     if len(values) != len(header):
         return Reason.MALFORMED
     return {name: field or None for name, field in zip(header, values, strict=True)}
+
+
+def header_of(text: bytes) -> list[str]:
+    """The names in a file's first row. Raises BadHeader."""
+    try:
+        return fields(text)
+    except (ValueError, Error) as error:
+        raise BadHeader("the CSV's first row is no header in UTF-8: save the file as UTF-8") from error
 
 
 def fields(text: bytes) -> list[str]:

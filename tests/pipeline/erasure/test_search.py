@@ -8,6 +8,7 @@ import gzip
 import json
 import sqlite3
 import zipfile
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from pipeline.erasure import formats
+from pipeline.erasure import formats, raw
 from pipeline.erasure.identifiers import Identifiers
 from pipeline.erasure.search import search
+from pipeline.erasure.units import RecordTest
 from pipeline.storage import Store
+from pipeline.traces.sources import otlp_binary
 
 IDS = ["u7", "user-1234567"]
 """A short id is only looked for as a whole value; a longer one as a word too."""
@@ -168,6 +171,90 @@ def test_what_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
     assert len(result.unsearched) == 2
     assert "1 files of weights, 12 bytes" in result.unsearched[0]
     assert "1 identifiers of under 6 characters" in result.unsearched[1]
+
+
+WORDS = b" ".join(b"%d" % (number * number) for number in range(200)) + b" user-1234567"
+"""Many enough for the id to be packed in bits."""
+
+
+def avro(codec: bytes, block: bytes) -> bytes:
+    """A file of one block; texts are preceded by their length, twice as written."""
+    pairs = {b"avro.codec": codec, b"avro.schema": b'"string"'}
+    texts = b"".join(bytes([2 * len(each)]) + each for pair in pairs.items() for each in pair)
+    mark, length = b"0123456789abcdef", 2 * len(block)
+    size = bytes([length & 0x7F | 0x80, length >> 7])
+    return b"Obj\x01" + bytes([2 * len(pairs)]) + texts + b"\0" + mark + b"\2" + size + block + mark
+
+
+def test_avro_is_unpacked_or_named(tmp_path: Path) -> None:
+    packer = zlib.compressobj(wbits=-15)
+    packed = packer.compress(b"\x18user-1234567") + packer.flush()
+    for name, content in {
+        "a.avro": avro(b"deflate", packed),
+        "b.avro": avro(b"deflate", packed)[:-3],
+        "c.avro": avro(b"zstandard", zstd_of(WORDS)),
+        "d.avro": avro(b"deflate", packed)[:20],
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    assert search(Store(tmp_path), Identifiers(["user-1234567"])).remains == (
+        "a.avro",
+        "b.avro: not searched, Avro that breaks off",
+        "c.avro: not searched, Avro compressed as zstandard",
+        "d.avro: not searched, Avro that breaks off",
+    )
+
+
+def test_a_stream_of_arrow_is_searched(tmp_path: Path) -> None:
+    table = pa.table({"user_id": ["abc", "user-1234567", "abc"]})
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    assert search(Store(tmp_path), Identifiers(["user-1234567"])).remains == ("a.arrow",)
+
+
+def test_a_compressed_request_beyond_its_limit_is_named(tmp_path: Path) -> None:
+    packed = zstd_of(WORDS + b" " * otlp_binary.MAX_INFLATED)
+    (tmp_path / "a.bin").write_bytes(len(packed).to_bytes(4, "big") + packed)
+    (line,) = search(Store(tmp_path), Identifiers(["user-1234567"])).remains
+    assert line.startswith("a.bin: not searched, a compressed request")
+
+
+def zstd_of(content: bytes) -> bytes:
+    return pa.compress(content, "zstd", asbytes=True)
+
+
+def corrupt_parquet(path: Path) -> None:
+    pq.write_table(pa.table({"user_id": [f"{n:09}" for n in range(3000)]}), path, use_dictionary=False)
+    content = path.read_bytes()
+    path.write_bytes(content[:8] + b"\xff" * 2000 + content[2008:])
+
+
+def zip_of_another_compression(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.txt", "user-1234567")
+    content = bytearray(path.read_bytes())
+    entry = content.rfind(b"PK\x01\x02")
+    content[8] = content[entry + 10] = 9  # deflate64
+    path.write_bytes(content)
+
+
+def csv_of_another_encoding(path: Path) -> None:
+    path.write_bytes("Gr\u00f6\u00dfe,name\n1,x\n".encode("latin-1"))
+
+
+DAMAGED = {"a.parquet": corrupt_parquet, "a.zip": zip_of_another_compression, "a.csv": csv_of_another_encoding}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_file_that_cannot_be_read_stops_no_erasure(tmp_path: Path, name: str) -> None:
+    store, path = Store(tmp_path), tmp_path / name
+    DAMAGED[name](path)
+    before = path.read_bytes()
+    test = RecordTest(Identifiers(["user-1234567"]), None)
+    assert raw.owned([path], test) == (set(), set())
+    assert list(raw.rewrite(store, path, test, ())) == []
+    assert path.read_bytes() == before
+    (line,) = search(store, test.identifiers).remains
+    assert line.startswith(f"{name}: not searched, ")
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 60))

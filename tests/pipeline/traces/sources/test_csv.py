@@ -69,6 +69,15 @@ def test_a_csv_that_breaks_off_in_a_text_is_counted(export: Path) -> None:
     assert (len(rows.traces), reasons(rows)) == (1, ["truncated_file:2:None"])
 
 
+def test_a_csv_whose_header_is_no_text_is_counted(export: Path) -> None:
+    place(
+        export,
+        "observations_v2/a.csv",
+        text_of([observation(1)]).replace(b"name", "gr\u00f6\u00dfe".encode("latin-1"), 1),
+    )
+    assert reasons(read(LangfuseExport(str(export)))) == ["malformed:1:None"]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_row_over_the_limit_is_skipped(size: int) -> None:
     content = b'a,b\n1,2\n"' + b"x\n" * 50 + b'",y\n3,4\n' + b"z" * 60
