@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,7 @@ from pipeline.unfinished import replacing
 _HEAD = 256
 """Bytes of each of the person's lines that are kept, so that a line which breaks off is known again."""
 _ANY = 1 << 62
+_WORD = re.compile(rb"\w")
 
 
 class RawChange(NamedTuple):
@@ -199,13 +201,15 @@ class _Rewriter:
     def _line(self, text: bytes) -> bytes | None:
         """What stays of a line; None where nothing does."""
         start = text.strip()
-        breaks_off = bool(self._heads and start) and not start.endswith((b"}", b"]"))
+        # A bracket alone is no piece of anybody's: every text that is laid out over lines has some.
+        is_piece = bool(self._heads and _WORD.search(start))
+        breaks_off = is_piece and not start.endswith((b"}", b"]"))
         if not (breaks_off or self._test.identifiers.in_bytes(text) or self._test.identifiers.has_short_rows):
             return text
         value = parsed(text)
         if value is None or isinstance(value, (str, int, float)):
             # Not JSON: a piece of one of theirs, or text that names them.
-            theirs = any(head.startswith(start[:_HEAD]) for head in self._heads) if start else False
+            theirs = is_piece and any(head.startswith(start[:_HEAD]) for head in self._heads)
             if not (theirs or self._test.identifiers.in_bytes(text)):
                 return text
             self.records += 1

@@ -129,25 +129,31 @@ def _value_of(text: bytes) -> tuple[Any, Any]:
     return _with_ids(MessageToDict(kind.FromString(text)), _hex_of), kind
 
 
-def _with_ids(value: Any, change: Callable[[str], str]) -> Any:
+def _with_ids(value: Any, change: Callable[[str, str], str]) -> Any:
     """Protobuf's JSON has ids in base64, OTLP's in hexadecimal digits."""
     if isinstance(value, dict):
         fields: dict[str, Any] = value
-        return {k: change(v) if k in _IDS and isinstance(v, str) else _with_ids(v, change) for k, v in fields.items()}
+        is_id = {k for k, v in fields.items() if k in _IDS and isinstance(v, str)}
+        return {k: change(k, v) if k in is_id else _with_ids(v, change) for k, v in fields.items()}
     if isinstance(value, list):
         return [_with_ids(each, change) for each in value]
     return value
 
 
-_IDS = frozenset({"traceId", "spanId", "parentSpanId"})
+_IDS = {"traceId": 16, "spanId": 8, "parentSpanId": 8}
+"""With their bytes."""
 
 
-def _hex_of(text: str) -> str:
+def _hex_of(_: str, text: str) -> str:
     return base64.b64decode(text).hex()
 
 
-def _base64_of(text: str) -> str:
-    return base64.b64encode(bytes.fromhex(text)).decode()
+def _base64_of(name: str, text: str) -> str:
+    try:
+        id = bytes.fromhex(text)
+    except ValueError:  # an id that was taken out: OTLP's id of nothing
+        id = bytes(_IDS[name])
+    return base64.b64encode(id).decode()
 
 
 def _zstd(plain: bytes) -> bytes:

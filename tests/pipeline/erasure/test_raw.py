@@ -235,6 +235,33 @@ def test_a_line_that_breaks_off_goes_with_its_original(tmp_path: Path) -> None:
     assert path.read_bytes().endswith(b"noise\n")
 
 
+def test_a_bracket_on_a_line_of_its_own_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    place(store, "langfuse", "a.jsonl", "plain")
+    page = store.path("raw", "policy.txt")
+    page.write_text('Answer as JSON:\n{\n  "answer": "..."\n}\n')
+    before = page.read_bytes()
+    assert erased(store) == ["raw/observations_v2/a.jsonl: 2 lines, 1 names"]
+    assert page.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["a.pb", "a.json"])
+def test_anothers_span_in_a_trace_of_theirs_stays(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path)
+    first, second = span(RECORDS[0]), span({**RECORDS[2], "user_id": BOB})
+    second["traceId"] = first["traceId"]
+    path = store.path("raw", name)
+    path.parent.mkdir()
+    value = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"spans": [first, second]}]}]}
+    if name == "a.pb":
+        value = json.loads(json.dumps(value), object_hook=_with_base64)
+        path.write_bytes(ParseDict(value, ExportTraceServiceRequest()).SerializeToString())
+    else:
+        path.write_text(json.dumps(value))
+    assert erased(store) == [f"raw/{name}: 1 lines, 1 names"]
+    assert [user for user, _ in rows(store, "otlp")] == [BOB]
+
+
 def test_a_file_whose_name_says_whose_it_was_goes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.path("raw").mkdir()
