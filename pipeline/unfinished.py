@@ -63,7 +63,7 @@ def claimed_file(path: Path) -> tuple[Path, int]:
     """A new file beside `path`, locked. One that a sweep took between making and locking is made again."""
     while True:
         staged = unfinished_name(path)
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # NFS locks what it may read
         if _locked(staged, descriptor):
             return staged, descriptor
         os.close(descriptor)
@@ -92,7 +92,9 @@ def _locked(path: Path, descriptor: int) -> bool:
 
 def _take(path: Path) -> bool:
     """Delete a file or directory unless a process holds it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    is_writable = path.is_file() and os.access(path, os.W_OK)
+    mode = os.O_RDWR if is_writable else os.O_RDONLY  # NFS gives an exclusive lock of a file to writers alone
+    descriptor = os.open(path, mode | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,11 +1,17 @@
+import errno
+import fcntl
+import os
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.storage import DatasetRef, Record, Store, digest_dir, digest_json
+from pipeline.storage import DatasetRef, Record, Store, digest_dir, digest_json, write_atomically
+from pipeline.unfinished import sweep_unfinished, unfinished_name
 
 
 class Fact(Record):
@@ -106,3 +112,22 @@ def test_a_killed_writer_leaves_no_half_record(tmp_path: Path) -> None:
         assert result is not None
         assert result.digest == str(result.rows)
         assert (tmp_path / "ref.json").stat().st_size > 100_000
+
+
+def test_locks_are_taken_as_a_network_file_system_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flock(2): on NFS a shared lock needs a file opened for reading, an exclusive one a file opened for writing."""
+    flock = fcntl.flock
+
+    def strict(descriptor: Any, how: int) -> None:
+        number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+        needed = os.O_WRONLY if how & fcntl.LOCK_EX else os.O_RDONLY
+        if stat.S_ISREG(os.fstat(number).st_mode) and mode not in (needed, os.O_RDWR):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", strict)
+    write_atomically(tmp_path / "a.json", "{}")
+    left = unfinished_name(tmp_path / "b.json")
+    left.write_text("{")
+    assert sweep_unfinished(tmp_path) == [left]
