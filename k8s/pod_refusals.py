@@ -41,9 +41,10 @@ class PodRefusal(NamedTuple):
 def pod_refusal(events: Iterable[Mapping[str, Any]], gang: str, nodes: int) -> PodRefusal | None:
     """What the newest Event about an object of this gang says of pods that are forbidden; None without one.
 
-    `gang`: its name, with which the names of all its objects begin. `nodes`: as many pods of one size.
+    `gang`: its name, with which the names of all its objects begin: that of attempt 1 begins attempt 10's as well.
+    `nodes`: as many pods of one size.
     """
-    about = [each for each in events if each["involvedObject"].get("name", "").startswith(gang)]
+    about = [each for each in events if f"{each['involvedObject'].get('name', '')}-".startswith(f"{gang}-")]
     refusals = [each for each in about if _FORBIDDEN.search(each.get("message", ""))]
     newest = max(refusals, key=_at, default=None)
     if newest is None:

@@ -92,3 +92,9 @@ def test_kueues_words_are_of_flavours_that_can_matter(clauses: list[str], kept: 
 def test_other_words_of_kueue_stay_as_they_are() -> None:
     for words in ("Inadmissible: LocalQueue x doesn't exist", "", "Evicted: couldn't assign"):
         assert relevant(words) == words
+
+
+def test_a_refusal_of_attempt_10_is_none_of_attempt_1() -> None:
+    message, *_ = REFUSALS["range"]
+    assert pod_refusal([event(message, "train-a-10-trainer-0"), event(message, "train-a-10")], "train-a-1", 1) is None
+    assert pod_refusal([event(message, "train-a-1")], "train-a-1", 1) is not None
