@@ -34,9 +34,14 @@ def search(store: Store, identifiers: Identifiers, passed: Collection[str] = ())
     remains: list[str] = []
     files = size = 0
     weights: Counter[str] = Counter()
-    for path in sorted(p for p in store.root.rglob("*") if p.is_file() and not p.is_symlink()):
+    folders: list[str] = []
+    root = store.root.resolve()
+    for path in sorted(p for p in store.root.rglob("*") if p.is_file() or p.is_symlink()):
         name = str(path.relative_to(store.root))
-        if name in passed:
+        if name in passed or (path.is_symlink() and (path.resolve().is_relative_to(root) or not path.exists())):
+            continue  # what a link means is searched where it lies
+        if not path.is_file():
+            folders.append(name)
             continue
         try:
             result = look_into(path, identifiers)
@@ -54,6 +59,8 @@ def search(store: Store, identifiers: Identifiers, passed: Collection[str] = ())
     if weights:
         count, total = weights["files"], weights["bytes"]
         unsearched.append(f"{count} files of weights, {total:,} bytes: no person can be searched for in them")
+    if folders:
+        unsearched.append(f"links to what lies outside the data root: {', '.join(folders)}")
     if identifiers.short:
         unsearched.append(f"{identifiers.short} identifiers of under {SHORT} characters, but for whole values")
     return SearchResult(files, size, len(identifiers), tuple(remains), tuple(unsearched))

@@ -161,6 +161,20 @@ def test_an_id_of_surrogate_pairs_is_seen_escaped(tmp_path: Path) -> None:
     assert search(Store(tmp_path), Identifiers([user])).remains == ("a.json", "b.json")
 
 
+def test_what_links_point_to_is_searched_or_named(tmp_path: Path) -> None:
+    root, outside = tmp_path / "data", tmp_path / "outside"
+    for folder in (root, outside):
+        folder.mkdir()
+        jsonl(folder / "a.jsonl", "user-1234567")
+    (root / "b.jsonl").symlink_to(outside / "a.jsonl")
+    (root / "c.jsonl").symlink_to("a.jsonl")
+    (root / "d.jsonl").symlink_to("nowhere")
+    (root / "e").symlink_to(outside)
+    result = search(Store(root), Identifiers(["user-1234567"]))
+    assert result.remains == ("a.jsonl", "b.jsonl")
+    assert result.unsearched == ("links to what lies outside the data root: e",)
+
+
 def test_what_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.bz2").write_bytes(bz2.compress(b"user-1234567"))
     (tmp_path / "b.gz").write_bytes(gzip.compress(gzip.compress(b"user-1234567")))
