@@ -24,6 +24,8 @@ _MEMORY = 256 << 20
 _BEFORE, _AFTER = r"(\A|[^A-Za-z0-9]|\\[nrtbf]|\\u[0-9A-Fa-f]{4})", r"(\z|[^A-Za-z0-9])"
 _PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\+u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPED = re.compile(rb"\\+(?:(" + _PAIR + rb"|u[0-9a-fA-F]{4})|/|\")")
+_OWNER = r"[\".](?:end_?user|user(?:_?id)?|safety_identifier)"
+"""Ends a name under which a number is a user's id."""
 _DIGITS = re.compile(rb"u([0-9a-fA-F]{4})")
 _HIDES = re.compile(rb"\\u00[2-7]|\\/")
 """Escapes of what nobody has to escape: a text with one is looked at unescaped too."""
@@ -127,6 +129,7 @@ class Identifiers:
         """Long ones as words; all of them as JSON quotes a whole value."""
         parts = [f"(?:{_BEFORE}(?:{'|'.join(re.escape(each) for each in self._long)}){_AFTER})"] if self._long else []
         parts += [rf"\\*\"{re.escape(each)}\\*\"" for each in self._short]
+        parts += [rf"{_OWNER}\\*\"\s*:\s*{each}(?:\z|[^0-9.])" for each in self._short if each.isdecimal()]
         return _compiled(f"(?i){'|'.join(parts)}")
 
 
@@ -162,28 +165,31 @@ def mapped(value: Any, text: Callable[[str], str]) -> Any:
     return value
 
 
-def leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def leaves(value: Any, key: str = "", numbered: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Every string in a value of JSON with the name that it stands under; of JSON in text what is in it as well.
 
-    An attribute of OTLP, `{"key": ..., "value": {...}}`, stands under its key.
+    `numbered`: names under which a whole number is one too. An attribute of OTLP, `{"key": ..., "value": {...}}`,
+    stands under its key.
     """
     if isinstance(value, str):
         yield key, value
         if value[:1] in ("{", "["):
             try:
-                yield from leaves(json.loads(value), key)
+                yield from leaves(json.loads(value), key, numbered)
             except (ValueError, RecursionError):
                 return
     elif isinstance(value, dict):
         record = cast(dict[str, Any], value)
         if record.keys() == {"key", "value"} and isinstance(record["key"], str):
-            yield from leaves(record["value"], record["key"])
+            yield from leaves(record["value"], record["key"], numbered)
             return
         for name, inner in record.items():
-            yield from leaves(inner, key if name in _VALUES else str(name))
+            yield from leaves(inner, key if name in _VALUES else str(name), numbered)
     elif isinstance(value, list):
         for inner in cast(list[Any], value):
-            yield from leaves(inner, key)
+            yield from leaves(inner, key, numbered)
+    elif isinstance(value, int) and key in numbered and not isinstance(value, bool):
+        yield key, str(value)
 
 
-_VALUES = frozenset({"stringValue", "arrayValue", "kvlistValue", "values"})
+_VALUES = frozenset({"stringValue", "intValue", "arrayValue", "kvlistValue", "values"})

@@ -44,7 +44,7 @@ class RecordTest:
     def whose(self, record: Any, around: Iterable[tuple[str, str]] = ()) -> Whose:
         """`around`: what the resource of a span says."""
         identifiers = self.identifiers
-        named = list(leaves(record))
+        named = list(leaves(record, numbered=OWNERS))
         owners = [value for key, value in (*named, *around) if key in OWNERS and value]
         if any(map(identifiers.is_user, owners)):
             return Whose.THEIRS if self._counts(record) else Whose.OTHER
@@ -69,7 +69,7 @@ class RecordTest:
 
 def owners(record: Any, around: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
     """The ids of users that a record, and what stands around it, says it is of."""
-    yield from (value for key, value in (*leaves(record), *around) if key in OWNERS and value)
+    yield from (value for key, value in (*leaves(record, numbered=OWNERS), *around) if key in OWNERS and value)
 
 
 def rows_named(record: Any) -> set[str]:
@@ -113,7 +113,7 @@ def records_of(value: Any) -> Iterator[tuple[Any, list[tuple[str, str]]]]:
     beside = [(key, text) for key, text in leaves({k: v for k, v in value.items() if k not in _GROUPS})]
     for key, (scopes, records) in _GROUPS.items():
         for group in _dicts(value.get(key)):
-            around = [*beside, *leaves(group.get("resource") or {})]
+            around = [*beside, *leaves(group.get("resource") or {}, numbered=OWNERS)]
             for scope in _dicts(group.get(scopes)):
                 yield from ((record, around) for record in scope.get(records) or [])
 
@@ -131,7 +131,7 @@ def pruned(value: Any, test: RecordTest) -> tuple[Any, int, int]:
     for key, (scopes, records) in _GROUPS.items():
         groups: list[Json] = []
         for group in _dicts(value.get(key)):
-            around, here = [*beside, *leaves(group.get("resource") or {})], 0
+            around, here = [*beside, *leaves(group.get("resource") or {}, numbered=OWNERS)], 0
             for scope in _dicts(group.get(scopes)):
                 kept: list[Any] = []
                 for record in scope.get(records) or []:

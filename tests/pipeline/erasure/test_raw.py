@@ -235,6 +235,21 @@ def test_a_line_that_breaks_off_goes_with_its_original(tmp_path: Path) -> None:
     assert path.read_bytes().endswith(b"noise\n")
 
 
+@pytest.mark.parametrize("user", ["42", "47114711"])
+def test_a_user_whose_id_is_a_number_goes(tmp_path: Path, user: str) -> None:
+    store, path = Store(tmp_path), tmp_path / "raw" / "a.jsonl"
+    path.parent.mkdir()
+    others = '{"user": 7, "latency_ms": 42}\n{"user": 4200, "tokens": 47114711}\n{"n": 42}\n'
+    attribute = {"key": "user.id", "value": {"intValue": user}}
+    span = {"traceId": "ab" * 16, "attributes": [attribute]}
+    theirs = [{"user": int(user), "prompt": "hi"}, {"request": {"user_id": int(user)}}]
+    theirs.append({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    path.write_text(others + "".join(json.dumps(each) + "\n" for each in theirs))
+    test = RecordTest(Identifiers([user]), None)
+    assert [change.records for change in rewrite(store, path, test, ())] == [3]
+    assert path.read_text() == others
+
+
 def test_a_bracket_on_a_line_of_its_own_stays(tmp_path: Path) -> None:
     store = Store(tmp_path)
     place(store, "langfuse", "a.jsonl", "plain")
