@@ -46,11 +46,8 @@ def holding_rows(store: Store, iterations: Collection[str], datasets: Collection
 def sweep(store: Store) -> int:
     """Delete staged rows, scratch folders and half-written files, whoever's they are: killed runs leave them. How many
     went."""
-    staged = sorted(store.path(layout.STAGING).glob("*"))
-    for folder in (layout.PRODUCTION, layout.REJECTED, layout.REWARDS):
-        staged += sorted(store.path(folder).rglob(".*"))
     swept = sweep_unfinished(store.root)
-    staged = [path for path in staged if path.exists()]
+    staged = sorted(store.path(layout.STAGING).glob("*"))
     remove(store, [str(path.relative_to(store.root)) for path in staged])
     return len(swept) + len(staged)
 

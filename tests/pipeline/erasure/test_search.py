@@ -20,12 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from pipeline.erasure import formats, raw
+from pipeline import layout
+from pipeline.erasure import derived, formats, raw
 from pipeline.erasure.identifiers import Identifiers
 from pipeline.erasure.search import search
 from pipeline.erasure.units import RecordTest
 from pipeline.storage import Store
 from pipeline.traces.sources import otlp_binary
+from pipeline.unfinished import replacing, unfinished_name
 
 IDS = ["u7", "user-1234567"]
 """A short id is only looked for as a whole value; a longer one as a word too."""
@@ -269,6 +271,17 @@ def test_a_file_that_cannot_be_read_stops_no_erasure(tmp_path: Path, name: str) 
     assert path.read_bytes() == before
     (line,) = search(store, test.identifiers).remains
     assert line.startswith(f"{name}: not searched, ")
+
+
+@pytest.mark.parametrize("folder", [layout.PRODUCTION, layout.REWARDS])
+def test_a_sweep_takes_the_dead_and_leaves_the_living(tmp_path: Path, folder: str) -> None:
+    store, path = Store(tmp_path), tmp_path / folder / "a.jsonl"
+    dead = unfinished_name(path)
+    with replacing(path) as stream:
+        dead.write_text("half")
+        assert derived.sweep(store) == 1
+        stream.write(b"whole")
+    assert (dead.exists(), path.read_text()) == (False, "whole")
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 60))
