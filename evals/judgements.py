@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from pipeline import layout
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.serving.inference import Messages
-from pipeline.serving.journal import held
 from pipeline.storage import Record, Store, digest_json, write_atomically
+from pipeline.unfinished import held
 
 
 class JudgementLine(Record):

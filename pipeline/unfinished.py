@@ -1,6 +1,7 @@
 """Files and directories under construction: named apart, locked while they are written, swept where a kill left them.
 
-Owns that name and that lock. Refuses to take what a living process holds, on any machine that shares the directory.
+Owns that name and the locks: of what is written, and of a file that some append to and others write anew. Refuses to
+take what a living process holds, on any machine that shares the directory.
 """
 
 from __future__ import annotations
@@ -37,6 +38,31 @@ def replacing(path: Path) -> Generator[IO[bytes]]:
     finally:
         staged.unlink(missing_ok=True)
     sync_dir(path.parent)
+
+
+@contextmanager
+def held(path: Path) -> Generator[int]:
+    """A descriptor of the file to append by, alone with it; of the file that is there once the wait is over, not of one
+    that it replaced. Made where there is none. Of a file that this user may not write, a descriptor to read by."""
+    while True:
+        writable = not path.exists() or os.access(path, os.W_OK)
+        mode = os.O_RDWR | os.O_APPEND | os.O_CREAT if writable else os.O_RDONLY
+        descriptor = os.open(path, mode, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of a file, after whoever holds it and is writing it anew."""
+    with held(path) as descriptor:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
 
 
 def sweep_unfinished(folder: Path) -> list[Path]:

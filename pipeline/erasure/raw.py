@@ -28,7 +28,7 @@ from pipeline.traces.sources import csv_rows, otlp_binary
 from pipeline.traces.sources.compression import Broken
 from pipeline.traces.sources.elements import elements, is_array, may_be_array
 from pipeline.traces.sources.files import WHOLE
-from pipeline.unfinished import replacing
+from pipeline.unfinished import held, replacing
 
 _HEAD = 256
 """Bytes of each of the person's lines that are kept, so that a line which breaks off is known again."""
@@ -101,7 +101,7 @@ def rewrite(store: Store, path: Path, test: RecordTest, heads: Collection[bytes]
     if not writer.left and test.identifiers.in_text(name):
         path.unlink()  # its name says whose it was
     else:
-        with replacing(path) as stream:
+        with held(path), replacing(path) as stream:  # the gateway appends to its own
             writer.write(stream)
 
 

@@ -23,6 +23,7 @@ from pipeline.gateway.span_files import lines_from_the_end
 from pipeline.gateway.spans import RECORDED_AT, otlp_attributes
 from pipeline.storage import Store
 from pipeline.traces.sources.evaluations import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE
+from pipeline.unfinished import append
 
 LOOK_BACK_BYTES = 64 << 20
 """Of each span file, from its end: how far back an answer may lie."""
@@ -65,8 +66,8 @@ class FeedbackRecorder:
             now = time.time()
             day = datetime.fromtimestamp(now, UTC).date().isoformat()
             self._folder.mkdir(parents=True, exist_ok=True)
-            with (self._folder / f"{day}-{os.getpid()}.jsonl").open("ab", buffering=0) as file:
-                file.write(_line(given, value, trace_id, self._with_text, now))
+            line = _line(given, value, trace_id, self._with_text, now)
+            append(self._folder / f"{day}-{os.getpid()}.jsonl", line)
         return trace_id
 
     def _trace_of(self, id: str) -> str:

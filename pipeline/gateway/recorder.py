@@ -1,6 +1,6 @@
 """Writes what was served beside the event loop: every 50 ms, to one file for each day and process.
 
-The file is opened for each writing, so one that was written anew meanwhile, as an erasure does, is taken up.
+The file is opened and locked for each writing: an erasure that writes it anew is waited for, and loses nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pipeline import layout
 from pipeline.gateway.counters import RECORDED, Counters
 from pipeline.gateway.spans import Served, line
 from pipeline.storage import Store
+from pipeline.unfinished import append
 
 FLUSH_S = 0.05
 MOST_WAITING = 100_000
@@ -70,8 +71,7 @@ class Recorder:
         day = datetime.fromtimestamp(now, UTC).date().isoformat()
         try:
             if lines:
-                with (folder / f"{day}-{os.getpid()}.jsonl").open("ab", buffering=0) as file:
-                    file.write(b"".join(lines))
+                append(folder / f"{day}-{os.getpid()}.jsonl", b"".join(lines))
         except OSError:
             _log.exception("%d requests could not be recorded", len(lines))
             return 0

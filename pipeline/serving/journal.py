@@ -7,7 +7,6 @@ then finds what the first one paid for. An error is no answer and is not kept.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -19,6 +18,7 @@ from pydantic import ValidationError
 from pipeline import layout
 from pipeline.serving.inference import Answer, Decoding, Messages
 from pipeline.storage import Record, Store, digest_json, names_nobody, write_atomically
+from pipeline.unfinished import held
 
 
 class AnswerProtocol(Record):
@@ -127,17 +127,3 @@ def _item_of(line: bytes) -> str | None:
         return AnswerLine.model_validate_json(line).item
     except ValidationError:
         return None
-
-
-@contextmanager
-def held(path: Path) -> Generator[int]:
-    """A descriptor of the file, alone with it; of the file that is there once the wait is over, not of its ancestor."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                yield descriptor
-                return
-        finally:
-            os.close(descriptor)

@@ -7,9 +7,11 @@ import gzip
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from pipeline.erasure.units import RecordTest
 from pipeline.storage import Store
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.otel import Otel
+from pipeline.unfinished import append, held, replacing
 
 ANN, BOB = "user-ann-0001", "user-bob-0002"
 Record = dict[str, Any]
@@ -248,6 +251,27 @@ def test_a_user_whose_id_is_a_number_goes(tmp_path: Path, user: str) -> None:
     test = RecordTest(Identifiers([user]), None)
     assert [change.records for change in rewrite(store, path, test, ())] == [3]
     assert path.read_text() == others
+
+
+def test_what_is_appended_meanwhile_stays(tmp_path: Path) -> None:
+    """A writer that holds the file is waited for; one that came after its rewriting writes to the new one."""
+    store = Store(tmp_path)
+    path = place(store, "langfuse", "a.jsonl", "plain")
+    late = lines([record(BOB, 5)])
+    eraser = Thread(target=erased, args=[store])
+    with held(path) as descriptor:
+        eraser.start()
+        eraser.join(0.3)  # as long as it lets the writer have the file
+        os.write(descriptor, late)
+    eraser.join()
+    with held(path), replacing(path) as stream:
+        writer = Thread(target=append, args=[path, late])
+        writer.start()
+        writer.join(0.1)
+        stream.write(path.read_bytes())
+    writer.join()
+    assert ANN.encode() not in path.read_bytes()
+    assert path.read_bytes().endswith(2 * late)
 
 
 def test_a_bracket_on_a_line_of_its_own_stays(tmp_path: Path) -> None:
