@@ -180,21 +180,23 @@ def main() -> None:
     spawn.set_forkserver_preload(["benchmarks.erasure"])
     draw = random.Random(asked.seed)
     with tempfile.TemporaryDirectory(prefix="erasure-") as folder:
-        made, whole, events = Path(folder, "made"), Path(folder, "whole"), Path(folder, "events")
-        planted = plant(made, asked.rows)
-        before = holding(made)
-        shutil.copytree(made, whole)
-        assert run(spawn, whole, 0, events) == 0
+        original, undisturbed, events = Path(folder, "planted"), Path(folder, "undisturbed"), Path(folder, "events")
+        planted = plant(original, asked.rows)
+        before = holding(original)
+        shutil.copytree(original, undisturbed)
+        assert run(spawn, undisturbed, 0, events) == 0
         total, seconds = json.loads(events.read_text())
-        (proof,) = proofs(context_of(whole).store)
-        left = holding(whole)
-        gone = {name.partition(": ")[0] for name in proof.removed}
-        found = sum(name in gone for name in before if name.startswith(("beside", "export"))) + bool(proof.rows)
+        (proof,) = proofs(context_of(undisturbed).store)
+        left = holding(undisturbed)
+        erased_names = {name.partition(": ")[0] for name in proof.removed}
+        erased_places = sum(name in erased_names for name in before if name.startswith(("beside", "export"))) + bool(
+            proof.rows
+        )
         print(f"{total} events, {seconds:.1f} s; left: {left}; remains: {proof.remains}", flush=True)
         differing = killed = 0
         for number in range(asked.kills):
             root, kill_at = Path(folder, "killed"), draw.randint(1, total)
-            shutil.copytree(made, root)
+            shutil.copytree(original, root)
             killed += run(spawn, root, kill_at, events) == -signal.SIGKILL
             assert run(spawn, root, 0, events) == 0
             (again,) = proofs(context_of(root).store)
@@ -203,7 +205,7 @@ def main() -> None:
             if not same:
                 print(f"kill {number} at event {kill_at}: {again.statement()} {holding(root)}", flush=True)
             shutil.rmtree(root)
-    figures = {"planted": planted, "found": found, "left_after": len(left), "kills": killed}
+    figures = {"planted": planted, "found": erased_places, "left_after": len(left), "kills": killed}
     figures |= {"proofs_differing": differing, "bytes_per_s": round(proof.checked_bytes / seconds)}
     print(json.dumps(figures))
 

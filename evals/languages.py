@@ -28,8 +28,8 @@ def language(text: str) -> str:
 
 def prompt_language(item: Item) -> str:
     """Of what the user said last."""
-    said = (message["content"] for message in reversed(item.messages) if message["role"] == "user")
-    return language(next(said, ""))
+    questions = (message["content"] for message in reversed(item.messages) if message["role"] == "user")
+    return language(next(questions, ""))
 
 
 def prompt_languages(suite: Suite) -> tuple[str, ...]:

@@ -166,7 +166,7 @@ def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
 
 
 def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
-    user = sys.stdin.readline().rstrip("\n") if asked.user == "-" else asked.user
+    user = sys.stdin.readline().rstrip("\r\n") if asked.user == "-" else asked.user
     proof = forget_user(settings, user, asked.since, _log(asked))
     path = str(settings.store().path(proof_name(proof.id)))
     _print(asked, proof.model_dump(mode="json"), report_lines(proof, path))

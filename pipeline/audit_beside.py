@@ -46,23 +46,23 @@ def compare(
     entries = list(audit.entries(store))
     logged = {e.subject: str(e.detail.get("proof")) for e in entries if e.kind == "erasure"}
     held = {proof.id: proof for proof in proofs(store)}
-    known = logged.keys() | {p.stem for p in store.path(layout.ERASURES, "pending").glob("*.json")}
-    flaws = [*_list(store, held, known), *_times(entries, anchored_at)]
+    erasure_ids = logged.keys() | {p.stem for p in store.path(layout.ERASURES, "pending").glob("*.json")}
+    flaws = [*_list(store, held, erasure_ids), *_times(entries, anchored_at)]
     notes: list[str] = []
     is_bare = not any(store.path(name).exists() for name in _OF_A_DEPLOYMENT)
     if is_bare and entries:
         notes.append(f"{store.root} has no deployment: the log was compared with proofs and the list alone.")
-    flaws += [] if is_bare else [*_named(store, held, known), *_rollouts(store, entries)]
+    flaws += [] if is_bare else [*_named(store, held, erasure_ids), *_rollouts(store, entries)]
     for what, check in (
         ()
         if is_bare
         else (
             ("the governed table", lambda: _table(store, config, entries)),
-            ("the registry", lambda: _registry(store, tracking_uri, entries, held, known)),
+            ("the registry", lambda: _registry(store, tracking_uri, entries, held, erasure_ids)),
         )
     ):
-        found, note = _asked(what, check)
-        flaws += found
+        disagreements, note = _asked(what, check)
+        flaws += disagreements
         notes += note
     return Beside(
         forged=sorted(id for id, proof in held.items() if logged.get(id) != digest_json(proof)),
@@ -79,7 +79,7 @@ def _asked(what: str, check: Callable[[], Iterator[str]]) -> tuple[list[str], li
         return [], [f"Not compared with {what}, which cannot be reached: {error} ({type(error).__name__})."]
 
 
-def _list(store: Store, held: Mapping[str, ErasureProof], known: Collection[str]) -> Iterator[str]:
+def _list(store: Store, held: Mapping[str, ErasureProof], erasure_ids: Collection[str]) -> Iterator[str]:
     """The list of the forgotten and the proofs, by marks."""
     by_mark = {user.mark: user for user in erased_users(store).users}
     for proof in held.values():
@@ -90,14 +90,14 @@ def _list(store: Store, held: Mapping[str, ErasureProof], known: Collection[str]
                 "pt governance reapply, or forget the user again"
             )
     for user in by_mark.values():
-        if user.proof not in known:
+        if user.proof not in erasure_ids:
             yield f"{store.path(layout.ERASED)} has a user of erasure {user.proof}, which the log does not have"
 
 
-def _named(store: Store, held: Mapping[str, ErasureProof], known: Collection[str]) -> Iterator[str]:
+def _named(store: Store, held: Mapping[str, ErasureProof], erasure_ids: Collection[str]) -> Iterator[str]:
     """Blocks and days that name an erasure, and erasures without their block."""
     blocked = {block.proof for block in blocks(store)}
-    for id in sorted(blocked - set(known)):
+    for id in sorted(blocked - set(erasure_ids)):
         yield f"{store.path(layout.block(id))} blocks models for an erasure that the log does not have"
     for proof in held.values():
         if proof.affected.iterations and proof.id not in blocked:
@@ -105,7 +105,7 @@ def _named(store: Store, held: Mapping[str, ErasureProof], known: Collection[str
     for path in sorted(store.path(layout.DAYS).rglob("*.json")):
         report = store.read(str(path.relative_to(store.root)), DayReport)
         for id in report.erased if report is not None else ():
-            if id not in known:
+            if id not in erasure_ids:
                 yield f"{path} lost rows to erasure {id}, which the log does not have"
 
 
@@ -152,7 +152,7 @@ def _registry(
     tracking_uri: str,
     entries: Sequence[audit.Entry],
     held: Mapping[str, ErasureProof],
-    known: Collection[str],
+    erasure_ids: Collection[str],
 ) -> Iterator[str]:
     """Versions that MLflow shows as blocked, and versions that were promoted."""
     if tracking_uri.startswith("sqlite:///") and not Path(tracking_uri.removeprefix("sqlite:///")).exists():
@@ -163,7 +163,7 @@ def _registry(
     for name in sorted(names | {name for name, _ in promoted | saw}):
         tagged = versions.blocked_tags(tracking_uri, name)
         for version, tag in sorted(tagged.items()):
-            if tag and tag.removeprefix("erasure ") not in known:
+            if tag and tag.removeprefix("erasure ") not in erasure_ids:
                 yield f"MLflow shows {name} version {version} as blocked by {tag}, which the log does not have"
         for version in sorted(number for model, number in saw if model == name and not tagged.get(number)):
             yield f"MLflow does not show {name} version {version} as blocked, which learned from erased data"

@@ -34,8 +34,17 @@ from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Window
 from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import where
+from pipeline.traces.sources.chat import ROLES
 from pipeline.training.checkpoints import published
 from pipeline.training.result import TrainingResult
+
+FORMAT_WORDS = frozenset({word.casefold() for word in ROLES}) | {
+    *("text", "content", "message", "messages", "input", "output", "refusal", "reasoning", "thinking", "tools"),
+    *("tool_call", "tool_calls", "tool_use", "tool_result", "tool_call_response", "function_call", "server_tool_call"),
+    *("generation", "span", "event", "trace", "chat", "completion", "embedding", "production", "default"),
+    *("stop", "length", "content_filter", "ok", "error", "unset", "true", "false", "null", "none"),
+}
+"""What formats write as a value of their own: roles, kinds of parts and of spans, reasons, environments."""
 
 
 class Person(NamedTuple):
@@ -51,10 +60,15 @@ class Person(NamedTuple):
     def named(cls, user_id: str, since: datetime | None = None) -> Person:
         """By the source's id or the table's pseudonym of it. `since`: UTC unless it says otherwise.
 
-        Raises ValueError for an empty id.
+        Raises ValueError for an empty id, and for a word of the formats.
         """
         if not user_id.strip():
             raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
+        if user_id.strip().casefold() in FORMAT_WORDS:
+            raise ValueError(
+                f"{user_id!r} is a word of the traces' own formats: it stands in everybody's rows, and taking it out "
+                "would damage them. Nothing is erased. Give the user another id in the source, and forget that one."
+            )
         since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
         return cls(frozenset({user_id, str(pseudonym(user_id))}), user_hash(user_id), since)
 

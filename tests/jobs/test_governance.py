@@ -144,7 +144,7 @@ def test_findings_lose_what_any_run_of_retention_dropped(settings: Deployment) -
 def test_forget_takes_its_id_from_stdin_and_a_date(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{USER}\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{USER}\r\n"))
     assert main(["forget", "-", "--since", "2026-01-06"]) == 0
     assert "1 rows of 1 days are erased from 2026-01-06 00:00 UTC on" in capsys.readouterr().out
     assert rows_of(settings, USER) == 1

@@ -232,6 +232,12 @@ def test_an_empty_id_forgets_nobody(world: World) -> None:
         erase(world.place, " ")
 
 
+@pytest.mark.parametrize("word", ["user", "Assistant ", "text", "GENERATION", "stop"])
+def test_a_word_of_the_formats_forgets_nobody(word: str) -> None:
+    with pytest.raises(ValueError, match=r"own formats: .* Nothing is erased"):
+        Person.named(word)
+
+
 def objects(bucket: str) -> bytes:
     """Every version of every object of the bucket, Parquet decoded."""
     s3, result = boto3.client("s3"), b""

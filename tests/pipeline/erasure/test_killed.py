@@ -16,6 +16,7 @@ from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Reason
 from tests.pipeline.erasure.conftest import ANN, DAYS, World, put_back
+from tests.pipeline.erasure.crashes import crashed_at_every_write
 from tests.pipeline.erasure.looking import erase, holding, words_of
 
 KILLED = """
@@ -108,10 +109,6 @@ def check_healed(world: World, proof: ErasureProof) -> None:
     assert "blocked" in world.place.propose(world.first)
 
 
-class Crash(BaseException):
-    """No handler of ours or of a library's catches it, as none outlives a kill."""
-
-
 STEPS: tuple[tuple[Any, str], ...] = (
     (Path, "replace"),
     (Path, "unlink"),
@@ -127,31 +124,6 @@ STEPS: tuple[tuple[Any, str], ...] = (
 @pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.variant), True])
 def test_a_crash_at_any_write_is_healed(after: bool, world: World) -> None:
     """One attempt after the other, each of which dies one write later than the one before."""
-    crashes, calls = 0, 0
-
-    def frail(real: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == crashes + 1 and not after:
-                raise Crash
-            result = real(*args, **kwargs)
-            if calls == crashes + 1:
-                raise Crash
-            return result
-
-        return call
-
-    place = world.place
-    while True:
-        calls = 0
-        with pytest.MonkeyPatch.context() as patch:
-            for owner, name in STEPS:
-                patch.setattr(owner, name, frail(getattr(owner, name)))
-            try:
-                erase(place)
-                break
-            except Crash:
-                crashes += 1
+    crashes = crashed_at_every_write(lambda: erase(world.place), STEPS, after)
     assert crashes > 20
-    check_healed(world, erase(place))
+    check_healed(world, erase(world.place))

@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -26,6 +25,7 @@ from pipeline.traces.erased import (
 from pipeline.traces.pii import pseudonym
 from tests.contexts import KEYS, mark_of, quiet
 from tests.pipeline.erasure.conftest import ANN, BOB, NOW, Place, World
+from tests.pipeline.erasure.crashes import crashed_at_every_write
 from tests.pipeline.erasure.looking import erase, holding
 
 OLD_ID = digest_json([user_hash(ANN), None])[:16]
@@ -91,40 +91,17 @@ def test_a_store_without_keys_recognises_and_is_rewritten(world: World) -> None:
     assert len(proofs(place.store)) == 1
 
 
-class Crash(BaseException):
-    """No handler of ours or of a library's catches it, as none outlives a kill."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_rekeying_killed_at_any_write_forgets_nobody(after: bool, world: World) -> None:
     """One attempt after the other, each of which dies one write later than the one before."""
-    old, place, crashes, calls = unkeyed(world), world.place, 0, 0
+    old, place = unkeyed(world), world.place
+    writes = ((Path, "replace"), (Path, "unlink"), (MlflowClient, "set_model_version_tag"))
 
-    def frail(real: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == crashes + 1 and not after:
-                raise Crash
-            result = real(*args, **kwargs)
-            if calls == crashes + 1:
-                raise Crash
-            return result
-
-        return call
-
-    while True:
-        calls = 0
-        with pytest.MonkeyPatch.context() as patch:
-            for owner, name in ((Path, "replace"), (Path, "unlink"), (MlflowClient, "set_model_version_tag")):
-                patch.setattr(owner, name, frail(getattr(owner, name)))
-            try:
-                again(place)
-                break
-            except Crash:
-                crashes += 1
+    def recognised(crashes: int) -> None:
         assert forgotten(place.store).entry(ANN) is not None, f"after {crashes} kills"
+
+    crashes = crashed_at_every_write(lambda: again(place), writes, after, recognised)
     assert crashes > 8
     check_rekeyed(place, old)
 
