@@ -30,8 +30,12 @@ PROTECTING = (
     (b"referrer-policy", b"same-origin"),
 )
 """Set on every answer, whatever the server behind says of them."""
+NEVER_SENT = frozenset({1005, 1006, 1015})
+"""Codes that tell a connection's own side how it ended (RFC 6455, section 7.4.1)."""
 MOST_CONNECTIONS = 200
 CONNECT_S = 5.0
+WAIT_S = 15.0
+"""For one of those connections."""
 MOST_MESSAGE_BYTES = 16 << 20
 """Of a websocket, in either direction."""
 
@@ -53,7 +57,7 @@ class Forwarder:
             connector, self._root = aiohttp.TCPConnector(limit=MOST_CONNECTIONS), address.rstrip("/")
         self._session = aiohttp.ClientSession(
             connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            timeout=aiohttp.ClientTimeout(total=None, connect=WAIT_S, sock_connect=CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
@@ -63,9 +67,11 @@ class Forwarder:
         await self._session.close()
 
     async def request(self, scope: Scope, headers: Iterable[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
-        """Raises UpstreamAway before anything was sent; a server that breaks off later breaks the answer off."""
+        """Raises UpstreamAway before anything was sent; a server that breaks off later breaks the answer off, and a
+        caller who hangs up ends it."""
         passed = _passed(headers)
-        body = _body(receive) if "content-length" in passed or _is_chunked(headers) else None
+        is_read = asyncio.Event()
+        body = _body(receive, is_read) if "content-length" in passed or _is_chunked(headers) else None
         try:
             response = await self._session.request(
                 scope["method"], self._url(scope), headers=passed, data=body, allow_redirects=False
@@ -73,10 +79,17 @@ class Forwarder:
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamAway from error
         async with response:
-            await send({"type": "http.response.start", "status": response.status, "headers": _protected(response)})
-            async for piece in response.content.iter_any():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            answer = asyncio.create_task(_answer(response, send))
+            ends = [answer]
+            if body is None or is_read.is_set():  # else the body's reader would miss what this one receives
+                ends.append(asyncio.create_task(_hang_up(receive)))
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in ends:
+                    task.cancel()
+            with suppress(asyncio.CancelledError):
+                await answer
 
     async def websocket(
         self, scope: Scope, headers: Iterable[tuple[bytes, bytes]], receive: Receive, send: Send
@@ -123,7 +136,19 @@ def _protected(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
     return [each for each in raw if each[0] not in HOP | ours] + list(PROTECTING)
 
 
-async def _body(receive: Receive) -> AsyncGenerator[bytes]:
+async def _answer(response: aiohttp.ClientResponse, send: Send) -> None:
+    await send({"type": "http.response.start", "status": response.status, "headers": _protected(response)})
+    async for piece in response.content.iter_any():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _hang_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(receive: Receive, is_read: asyncio.Event) -> AsyncGenerator[bytes]:
     more = True
     while more:
         message = await receive()
@@ -132,6 +157,7 @@ async def _body(receive: Receive) -> AsyncGenerator[bytes]:
         more = message.get("more_body", False)
         if piece := message.get("body", b""):
             yield piece
+    is_read.set()
 
 
 async def _to(upstream: aiohttp.ClientWebSocketResponse, receive: Receive) -> None:
@@ -144,7 +170,10 @@ async def _to(upstream: aiohttp.ClientWebSocketResponse, receive: Receive) -> No
 
 async def _back(upstream: aiohttp.ClientWebSocketResponse, send: Send) -> None:
     async for message in upstream:
+        if message.type == aiohttp.WSMsgType.ERROR:
+            break
         key = "text" if message.type == aiohttp.WSMsgType.TEXT else "bytes"
         passed: Message = {"type": "websocket.send", key: message.data}
         await send(passed)
-    await send({"type": "websocket.close", "code": upstream.close_code or 1000})
+    code = upstream.close_code or 1000
+    await send({"type": "websocket.close", "code": 1011 if code in NEVER_SENT else code})

@@ -30,7 +30,10 @@ class SignIn:
 
     def exchange(self, query: bytes) -> str | None:
         """The header Set-Cookie for a link's token, which is void afterwards; None for a token that is not good."""
-        (token,) = parse_qs(query.decode("latin-1"), max_num_fields=4).get("token", [""])[:1]
+        try:
+            (token,) = parse_qs(query.decode("latin-1"), max_num_fields=4).get("token", [""])[:1]
+        except ValueError:  # more fields than a link of ours has
+            return None
         if not token or not hmac.compare_digest(token.encode(), self._token.encode()):
             return None
         cookie = secrets.token_urlsafe(32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import queue
@@ -31,10 +32,12 @@ class Behind:
     """A server like Dagster's: GraphQL by GET and POST, for whoever asks. `reached`: the requests that it answered."""
 
     def __init__(self, socket: Path) -> None:
+        self.ended = threading.Event()
         self.reached: list[tuple[str, str, bytes, dict[str, str]]] = []
         routes = [
             WebSocketRoute("/graphql", self._echo),
             Route("/stream", self._stream),
+            Route("/endless", self._endless),
             Route("/{path:path}", self._answer, methods=["GET", "POST", "PUT", "DELETE"]),
         ]
         config = uvicorn.Config(Starlette(routes=routes), uds=str(socket), log_level="error")
@@ -53,6 +56,17 @@ class Behind:
         async def pieces() -> Any:
             for number in range(3):
                 yield f"{number}\n"
+
+        return StreamingResponse(pieces(), media_type="text/event-stream")
+
+    async def _endless(self, request: Request) -> StreamingResponse:
+        async def pieces() -> Any:
+            try:
+                while True:
+                    yield "more\n"
+                    await asyncio.sleep(0.01)
+            finally:
+                self.ended.set()
 
         return StreamingResponse(pieces(), media_type="text/event-stream")
 

@@ -1,11 +1,14 @@
 """The proxy as a process: who gets in, what reaches the server behind, and how it comes back."""
 
+import http.client
 import socket
+import threading
 from collections.abc import Callable
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+from websockets.sync.server import ServerConnection, serve
 
 from .conftest import RunningProxy
 
@@ -89,6 +92,37 @@ def test_websockets_pass_and_ask_the_same(proxy: RunningProxy) -> None:
         with pytest.raises((InvalidStatus, ConnectionClosed)):
             connect(url, origin=origin, additional_headers=headers, proxy=None)  # pyright: ignore[reportArgumentType]
     assert proxy.behind.reached == []
+
+
+def test_an_answer_ends_with_its_caller(proxy: RunningProxy) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port)
+    connection.request("GET", "/endless", headers={"Cookie": proxy.cookie()})
+    assert connection.getresponse().read(5) == b"more\n"
+    connection.close()
+    assert proxy.behind.ended.wait(60)
+
+
+def test_a_websocket_that_breaks_off_is_closed(start_proxy: Callable[..., RunningProxy]) -> None:
+    def break_off(websocket: ServerConnection) -> None:
+        websocket.socket.shutdown(socket.SHUT_RDWR)  # without a close frame, as when the server dies
+
+    with serve(break_off, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        proxy = start_proxy(sign_in=False, to=f"http://127.0.0.1:{server.socket.getsockname()[1]}")
+        with (
+            connect(f"ws://127.0.0.1:{proxy.port}/graphql", origin=proxy.root, proxy=None) as websocket,  # pyright: ignore[reportArgumentType]
+            pytest.raises(ConnectionClosed) as closed,
+        ):
+            websocket.recv(timeout=60)
+        server.shutdown()
+        thread.join()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1011
+
+
+def test_a_link_with_more_fields_is_no_link(proxy: RunningProxy) -> None:
+    assert proxy.ask("GET", "/sign-in?token=a&b=1&c=1&d=1&e=1")[0] == proxy.ask("GET", "/sign-in?token=a")[0] == 401
 
 
 def test_a_server_that_is_away_is_said(start_proxy: Callable[..., RunningProxy]) -> None:
