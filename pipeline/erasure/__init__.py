@@ -163,6 +163,8 @@ def _listed(
     identifiers = Identifiers(person.ids, {*known.rows, *of_table})
     own = raw.owned(raw.raw_files(store), RecordTest(identifiers, person.since))
     identifiers = identifiers.with_rows(own.rows)
+    of_others = raw.shared(raw.raw_files(store), identifiers) | account.of_others(lake, person, identifiers.rows)
+    identifiers = identifiers.with_rows((), of_others)
     heads = {*known.heads, *(head.decode("latin-1") for head in own.heads)}
     store.write(pending_rows_name(id), PendingRows(rows=tuple(sorted(identifiers.rows)), heads=tuple(sorted(heads))))
     names: dict[str, int] = {}

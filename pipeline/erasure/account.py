@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline import layout
 from pipeline.erasure.affected import Person
@@ -30,6 +31,16 @@ def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]
         files.update(matching_rows["source_file"].to_pylist())
         ids.update(matching_rows["trace_id"].to_pylist(), matching_rows["observation_id"].to_pylist())
     return files, ids
+
+
+def of_others(lake: Lake, person: Person, rows: Collection[str]) -> set[str]:
+    """Which of these traces and calls the table has as somebody else's too."""
+    columns = ["user_id", "trace_id", "observation_id"]
+    value_set = pa.array(sorted(rows), pa.string())
+    others = pc.field("user_id").is_valid() & ~pc.field("user_id").isin(pa.array(sorted(person.ids), pa.string()))
+    where = others & (pc.field("trace_id").isin(value_set) | pc.field("observation_id").isin(value_set))
+    batches = lake.batches(sorted(lake.digests()), lake.snapshot, columns, where)
+    return {id for batch in batches for name in columns[1:] for id in batch[name].to_pylist()} & set(rows)
 
 
 def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:

@@ -11,11 +11,16 @@ import pyarrow as pa
 
 from pipeline.erasure.formats import is_text, text_arrays
 from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure.units import OWNERS
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
-    """The texts, lists, structs and times of each row, binary ones as the UTF-8 that they mean to be."""
-    names = [field.name for field in batch.schema if _tells(field.type)]
+    """The texts, lists, structs, times and owners of each row, binary ones as the UTF-8 that they mean to be."""
+    names = [
+        each.name
+        for each in batch.schema
+        if _tells(each.type) or (each.name in OWNERS and pa.types.is_integer(each.type))
+    ]
     chosen = batch.select(names)
     for at, field in enumerate(chosen.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":

@@ -7,6 +7,7 @@ the sources read by, so that what a source would read is what is searched.
 from __future__ import annotations
 
 import lzma
+import mmap
 import sqlite3
 import zipfile
 import zlib
@@ -21,6 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.erasure.units import OWNERS
 from pipeline.traces.records import Reason
 from pipeline.traces.sources import csv_rows, otlp_binary
 from pipeline.traces.sources.compression import Broken, decompressed
@@ -42,7 +44,7 @@ class FileKind(StrEnum):
     AVRO = "Avro"
     ZIP = "zip"
     WEIGHTS = "weights"
-    UNKNOWN = "an archive"
+    UNKNOWN = "a format"
 
 
 _HEADS = {
@@ -55,6 +57,8 @@ _HEADS = {
     **dict.fromkeys(
         (b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf'\x1c", b"Rar!", b"\x04\x22\x4d\x18", b"PAR2"), FileKind.UNKNOWN
     ),
+    **dict.fromkeys((b"PARE", b"ORC", b"%PDF", b"\xd0\xcf\x11\xe0"), FileKind.UNKNOWN),  # PARE: encrypted Parquet
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), FileKind.UNKNOWN),  # text in UTF-16 or UTF-32
 }
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
@@ -225,8 +229,7 @@ def _parquet(path: Path) -> Iterator[bytes]:
         yield from (value + b"\n" for pair in metadata.items() for value in pair)
         yield "\n".join(file.schema_arrow.names).encode() + b"\n"
         for batch in file.iter_batches(batch_size=16_384):
-            for column in batch.columns:
-                yield from quoted(column)
+            yield from _columns(batch)
 
 
 def _arrow(path: Path) -> Iterator[bytes]:
@@ -239,8 +242,24 @@ def _arrow(path: Path) -> Iterator[bytes]:
             batches = reader = pa.ipc.open_stream(source)
         yield from (value + b"\n" for pair in (reader.schema.metadata or {}).items() for value in pair)
         for batch in batches:
-            for column in batch.columns:
-                yield from quoted(column)
+            yield from _columns(batch)
+
+
+def _columns(batch: Any) -> Iterator[bytes]:
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        yield from quoted(column)
+        for name, numbers in _owner_numbers(field.name, column):
+            values = {value for value in numbers.to_pylist() if value is not None}
+            yield b"".join(b'"%s":%d\n' % (name.encode(), value) for value in values)
+
+
+def _owner_numbers(name: str, array: Any) -> Iterator[tuple[str, Any]]:
+    """Columns of whole numbers that say whose a row is, with their names."""
+    if name in OWNERS and pa.types.is_integer(array.type):
+        yield name, array
+    elif pa.types.is_struct(array.type):
+        for inner, values in zip(array.type, array.flatten(), strict=True):
+            yield from _owner_numbers(inner.name, values)
 
 
 def _database(path: Path) -> Iterator[bytes]:
@@ -261,8 +280,12 @@ def _database(path: Path) -> Iterator[bytes]:
 
 def _blocks_of_avro(path: Path) -> Iterator[bytes]:
     """The blocks of records, unpacked; between texts stand their lengths."""
-    raw = path.read_bytes()
-    yield raw
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        yield from (raw[at : at + BLOCK] for at in range(0, len(raw), BLOCK))
+        yield from _unpacked_avro(raw)
+
+
+def _unpacked_avro(raw: mmap.mmap) -> Iterator[bytes]:
     codec, at = _codec_of_avro(raw)
     if codec == b"null":
         return
@@ -278,7 +301,7 @@ def _blocks_of_avro(path: Path) -> Iterator[bytes]:
         at += size + 16
 
 
-def _codec_of_avro(raw: bytes) -> tuple[bytes, int]:
+def _codec_of_avro(raw: mmap.mmap) -> tuple[bytes, int]:
     """How the blocks are compressed, and where they begin: after a map of bytes and a mark of 16."""
     codec, at = b"null", 4
     while True:
@@ -293,14 +316,14 @@ def _codec_of_avro(raw: bytes) -> tuple[bytes, int]:
             codec = value if key == b"avro.codec" else codec
 
 
-def _bytes(raw: bytes, at: int) -> tuple[bytes, int]:
+def _bytes(raw: mmap.mmap, at: int) -> tuple[bytes, int]:
     size, at = _number(raw, at)
     if not 0 <= size <= len(raw) - at:
         raise Unsearchable("Avro that breaks off")
     return raw[at : at + size], at + size
 
 
-def _number(raw: bytes, at: int) -> tuple[int, int]:
+def _number(raw: mmap.mmap, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(raw):

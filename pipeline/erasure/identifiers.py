@@ -2,7 +2,8 @@
 
 Owns how an identifier is looked for. One of at least SHORT characters is found anywhere in a text as a word of its own,
 whatever its case, also as a URL or JSON writes it, JSON in text included; a shorter one only where it is a whole value.
-A word ends where no letter or digit follows, so that `user-1` is not seen in `user-10`.
+A word ends where no letter or digit follows, so that `user-1` is not seen in `user-10`. The id of a trace that others
+have a part in is theirs too: it is looked for nowhere, and only tells whose a record without a user is.
 """
 
 from __future__ import annotations
@@ -32,13 +33,18 @@ _HIDES = re.compile(rb"\\u00[2-7]|\\/")
 
 
 class Identifiers:
-    """The identifiers of one person. `users`: ids and pseudonyms; `rows`: ids of their traces and calls."""
+    """The identifiers of one person.
 
-    def __init__(self, users: Collection[str], rows: Collection[str] = ()) -> None:
+    `users`: ids and pseudonyms; `rows`: ids of their traces and calls; `shared`: those of these that are others' too.
+    """
+
+    def __init__(self, users: Collection[str], rows: Collection[str] = (), shared: Collection[str] = ()) -> None:
         self.users = frozenset(user for user in users if user)
         self.rows = frozenset(row for row in rows if row) - self.users
+        self.shared = self.rows & frozenset(shared)
+        alone = self.rows - self.shared
         self._whole = frozenset(user.casefold() for user in self.users)
-        self._sought = sorted(self.users) + sorted(row for row in self.rows if len(row) >= SHORT_ROW)
+        self._sought = sorted(self.users) + sorted(row for row in alone if len(row) >= SHORT_ROW)
         self._long = sorted({form for each in self._sought if len(each) >= SHORT for form in (each, quote(each, ""))})
         self._short = sorted(each for each in self._sought if len(each) < SHORT)
         # An id that JSON cannot hold as it is stands nowhere unescaped.
@@ -51,20 +57,20 @@ class Identifiers:
     @property
     def short(self) -> int:
         """How many are looked for as whole values only, or not at all."""
-        return len(self._short) + len(self.users) + len(self.rows) - len(self._sought)
+        return len(self._short) + len(self.users) + len(self.rows - self.shared) - len(self._sought)
 
     @property
-    def has_short_rows(self) -> bool:
+    def has_unsought_rows(self) -> bool:
         """Whether a record may be theirs though no text of it is looked for."""
-        return any(len(row) < SHORT_ROW for row in self.rows)
+        return bool(self.shared) or any(len(row) < SHORT_ROW for row in self.rows)
 
     @property
     def longest(self) -> int:
         """Bytes of the longest one as JSON in JSON may write it, every character escaped: what blocks overlap by."""
         return 8 * max((len(each) for each in self._sought), default=0) + 64
 
-    def with_rows(self, rows: Collection[str]) -> Identifiers:
-        return Identifiers(self.users, self.rows | frozenset(rows))
+    def with_rows(self, rows: Collection[str], shared: Collection[str] = ()) -> Identifiers:
+        return Identifiers(self.users, self.rows | frozenset(rows), self.shared | frozenset(shared))
 
     def is_user(self, value: Any) -> bool:
         """Whether a whole value is the person."""
@@ -109,15 +115,23 @@ class Identifiers:
         return json.dumps(mapped(inner, self.redacted), ensure_ascii=False)
 
     def _replaced(self, text: str) -> tuple[str, int]:
-        if not self._long:
-            return text, 0
-        replaced, changes = self._words.subn(rb"\1" + ERASED.encode() + rb"\2", text.encode("utf-8", "surrogatepass"))
-        return bytes(replaced).decode("utf-8", "surrogatepass"), changes
+        written, changes = text.encode("utf-8", "surrogatepass"), 0
+        for pattern, instead in self._replacements:
+            written, count = pattern.subn(rb"\1" + instead + rb"\2", written)
+            changes += count
+        return bytes(written).decode("utf-8", "surrogatepass"), changes
 
     @cached_property
-    def _words(self) -> Any:
-        any_of = "|".join(re.escape(each) for each in self._long)
-        return _compiled(f"(?i){_BEFORE}(?:{any_of}){_AFTER}")
+    def _replacements(self) -> list[tuple[Any, bytes]]:
+        """What `_stored` sees, each with what is written for it: long ones as words, short ones as JSON has them."""
+        numbers = [each for each in self._sought if each.isdecimal()]
+        patterns = (
+            (numbers, rf"({_OWNER}\\*\"\s*:\s*)(?:%s)(\z|[^0-9.])", b"null"),
+            (self._long, f"{_BEFORE}(?:%s){_AFTER}", ERASED.encode()),
+            (self._short, r"(\\*\")(?:%s)(\\*\")", ERASED.encode()),
+        )
+        any_of = [("|".join(map(re.escape, ids)), pattern, instead) for ids, pattern, instead in patterns if ids]
+        return [(_compiled(f"(?i){pattern % ids}"), instead) for ids, pattern, instead in any_of]
 
     @cached_property
     def _anywhere(self) -> Any:

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.erasure.columns import redacted_batch, rows_of
 from pipeline.erasure.formats import FileKind, Unsearchable, content, decoded, kind_of, readable, windows
-from pipeline.erasure.units import RecordTest, Whose, parsed, pruned, records_of, rows_named
+from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure.units import RecordTest, Whose, owners, parsed, pruned, records_of, rows_named
 from pipeline.storage import Store
 from pipeline.traces.sources import csv_rows, otlp_binary
 from pipeline.traces.sources.compression import Broken
@@ -76,6 +77,19 @@ def owned(paths: Iterable[Path], test: RecordTest) -> Owned:
     return own
 
 
+def shared(paths: Iterable[Path], identifiers: Identifiers) -> set[str]:
+    """Which of the person's traces and calls these files have as somebody else's too."""
+    others: set[str] = set()
+    test = RecordTest(Identifiers(identifiers.rows), None)
+    for path in _holding(paths, test):
+        for value, _ in _values(path):
+            for record, around in records_of(value):
+                users = list(owners(record, around))
+                if users and not any(map(identifiers.is_user, users)):
+                    others |= rows_named(record) & identifiers.rows
+    return others
+
+
 def values(paths: Iterable[Path]) -> Iterator[Any]:
     """Every record of files that a source reads, as far as they can be read."""
     for path in paths:
@@ -114,7 +128,7 @@ def _holding(paths: Iterable[Path], test: RecordTest) -> Iterator[Path]:
 
 
 def _has(path: Path, kind: FileKind, test: RecordTest) -> bool:
-    if test.identifiers.has_short_rows:
+    if test.identifiers.has_unsought_rows:
         return True
     try:
         return any(map(test.identifiers.in_bytes, windows(decoded(path, kind), test.identifiers.longest)))
@@ -204,7 +218,7 @@ class _Rewriter:
         # A bracket alone is no piece of anybody's: every text that is laid out over lines has some.
         is_piece = bool(self._heads and _WORD.search(start))
         breaks_off = is_piece and not start.endswith((b"}", b"]"))
-        if not (breaks_off or self._test.identifiers.in_bytes(text) or self._test.identifiers.has_short_rows):
+        if not (breaks_off or self._test.identifiers.in_bytes(text) or self._test.identifiers.has_unsought_rows):
             return text
         value = parsed(text)
         if value is None or isinstance(value, (str, int, float)):

@@ -6,6 +6,7 @@ with the reason. Refuses weights: in them nobody can look for a person, so model
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ def search(store: Store, identifiers: Identifiers, passed: Collection[str] = ())
     weights: Counter[str] = Counter()
     folders: list[str] = []
     root = store.root.resolve()
-    for path in sorted(p for p in store.root.rglob("*") if p.is_file() or p.is_symlink()):
+    for path in _files(store.root, remains):
         name = str(path.relative_to(store.root))
         if name in passed or (path.is_symlink() and (path.resolve().is_relative_to(root) or not path.exists())):
             continue  # what a link means is searched where it lies
@@ -63,7 +64,22 @@ def search(store: Store, identifiers: Identifiers, passed: Collection[str] = ())
         unsearched.append(f"links to what lies outside the data root: {', '.join(folders)}")
     if identifiers.short:
         unsearched.append(f"{identifiers.short} identifiers of under {SHORT} characters, but for whole values")
+    if identifiers.shared:
+        unsearched.append(f"{len(identifiers.shared)} ids of traces that others have a part in: they stay in those")
     return SearchResult(files, size, len(identifiers), tuple(remains), tuple(unsearched))
+
+
+def _files(root: Path, remains: list[str]) -> Iterator[Path]:
+    """Files and links, by name; a folder that cannot be listed is added to `remains`."""
+
+    def unlisted(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # a scratch folder of a process that just ended
+            remains.append(f"{Path(error.filename).relative_to(root)}: not searched, {error.strerror}")
+
+    for folder, inner, files in os.walk(root, onerror=unlisted):
+        inner.sort()
+        links = [name for name in inner if Path(folder, name).is_symlink()]
+        yield from (Path(folder, name) for name in sorted([*files, *links]))
 
 
 class FileSearch(NamedTuple):

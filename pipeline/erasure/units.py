@@ -105,10 +105,37 @@ def is_request(value: Any) -> bool:
     return isinstance(value, dict) and any(isinstance(cast(Json, value).get(key), list) for key in _GROUPS)
 
 
+def has_several(value: Any) -> bool:
+    """Whether a value is no record but a list of records, or holds such lists, of several people: an export in one
+    document. One that says its own user is that user's, whoever is named below."""
+    return len(set(owners(value))) > 1 and not any(owners(_without_records(value)))
+
+
+def _is_list_of_records(value: Any) -> bool:
+    """Whether it is a list of what has an id of its own and is no message of a conversation."""
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    return bool(items) and all(
+        isinstance(each, dict) and not ROWS.isdisjoint(cast(Json, each)) and "role" not in each for each in items
+    )
+
+
+def _without_records(value: Any) -> Any:
+    if _is_list_of_records(value):
+        return []
+    if isinstance(value, dict):
+        return {key: _without_records(inner) for key, inner in cast(Json, value).items()}
+    return value
+
+
 def records_of(value: Any) -> Iterator[tuple[Any, list[tuple[str, str]]]]:
     """The records in a line's value, each with what stands around it."""
     if not is_request(value):
-        yield value, []
+        if not has_several(value):
+            yield value, []
+        elif _is_list_of_records(value):
+            yield from ((record, []) for each in value for record, _ in records_of(each))
+        else:
+            yield from ((record, []) for each in value.values() for record, _ in records_of(each))
         return
     beside = [(key, text) for key, text in leaves({k: v for k, v in value.items() if k not in _GROUPS})]
     for key, (scopes, records) in _GROUPS.items():
@@ -122,6 +149,8 @@ def pruned(value: Any, test: RecordTest) -> tuple[Any, int, int]:
     """The value without the person's records and names, None where nothing is left; how many records went and how many
     were written without the names."""
     if not is_request(value):
+        if has_several(value):
+            return _pruned_inside(value, test)
         whose = test.whose(value)
         if whose is Whose.THEIRS:
             return None, 1, 0
@@ -151,6 +180,17 @@ def pruned(value: Any, test: RecordTest) -> tuple[Any, int, int]:
     if test.names({**value, **{key: [_envelope(group, key) for group in _dicts(value.get(key))] for key in _GROUPS}}):
         value, renamed = test.redacted(value), renamed + 1  # beside the records
     return value, gone, renamed
+
+
+def _pruned_inside(value: Any, test: RecordTest) -> tuple[Any, int, int]:
+    """The same of what holds records of several people."""
+    inner = list(enumerate(value) if isinstance(value, list) else cast(Json, value).items())
+    results = [(key, *pruned(each, test)) for key, each in inner]
+    kept = {
+        key: rest for (key, rest, *_), (_, each) in zip(results, inner, strict=True) if rest is not None or each is None
+    }
+    gone, renamed = sum(each[2] for each in results), sum(each[3] for each in results)
+    return (list(kept.values()) if isinstance(value, list) else kept), gone, renamed
 
 
 def _envelope(group: Json, key: str) -> Json:

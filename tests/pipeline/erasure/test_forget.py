@@ -117,6 +117,17 @@ def test_the_days_still_add_up_per_file(world: World) -> None:
         assert any(line["trace_id"] == "trace-of-nobody" for line in lines)
 
 
+def test_anothers_row_keeps_the_trace_that_both_have(world: World) -> None:
+    trace = row(str(pseudonym(ANN)), DAYS[0], 0)["trace_id"]
+    world.place.govern(DAYS[2], [{**row(BOB, DAYS[2], 0), "trace_id": trace}, row(CYD, DAYS[2], 1)])
+    proof = erase(world.place)
+    with open_lake(world.place.lake) as lake:
+        rows = lake.read(DAYS[2:], lake.snapshot, ["user_id", "trace_id"]).to_pylist()
+    assert {"user_id": BOB, "trace_id": trace} in rows
+    assert proof.remains == ()
+    assert "1 ids of traces that others have a part in: they stay in those" in proof.unsearched
+
+
 def test_blocked_versions_are_refused_and_mlflow_says_why(world: World) -> None:
     place = world.place
     proof = erase(place)

@@ -21,7 +21,7 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from pipeline.erasure.identifiers import Identifiers
-from pipeline.erasure.raw import owned, raw_files, rewrite
+from pipeline.erasure.raw import owned, raw_files, rewrite, shared, values
 from pipeline.erasure.search import search
 from pipeline.erasure.units import RecordTest
 from pipeline.storage import Store
@@ -155,7 +155,8 @@ CASES = [
 def erased(store: Store, *, since: datetime | None = None) -> list[str]:
     test, files = RecordTest(Identifiers([ANN]), since), raw_files(store)
     own = owned(files, test)
-    test = RecordTest(test.identifiers.with_rows(own.rows), since)
+    identifiers = test.identifiers.with_rows(own.rows)
+    test = RecordTest(identifiers.with_rows((), shared(files, identifiers)), since)
     return [str(change) for path in files for change in rewrite(store, path, test, own.heads)]
 
 
@@ -253,6 +254,19 @@ def test_a_user_whose_id_is_a_number_goes(tmp_path: Path, user: str) -> None:
     assert path.read_text() == others
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint32(), pa.struct({"user": pa.int64()})])
+def test_a_number_in_a_column_is_a_user(tmp_path: Path, kind: pa.DataType) -> None:
+    store, path = Store(tmp_path), tmp_path / "raw" / "a.parquet"
+    path.parent.mkdir()
+    users = [{"user": n} if pa.types.is_struct(kind) else n for n in (42, 7)]
+    pq.write_table(pa.table({"user_id": pa.array(users, kind), "tokens": [7, 42]}), path)
+    identifiers = Identifiers(["42"])
+    assert search(store, identifiers).remains == ("raw/a.parquet",)
+    assert [change.records for change in rewrite(store, path, RecordTest(identifiers, None), ())] == [1]
+    assert pq.read_table(path)["tokens"].to_pylist() == [42]
+    assert search(store, identifiers).remains == ()
+
+
 def test_what_is_appended_meanwhile_stays(tmp_path: Path) -> None:
     """A writer that holds the file is waited for; one that came after its rewriting writes to the new one."""
     store = Store(tmp_path)
@@ -297,8 +311,25 @@ def test_anothers_span_in_a_trace_of_theirs_stays(tmp_path: Path, name: str) -> 
         path.write_bytes(ParseDict(value, ExportTraceServiceRequest()).SerializeToString())
     else:
         path.write_text(json.dumps(value))
-    assert erased(store) == [f"raw/{name}: 1 lines, 1 names"]
+    score = store.path("raw", "scores.jsonl")
+    score.write_text(json.dumps({"traceId": first["traceId"], "value": 1}) + "\n")
+    assert erased(store) == [f"raw/{name}: 1 lines, 1 names", "raw/scores.jsonl: 1 lines"]
     assert [user for user, _ in rows(store, "otlp")] == [BOB]
+    assert first["traceId"] in json.dumps(list(values([path]))), "it is Bob's trace too"
+
+
+def test_others_stay_in_a_document_of_several(tmp_path: Path) -> None:
+    """An export in one document loses the person's records; a record of theirs goes whole, whoever it names below."""
+    store, path = Store(tmp_path), tmp_path / "raw" / "a.json"
+    path.parent.mkdir()
+    talk = {"id": "c", "messages": [{"id": "m1", "role": "user", "user_id": ANN}, {"role": "user", "user_id": BOB}]}
+    below = {"id": "d", "user_id": BOB, "children": [{"id": "e", "user_id": ANN}]}
+    mixed = {"id": "f", "request": {"user": ANN}, "metadata": {"user_id": BOB}}
+    others = [{"id": f"other-{n}", "user_id": BOB, "text": "hello"} for n in range(2)]
+    document = {"of": "export", "data": {"runs": [others[0], RECORDS[0], talk, below, mixed, others[1]]}}
+    path.write_text(json.dumps(document))
+    assert erased(store) == ["raw/a.json: 4 lines"]
+    assert json.loads(path.read_text()) == {"of": "export", "data": {"runs": others}}
 
 
 def test_a_file_whose_name_says_whose_it_was_goes(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bz2
 import csv
+import errno
 import gzip
 import json
+import os
 import sqlite3
 import zipfile
 import zlib
@@ -187,6 +189,41 @@ def test_what_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
     assert len(result.unsearched) == 2
     assert "1 files of weights, 12 bytes" in result.unsearched[0]
     assert "1 identifiers of under 6 characters" in result.unsearched[1]
+
+
+@pytest.mark.parametrize(
+    "head", [b"PARE", b"ORC", b"%PDF-1.7", "\ufeff".encode("utf-16-le"), "\ufeff".encode("utf-16-be")]
+)
+def test_a_format_that_hides_its_texts_is_named(tmp_path: Path, head: bytes) -> None:
+    (tmp_path / "a").write_bytes(head + "user-1234567".encode("utf-16-le"))
+    (line,) = search(Store(tmp_path), Identifiers(["user-1234567"])).remains
+    assert line == "a: not searched, a format that no source reads"
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "shut" / "a.txt").write_text("user-1234567")
+    scandir = os.scandir
+
+    def refusing(path: str) -> Any:
+        if Path(path).name == "shut":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert search(Store(tmp_path), Identifiers(["user-1234567"])).remains == ("shut: not searched, Permission denied",)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('2026-01-05 INFO asked by "u7" for u7', '2026-01-05 INFO asked by "[erased]" for u7'),
+        (r"sent {\"user\": \"u7\", \"n\": 1}", r"sent {\"user\": \"[erased]\", \"n\": 1}"),
+        ('sent {"user_id": 42, "n": 42}', 'sent {"user_id": null, "n": 42}'),
+    ],
+)
+def test_a_short_id_leaves_the_text_around_it(text: str, left: str) -> None:
+    assert Identifiers(["u7", "42"]).redacted(text) == left
 
 
 WORDS = b" ".join(b"%d" % (number * number) for number in range(200)) + b" user-1234567"
