@@ -49,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     if kept := _keep():
         print(f"Moved the audit log, the proofs of erasure and the list of the forgotten to {kept}/.")
+        if (kept / layout.ERASED).exists():
+            print(f"The source may have the forgotten still: pt governance reapply {kept / layout.ERASED}")
     for folder in present:
         if folder.is_symlink():
             folder.unlink()

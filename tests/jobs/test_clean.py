@@ -18,7 +18,13 @@ def clone(tmp_path: Path) -> Path:
     for name in ("Makefile", "jobs/__init__.py", "jobs/clean.py", "pipeline/__init__.py", "pipeline/layout.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("data/audit/log.jsonl", "data/erasures/p.json", "data/iterations/1/model", ".dagster/workers/1.log"):
+    for name in (
+        "data/audit/log.jsonl",
+        "data/erasures/p.json",
+        "data/traces/erased.json",
+        "data/iterations/1/model",
+        ".dagster/workers/1.log",
+    ):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(name)
     return tmp_path
@@ -54,7 +60,8 @@ def contents(clone: Path) -> set[str]:
 
 def is_clean(clone: Path) -> bool:
     """Everything is gone but what answers for the data, which lies together."""
-    kept = [next(clone.glob("kept-*")) / name for name in ("audit/log.jsonl", "erasures/p.json")]
+    names = ["audit/log.jsonl", "erasures/p.json", "traces/erased.json"]
+    kept = [next(clone.glob("kept-*")) / name for name in names]
     return contents(clone) == {
         "Makefile",
         "jobs/__init__.py",
@@ -62,7 +69,7 @@ def is_clean(clone: Path) -> bool:
         "pipeline/__init__.py",
         "pipeline/layout.py",
         *(str(file.relative_to(clone)) for file in kept),
-    } and [file.read_text() for file in kept] == ["data/audit/log.jsonl", "data/erasures/p.json"]
+    } and [file.read_text() for file in kept] == [f"data/{name}" for name in names]
 
 
 def test_clean_without_a_terminal_refuses(clone: Path) -> None:
