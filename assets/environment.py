@@ -18,6 +18,7 @@ from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 
 ITERATION_TAG = "iteration"
 """On a run: the id of the iteration that it makes or goes on with."""
+PROJECT = Path("recipe.yaml")
 EMBEDDED = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
 
 
@@ -33,7 +34,7 @@ class Environment:
     """The variables as they are now; "" for one that is not set. Its repr shows no secret."""
 
     recipe: str
-    """PREFERENCE_TUNING_RECIPE: a recipe's file."""
+    """PREFERENCE_TUNING_RECIPE: a recipe's file; see `chosen`."""
     overrides: str
     """PREFERENCE_TUNING_OVERRIDES: what overrides its fields, divided by white space."""
     code_version: str
@@ -172,6 +173,8 @@ def _mark_keys() -> MarkKeys:
 
 
 def chosen() -> Choice:
-    """What the environment names; the embedded recipe where it names none."""
+    """What the environment names; else `recipe.yaml` in the working directory, as in a project of `pt init`; else the
+    embedded recipe."""
     read = environment()
-    return Choice(str(Path(read.recipe or EMBEDDED).absolute()), split(read.overrides))
+    default = PROJECT if PROJECT.is_file() else EMBEDDED
+    return Choice(str(Path(read.recipe or default).absolute()), split(read.overrides))
