@@ -2,17 +2,20 @@
 
 Owns what a project is made of: `recipe.yaml`, which every command typed there takes by default, Dagster's
 `dagster.yaml` and `.env`, a `pyproject.toml` that names the jobs and pins this version, and for the embedded worlds the
-small model that they begin with. Refuses to write over a file. Exit codes: 0 made; 2 a file is in the way, or the
+small model that they begin with; with `--compose` a `compose.yaml` besides, the secrets and keys that it needs, and
+PostgreSQL for the instance. Refuses to write over a file. Exit codes: 0 made; 2 a file is in the way, or the
 folder cannot be written.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +28,8 @@ MODELS = {"embedded": demo.MODEL_DIR, "desk": desk.MODEL_DIR}
 """Recipes whose model comes with this package."""
 STARTS = (*MODELS, "own")
 MODEL = "model"
+MARK_KEYS, KEY_FILE = "mark-keys", "PREFERENCE_TUNING_MARK_KEY_FILE"
+SECRET = frozenset({".env", MARK_KEYS})
 IGNORED = "/.dagster/\n/data/\n/logs/\n/kept-*/\n/.venv/\n"
 
 
@@ -32,11 +37,11 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     folder = Path(asked.folder)
     try:
-        write(folder, asked.start)
+        write(folder, asked.start, asked.compose)
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         print(error, file=sys.stderr)
         return 2
-    print("\n".join(after(folder, asked.start)))
+    print("\n".join(after(folder, asked.start, asked.compose)))
     return 0
 
 
@@ -49,25 +54,28 @@ def parser() -> argparse.ArgumentParser:
         default="embedded",
         help="embedded: arithmetic, with reference answers; desk: a support desk, without; own: your model and traces",
     )
+    options.add_argument("--compose", action="store_true", help="for Docker Compose on one host, with PostgreSQL")
     return options
 
 
-def write(folder: Path, start: str) -> None:
+def write(folder: Path, start: str, compose: bool = False) -> None:
     """Make the project, all of it or nothing. Raises FileExistsError where one of its files is there."""
-    files = contents(folder, start)
+    files = contents(folder, start) | (of_compose() if compose else {})
     model = MODELS.get(start)
     names = [*files, *([MODEL] if model else [])]
     if there := [name for name in names if (folder / name).exists()]:
         raise FileExistsError(f"{folder.absolute()} has {', '.join(there)} already. Choose an empty folder.")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
+        if name in SECRET and compose:
+            (folder / name).touch(mode=0o600)
         (folder / name).write_text(text, encoding="utf-8")
     if model:
         shutil.copytree(model, folder / MODEL)
 
 
-def contents(folder: Path, start: str) -> Mapping[str, str]:
-    """The text of each file."""
+def contents(folder: Path, start: str) -> dict[str, str]:
+    """The text of each file of a project on one machine."""
     return {
         "recipe.yaml": _recipe(start),
         "dagster.yaml": (PROJECT / "dagster.yaml").read_text(encoding="utf-8"),
@@ -77,13 +85,38 @@ def contents(folder: Path, start: str) -> Mapping[str, str]:
     }
 
 
-def after(folder: Path, start: str) -> list[str]:
+def of_compose() -> dict[str, str]:
+    """What is added and written otherwise for Docker Compose. Passwords and keys are drawn."""
+    variables = {
+        "OWNER": f"{os.getuid()}:{os.getgid()}",
+        "POSTGRES_PASSWORD": secrets.token_hex(16),
+        KEY_FILE: MARK_KEYS,
+    }
+    lines = "".join(f"{name}={value}\n" for name, value in variables.items())
+    return {
+        "compose.yaml": (PROJECT / "compose.yaml").read_text(encoding="utf-8"),
+        "dagster.yaml": (PROJECT / "dagster-postgresql.yaml").read_text(encoding="utf-8"),
+        ".env": (PROJECT / "env").read_text(encoding="utf-8")
+        + f"# Of compose.yaml. Keep a copy of {MARK_KEYS}.\n{lines}",
+        ".gitignore": f"{IGNORED}/mlflow/\n/.env\n/{MARK_KEYS}\n",
+        MARK_KEYS: f"{secrets.token_hex(32)}\n",
+    }
+
+
+def after(folder: Path, start: str, compose: bool) -> list[str]:
     """What to type next."""
     lines = [f"A project is in {folder.absolute()}."]
     if folder.absolute() != Path.cwd():
         lines.append(f"  cd {folder}")
     if start == "own":
         lines.append("  $EDITOR recipe.yaml                       # what is marked CHANGE")
+    if compose:
+        return [
+            *lines,
+            "  docker compose up -d",
+            "  docker compose exec daemon dagster job launch -j preference_tuning",
+            "  docker compose logs dagster mlflow-page   # the links to both pages",
+        ]
     return [
         *lines,
         "  pt validate                               # recipe, model, disk, source and gate, before anything runs",

@@ -1,7 +1,8 @@
 """`pt WORD ...`: what a person types about a deployment. Jobs are launched by `dagster job launch`.
 
 Owns the list of words. Each belongs to a module that offers `parser()` and `main(arguments)`, and `python -m MODULE` is
-the same command. A module is imported when its word is typed, so `pt --help` answers at once. Exit codes: those of the
+the same command, but for the `.env` of the working directory, which `pt` reads as `dagster` does. A module is imported
+when its word is typed, so `pt --help` answers at once. Exit codes: those of the
 word; 2 for a word that there is not; 130 on Ctrl-C; 141 when nobody reads on (`| head`).
 """
 
@@ -11,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.redaction import guard_output
@@ -44,6 +46,8 @@ WORDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    if arguments is None:
+        _read_env_file()
     guard_output()
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if not typed or typed[0] not in WORDS:
@@ -58,6 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # As a program that the signal ends; what is still to be written has to go somewhere at the interpreter's end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
+
+
+def _read_env_file() -> None:
+    """What `dagster` commands read from the working directory's `.env` too; what the environment says already stays."""
+    if Path(".env").is_file():
+        from dotenv import dotenv_values
+
+        for name, value in dotenv_values(".env").items():
+            if value is not None and name != "DAGSTER_HOME":  # commands look for an instance here by themselves
+                os.environ.setdefault(name, value)
 
 
 def _without_word(typed: Sequence[str]) -> int:
