@@ -86,7 +86,7 @@ def until(is_so: Any, process: subprocess.Popen[str] | None = None) -> None:
         time.sleep(0.5)
 
 
-def test_the_instance_differs_from_the_embedded_one_in_its_storage_alone() -> None:
+def test_the_instance_differs_in_its_storage_alone() -> None:
     embedded, composed = (
         yaml.safe_load((PROJECT / name).read_text()) for name in ("dagster.yaml", "dagster-postgresql.yaml")
     )
